@@ -427,12 +427,9 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
     return lambda rng, input_shape: (input_shape, ()), apply
 
 
-@documented(_LAYER)
+@documented(_LAYER, returns="A layer whose parameters are a list of those of `layers`.")
 def serial(*layers: Layer) -> Layer:
     """Compose layers: each one's outputs are the inputs of the next.
-
-    Returns:
-        A layer whose parameters are a list of those of `layers`.
 
     Example:
         >>> from shardwise.example_libraries.stax import Dense, Relu, serial
@@ -457,12 +454,9 @@ def serial(*layers: Layer) -> Layer:
     return init, apply
 
 
-@documented(_LAYER)
+@documented(_LAYER, returns="A layer whose parameters are a tuple of those of `layers`.")
 def parallel(*layers: Layer) -> Layer:
     """Combine layers to one whose inputs and outputs are lists, with one entry for each layer.
-
-    Returns:
-        A layer whose parameters are a tuple of those of `layers`.
 
     Example:
         >>> from shardwise.example_libraries.stax import Dense, FanInSum, FanOut, Identity, parallel, serial

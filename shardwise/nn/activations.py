@@ -39,12 +39,9 @@ _ACTIVATION = Family(
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="`x` as an array.")
 def identity(x: ArrayLike) -> Array:
     """Return `x` unchanged, as an array.
-
-    Returns:
-        `x` as an array.
 
     Example:
         >>> jax.nn.identity(jnp.array([1.0, -2.0]))
@@ -74,14 +71,11 @@ def relu(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and a floating-point dtype.")
 def relu6(x: ArrayLike) -> Array:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
     The derivative at 0 and at 6 is 0.
-
-    Returns:
-        An array with the shape of `x` and a floating-point dtype.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if it is complex.
@@ -209,14 +203,11 @@ def sparse_plus(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and values from 0 to 1.")
 def sparse_sigmoid(x: ArrayLike) -> Array:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
     It is the derivative of `sparse_plus`.
-
-    Returns:
-        An array with the shape of `x` and values from 0 to 1.
 
     Example:
         >>> jax.nn.sparse_sigmoid(jnp.array([-2.0, 0.0, 2.0]))
@@ -226,12 +217,9 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and values between -1 and 1.")
 def soft_sign(x: ArrayLike) -> Array:
     """Compute the soft-sign function `x / (|x| + 1)`.
-
-    Returns:
-        An array with the shape of `x` and values between -1 and 1.
 
     Example:
         >>> jax.nn.soft_sign(jnp.array([-1.0, 3.0]))
@@ -255,14 +243,11 @@ def mish(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape that `x` and `alpha` broadcast to.")
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
-
-    Returns:
-        An array with the shape that `x` and `alpha` broadcast to.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if the shapes of `x` and `alpha` do not broadcast.
@@ -292,15 +277,12 @@ def selu(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape that `x` and `alpha` broadcast to.")
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
     `alpha`.
-
-    Returns:
-        An array with the shape that `x` and `alpha` broadcast to.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if the shapes of `x` and `alpha` do not broadcast.
@@ -350,12 +332,9 @@ def hard_tanh(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and values from 0 to 1.")
 def hard_sigmoid(x: ArrayLike) -> Array:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
-
-    Returns:
-        An array with the shape of `x` and values from 0 to 1.
 
     Example:
         >>> jax.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))

@@ -65,12 +65,9 @@ _INITIALIZER = Family(
 )
 
 
-@documented(_INITIALIZER)
+@documented(_INITIALIZER, returns="An array of zeros.")
 def zeros(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with zeros.
-
-    Returns:
-        An array of zeros.
 
     Example:
         >>> jax.nn.initializers.zeros(None, (2,))
@@ -79,12 +76,9 @@ def zeros(key: object, shape: Shape, dtype: DTypeLike | None = None, out_shardin
     return jnp.zeros(shape, _dtype(dtype), device=out_sharding)
 
 
-@documented(_INITIALIZER)
+@documented(_INITIALIZER, returns="An array of ones.")
 def ones(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with ones.
-
-    Returns:
-        An array of ones.
 
     Example:
         >>> jax.nn.initializers.ones(None, (2,))

@@ -126,7 +126,7 @@ def _beta(key: Array, a: Array, b: Array, *, shape: StaticShape, dtype: DType) -
     return first / (first + second)
 
 
-@documented(PARAMETRIC)
+@documented(PARAMETRIC, returns="An array of floats, whose last dim is that of `alpha`.")
 def dirichlet(
     key: ArrayLike,
     alpha: ArrayLike,
@@ -140,9 +140,6 @@ def dirichlet(
     Args:
         alpha: the concentration parameters; the last dim is that of the categories, dims before it are a batch.
         shape: the shape of the result without its last dim; by default the batch dims of `alpha`.
-
-    Returns:
-        An array of floats, whose last dim is that of `alpha`.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the batch dims of `alpha` and `shape` do not broadcast.

@@ -53,15 +53,12 @@ def key(seed: ArrayLike, *, impl: str | None = None, dtype: KeyDType | None = No
     return _seed_key(_checked_seed("key", seed), impl=key_dtype(dtype if impl is None else impl).impl)
 
 
-@documented(_NEW_KEY)
+@documented(_NEW_KEY, raises=["ValueError: if the implementation is not supported."])
 def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:
     """Return a raw PRNG key, an array of 32-bit words, from a seed.
 
     Returns:
         A u32[2] array; u32[4] for the implementations "rbg" and "unsafe_rbg".
-
-    Raises:
-        ValueError: if the implementation is not supported.
 
     Example:
         >>> jax.random.PRNGKey(42)
@@ -211,15 +208,12 @@ def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None, dtype: 
     return WrapKeyData(key_dtype(dtype if impl is None else impl).impl)(as_operand(key_bits_array, "wrap_key_data"))
 
 
-@documented(_KEYS)
+@documented(_KEYS, returns='The name: "threefry2x32", "rbg" or "unsafe_rbg".')
 def key_impl(keys: ArrayLike) -> str:
     """Return the name of the PRNG implementation of keys.
 
     Args:
         keys: an array of keys, or of raw keys.
-
-    Returns:
-        The name: "threefry2x32", "rbg" or "unsafe_rbg".
 
     Example:
         >>> jax.random.key_impl(jax.random.key(0))

@@ -35,14 +35,11 @@ _TRANSFORM = Family(
 )
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The transform, of the shape of `x` apart from `n`.")
 def dct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the discrete cosine transform of type 2 along an axis.
 
     Element k of the result is `2 * sum(x[i] * cos(pi * k * (2 * i + 1) / (2 * n)) for i in range(n))`.
-
-    Returns:
-        The transform, of the shape of `x` apart from `n`.
 
     Example:
         >>> jax.scipy.fft.dct(jnp.array([1.0, 1.0, 1.0, 1.0]))
@@ -51,16 +48,13 @@ def dct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm:
     return _transform("dct", x, type, None if n is None else (n,), (axis,), norm)
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The inverse transform, of the shape of `x` apart from `n`.")
 def idct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `dct` along an axis.
 
     Args:
         type: the type of the transform that is inverted, which must be 2.
         norm: the normalization of `dct`: None or "backward", or "ortho".
-
-    Returns:
-        The inverse transform, of the shape of `x` apart from `n`.
 
     Example:
         >>> jax.scipy.fft.idct(jnp.array([8.0, 0.0, 0.0, 0.0]))
@@ -69,7 +63,7 @@ def idct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm
     return _transform("idct", x, type, None if n is None else (n,), (axis,), norm)
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The transform, of the shape of `x` apart from `s`.")
 def dctn(
     x: ArrayLike,
     type: int = 2,
@@ -81,9 +75,6 @@ def dctn(
 
     Args:
         x: the array.
-
-    Returns:
-        The transform, of the shape of `x` apart from `s`.
 
     Raises:
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
@@ -97,7 +88,7 @@ def dctn(
     return _transform("dctn", x, type, s, axes, norm)
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The inverse transform, of the shape of `x` apart from `s`.")
 def idctn(
     x: ArrayLike,
     type: int = 2,
@@ -111,9 +102,6 @@ def idctn(
         x: the array.
         type: the type of the transform that is inverted, which must be 2.
         norm: the normalization of `dctn`: None or "backward", or "ortho".
-
-    Returns:
-        The inverse transform, of the shape of `x` apart from `s`.
 
     Raises:
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or

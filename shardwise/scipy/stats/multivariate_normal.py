@@ -29,7 +29,7 @@ _MULTIVARIATE_NORMAL = Family(
 )
 
 
-@documented(_MULTIVARIATE_NORMAL)
+@documented(_MULTIVARIATE_NORMAL, returns="The log density of each point.")
 def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
     """Compute the log probability density function of the multivariate normal distribution.
 
@@ -37,9 +37,6 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
 
     Args:
         allow_singular: not supported; must be None.
-
-    Returns:
-        The log density of each point.
 
     Raises:
         NotImplementedError: if `allow_singular` is not None.
@@ -82,14 +79,11 @@ def _logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Any:
     return -0.5 * squared_distance - 0.5 * size * math.log(2 * math.pi) - half_log_det
 
 
-@documented(_MULTIVARIATE_NORMAL)
+@documented(_MULTIVARIATE_NORMAL, returns="The density of each point.")
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """Compute the probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
-
-    Returns:
-        The density of each point.
 
     Example:
         >>> f"{jax.scipy.stats.multivariate_normal.pdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
