@@ -3,13 +3,11 @@
 import operator
 from collections.abc import Sequence
 
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.processes.environment import find_processes
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer, check_seconds
 from shardwise.runtime.cluster import cluster
 from shardwise.runtime.launched_process import join_processes
-
-__all__ = ["initialize", "is_initialized", "report_step", "shutdown"]
 
 
 def initialize(
@@ -143,4 +141,4 @@ def report_step(step: int) -> None:
         cluster.member.report_step(number)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -3,12 +3,10 @@
 import numpy as np
 
 from shardwise.api import interchange
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
 from shardwise.typing import DTypeLike, Placement
-
-__all__ = ["from_dlpack", "is_supported_dtype"]
 
 
 def from_dlpack(external_array: object, device: Placement = None, copy: bool | None = None) -> Array:
@@ -57,4 +55,4 @@ def is_supported_dtype(dtype: DTypeLike) -> bool:
     return short_name(numpy_dtype) not in SMALL_INTEGERS and not is_small_float
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array, astype, reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
@@ -15,8 +15,6 @@ from shardwise.numpy.creation import zeros
 from shardwise.numpy.dtypes import result_type
 from shardwise.numpy.joining import concatenate
 from shardwise.typing import ArrayLike
-
-__all__ = ["ravel_pytree"]
 
 
 def ravel_pytree(pytree: object) -> tuple[Array, Callable[[Any], Any]]:
@@ -83,4 +81,4 @@ class _Unravel:
         return structure.unflatten(leaves)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, canonical_axes
 from shardwise.lax.precision import Precision, PrecisionLike
 from shardwise.typing import ArrayLike
-
-__all__ = ["ResizeMethod", "resize", "scale_and_translate"]
 
 
 class ResizeMethod(enum.Enum):
@@ -227,4 +225,4 @@ _KERNELS: dict[ResizeMethod, Callable[[Any], Any]] = {
     ResizeMethod.LANCZOS5: _lanczos(5),
 }
 
-set_public_names(__name__, __all__)
+publish(__name__)

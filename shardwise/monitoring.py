@@ -8,20 +8,8 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from shardwise.base.lazy import set_public_names
-
-__all__ = [
-    "clear_event_listeners",
-    "record_event",
-    "record_event_duration_secs",
-    "record_scalar",
-    "register_event_duration_secs_listener",
-    "register_event_listener",
-    "register_scalar_listener",
-    "unregister_event_duration_listener",
-    "unregister_event_listener",
-    "unregister_scalar_listener",
-]
+from shardwise.base.docstrings import Family, Parameter, documented
+from shardwise.base.lazy import publish
 
 _lock = Lock()
 _event_listeners: list[Callable[..., None]] = []
@@ -29,15 +17,17 @@ _duration_listeners: list[Callable[..., None]] = []
 _scalar_listeners: list[Callable[..., None]] = []
 
 
+_RECORD = Family(
+    {"event": "the name of the event.", "**metadata": "what the listeners get by keyword."},
+    raises=["Exception: what a listener raises."],
+)
+_REGISTER = Family({"callback": Parameter(error="TypeError: if {} is not callable.")})
+_UNREGISTER = Family({"callback": "the function."})
+
+
+@documented(_RECORD)
 def record_event(event: str, **metadata: str | int) -> None:
     """Call all listeners to events.
-
-    Args:
-        event: the name of the event.
-        **metadata: what the listeners get by keyword.
-
-    Raises:
-        Exception: what a listener raises.
 
     Example:
         >>> jax.monitoring.record_event("/data/batch", size=8)
@@ -45,16 +35,12 @@ def record_event(event: str, **metadata: str | int) -> None:
     _notify(_event_listeners, event, metadata=metadata)
 
 
+@documented(_RECORD)
 def record_event_duration_secs(event: str, duration: float, **metadata: str | int) -> None:
     """Call all listeners to durations.
 
     Args:
-        event: the name of the event.
         duration: how long it took, in seconds.
-        **metadata: what the listeners get by keyword.
-
-    Raises:
-        Exception: what a listener raises.
 
     Example:
         >>> jax.monitoring.record_event_duration_secs("/data/batch", 0.5)
@@ -62,16 +48,12 @@ def record_event_duration_secs(event: str, duration: float, **metadata: str | in
     _notify(_duration_listeners, event, duration, metadata=metadata)
 
 
+@documented(_RECORD)
 def record_scalar(event: str, value: float, **metadata: str | int) -> None:
     """Call all listeners to scalars.
 
     Args:
-        event: the name of the event.
         value: the number.
-        **metadata: what the listeners get by keyword.
-
-    Raises:
-        Exception: what a listener raises.
 
     Example:
         >>> jax.monitoring.record_scalar("/loss", 0.5)
@@ -79,14 +61,12 @@ def record_scalar(event: str, value: float, **metadata: str | int) -> None:
     _notify(_scalar_listeners, event, value, metadata=metadata)
 
 
+@documented(_REGISTER)
 def register_event_listener(callback: Callable[..., None]) -> None:
     """Add a function that is called with the name of each event.
 
     Args:
         callback: the function `(event, **metadata)`.
-
-    Raises:
-        TypeError: if `callback` is not callable.
 
     Example:
         >>> jax.monitoring.register_event_listener(lambda event, **metadata: print(event))
@@ -97,14 +77,12 @@ def register_event_listener(callback: Callable[..., None]) -> None:
     _register(_event_listeners, callback)
 
 
+@documented(_REGISTER)
 def register_event_duration_secs_listener(callback: Callable[..., None]) -> None:
     """Add a function that is called with the name and the duration of each event.
 
     Args:
         callback: the function `(event, duration, **metadata)`.
-
-    Raises:
-        TypeError: if `callback` is not callable.
 
     Example:
         >>> jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **metadata: print(seconds))
@@ -115,14 +93,12 @@ def register_event_duration_secs_listener(callback: Callable[..., None]) -> None
     _register(_duration_listeners, callback)
 
 
+@documented(_REGISTER)
 def register_scalar_listener(callback: Callable[..., None]) -> None:
     """Add a function that is called with the name and the value of each scalar.
 
     Args:
         callback: the function `(event, value, **metadata)`.
-
-    Raises:
-        TypeError: if `callback` is not callable.
 
     Example:
         >>> jax.monitoring.register_scalar_listener(lambda event, value, **metadata: print(value))
@@ -133,14 +109,9 @@ def register_scalar_listener(callback: Callable[..., None]) -> None:
     _register(_scalar_listeners, callback)
 
 
+@documented(_UNREGISTER, raises=["ValueError: if it is not a listener to events."])
 def unregister_event_listener(callback: Callable[..., None]) -> None:
     """Remove a function that was added by `register_event_listener`.
-
-    Args:
-        callback: the function.
-
-    Raises:
-        ValueError: if it is not a listener to events.
 
     Example:
         >>> listener = lambda event, **metadata: print(event)
@@ -151,14 +122,9 @@ def unregister_event_listener(callback: Callable[..., None]) -> None:
     _unregister(_event_listeners, callback, "events")
 
 
+@documented(_UNREGISTER, raises=["ValueError: if it is not a listener to durations."])
 def unregister_event_duration_listener(callback: Callable[..., None]) -> None:
     """Remove a function that was added by `register_event_duration_secs_listener`.
-
-    Args:
-        callback: the function.
-
-    Raises:
-        ValueError: if it is not a listener to durations.
 
     Example:
         >>> listener = lambda event, seconds, **metadata: print(seconds)
@@ -169,14 +135,9 @@ def unregister_event_duration_listener(callback: Callable[..., None]) -> None:
     _unregister(_duration_listeners, callback, "durations")
 
 
+@documented(_UNREGISTER, raises=["ValueError: if it is not a listener to scalars."])
 def unregister_scalar_listener(callback: Callable[..., None]) -> None:
     """Remove a function that was added by `register_scalar_listener`.
-
-    Args:
-        callback: the function.
-
-    Raises:
-        ValueError: if it is not a listener to scalars.
 
     Example:
         >>> listener = lambda event, value, **metadata: print(value)
@@ -217,4 +178,4 @@ def _notify(listeners: list[Callable[..., None]], *args: object, metadata: dict[
         callback(*args, **metadata)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by, unreduced_axes
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.indexing import clip_indices, index_mode
 from shardwise.compiler.arrays.methods import Array
@@ -23,9 +23,6 @@ from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
 from shardwise.lax.indexing import GatherScatterMode
 from shardwise.typing import ArrayLike, OutSharding
-
-__all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
-
 
 _SEGMENT = Family(
     {
@@ -217,4 +214,4 @@ def _scatter_reduce(
     return scatter(full(shape, reduction.neutral(dtype), dtype), indices, x)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -1,19 +1,5 @@
-"""jax.ref: mutable references to arrays."""
+"""jax.ref: mutable references to arrays. The public names are listed in `ref.pyi`."""
 
-from shardwise.api.ref import (
-    AbstractRef,
-    Ref,
-    addupdate,
-    empty_ref,
-    free_ref,
-    freeze,
-    get,
-    new_ref,
-    set,
-    swap,
-)
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import lazy_namespace
 
-__all__ = ["AbstractRef", "Ref", "addupdate", "empty_ref", "free_ref", "freeze", "get", "new_ref", "set", "swap"]
-
-set_public_names(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

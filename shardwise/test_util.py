@@ -15,13 +15,11 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.transformations.differentiate import jvp, vjp
 from shardwise.api.transformations.float0 import float0, is_float0
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.numpy.dtypes import finfo
 from shardwise.typing import ArrayLike
-
-__all__ = ["check_grads", "check_jvp", "check_vjp"]
 
 _T = TypeVar("_T")
 
@@ -290,4 +288,4 @@ def _without_float0(values: object) -> list[Any]:
     return [leaf for leaf in tree.leaves(values) if not is_float0(leaf)]
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar, final
 
 from shardwise.base import _jaxlib
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.base.tree_nodes import (
     DictKey,
@@ -90,22 +91,36 @@ class _Unspecified:
 _UNSPECIFIED: Any = _Unspecified()
 
 
+_TREE = Family(
+    {
+        "tree": "the pytree.",
+        "treedef": "the structure.",
+        "is_leaf": "a predicate. Nodes for which it is true count as leaves.",
+        "is_leaf_takes_path": "whether `is_leaf` is called with the key path and the node, instead of the node only.",
+    }
+)
+_FLATTENED = _TREE.extended(
+    raises=[
+        "ValueError: if the keys of a dict cannot be sorted.",
+        "RecursionError: if the pytree contains itself.",
+    ]
+)
+_MAPPED = _TREE.extended(
+    {
+        "*rest": "further pytrees. The structure of `tree` must be a prefix of theirs.",
+        "is_leaf": "a predicate. Nodes of `tree` for which it is true count as leaves.",
+    },
+    returns="The pytree of the results, with the structure of `tree`.",
+    raises=["ValueError: if the structure of `tree` is not a prefix of that of a pytree of `rest`."],
+)
+
+
 # --- flatten and build ------------------------------------------------------------------------------------------------
 
 
+@documented(_FLATTENED, returns="The list of leaves and the treedef.")
 def tree_flatten(tree: object, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
     """Flatten a pytree into its leaves and its structure.
-
-    Args:
-        tree: the pytree.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        The list of leaves and the treedef.
-
-    Raises:
-        ValueError: if the keys of a dict cannot be sorted.
-        RecursionError: if the pytree contains itself.
 
     Example:
         >>> jax.tree_util.tree_flatten({"a": 1, "b": (2, 3)})
@@ -118,15 +133,12 @@ def tree_flatten(tree: object, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTre
     return leaves, treedef
 
 
+@documented(_TREE, returns="The pytree.")
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     """Build a pytree from its structure and its leaves.
 
     Args:
-        treedef: the structure.
         leaves: the leaves, in the order of `tree_flatten`.
-
-    Returns:
-        The pytree.
 
     Raises:
         TypeError: if `leaves` is not iterable.
@@ -139,19 +151,9 @@ def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     return treedef.unflatten(leaves)
 
 
+@documented(_FLATTENED, returns="The list of leaves.")
 def tree_leaves(tree: object, is_leaf: IsLeaf = None) -> list[Any]:
     """Return the leaves of a pytree.
-
-    Args:
-        tree: the pytree.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        The list of leaves.
-
-    Raises:
-        ValueError: if the keys of a dict cannot be sorted.
-        RecursionError: if the pytree contains itself.
 
     Example:
         >>> jax.tree_util.tree_leaves({"a": 1, "b": (2, None)})
@@ -160,19 +162,9 @@ def tree_leaves(tree: object, is_leaf: IsLeaf = None) -> list[Any]:
     return tree_flatten(tree, is_leaf)[0]
 
 
+@documented(_FLATTENED, returns="The treedef.")
 def tree_structure(tree: object, is_leaf: IsLeaf = None) -> PyTreeDef:
     """Return the structure of a pytree.
-
-    Args:
-        tree: the pytree.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        The treedef.
-
-    Raises:
-        ValueError: if the keys of a dict cannot be sorted.
-        RecursionError: if the pytree contains itself.
 
     Example:
         >>> jax.tree_util.tree_structure({"a": 1, "b": (2, 3)})
@@ -181,15 +173,12 @@ def tree_structure(tree: object, is_leaf: IsLeaf = None) -> PyTreeDef:
     return tree_flatten(tree, is_leaf)[1]
 
 
+@documented(_TREE, returns="The pytree.")
 def build_tree(treedef: PyTreeDef, xs: object) -> Any:
     """Build a pytree from its structure and nested iterables of its leaves.
 
     Args:
-        treedef: the structure.
         xs: the leaves in iterables of any type, nested like the structure.
-
-    Returns:
-        The pytree.
 
     Raises:
         TypeError: if there is a leaf in place of an iterable.
@@ -225,14 +214,9 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
     return _jaxlib.treedef_tuple(default_registry, children)
 
 
+@documented(_TREE, returns="A list with one treedef per child.")
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
     """Return the structures of the children of the root.
-
-    Args:
-        treedef: the structure.
-
-    Returns:
-        A list with one treedef per child.
 
     Raises:
         AttributeError: if `treedef` is not a treedef.
@@ -245,17 +229,12 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
     return children
 
 
+@documented(_TREE, raises=["AttributeError: if `treedef` is not a treedef."])
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
     """Return whether a structure has no nodes below its root.
 
-    Args:
-        treedef: the structure.
-
     Returns:
         True for the structure of a leaf, of None and of an empty container.
-
-    Raises:
-        AttributeError: if `treedef` is not a treedef.
 
     Example:
         >>> jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure([1]))
@@ -264,15 +243,12 @@ def treedef_is_leaf(treedef: PyTreeDef) -> bool:
     return bool(treedef.num_nodes == 1)
 
 
+@documented(_TREE, returns="False if an item is a node, else True.")
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
     """Return whether all items are pytree leaves.
 
     Args:
         iterable: the items.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        False if an item is a node, else True.
 
     Raises:
         TypeError: if `iterable` is not iterable.
@@ -289,20 +265,12 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 # --- map, reduce, transpose, broadcast --------------------------------------------------------------------------------
 
 
+@documented(_MAPPED)
 def tree_map(f: Callable[..., Any], tree: object, *rest: object, is_leaf: IsLeaf = None) -> Any:
     """Apply a function to the leaves of a pytree.
 
     Args:
         f: the function. It is called with a leaf of `tree` and the subtrees of `rest` at the same position.
-        tree: the pytree.
-        *rest: further pytrees. The structure of `tree` must be a prefix of theirs.
-        is_leaf: a predicate. Nodes of `tree` for which it is true count as leaves.
-
-    Returns:
-        The pytree of the results, with the structure of `tree`.
-
-    Raises:
-        ValueError: if the structure of `tree` is not a prefix of that of a pytree of `rest`.
 
     Example:
         >>> jax.tree_util.tree_map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
@@ -315,6 +283,7 @@ def tree_map(f: Callable[..., Any], tree: object, *rest: object, is_leaf: IsLeaf
     return treedef.unflatten([f(*args) for args in zip(leaves, *subtrees, strict=True)])
 
 
+@documented(_TREE, returns="The accumulated value.", raises=["TypeError: if there are no leaves and no initializer."])
 def tree_reduce(
     function: Callable[[T, Any], T], tree: object, initializer: T = _UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
@@ -322,15 +291,7 @@ def tree_reduce(
 
     Args:
         function: a function of the accumulated value and a leaf.
-        tree: the pytree.
         initializer: the initial value. By default, the first leaf.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        The accumulated value.
-
-    Raises:
-        TypeError: if there are no leaves and no initializer.
 
     Example:
         >>> jax.tree_util.tree_reduce(lambda x, y: x - y, (10, [3, 2]))
@@ -345,6 +306,7 @@ def tree_reduce(
     return result
 
 
+@documented(_TREE, returns="The reduced value.", raises=["TypeError: if there are no leaves and no identity."])
 def tree_reduce_associative(
     operation: Callable[[T, T], T], tree: object, *, identity: T = _UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
@@ -352,15 +314,7 @@ def tree_reduce_associative(
 
     Args:
         operation: an associative function of two values.
-        tree: the pytree.
         identity: the result if there are no leaves.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        The reduced value.
-
-    Raises:
-        TypeError: if there are no leaves and no identity.
 
     Example:
         >>> jax.tree_util.tree_reduce_associative(lambda x, y: x + y, (1, [2, 3]))
@@ -382,15 +336,9 @@ def tree_reduce_associative(
     return result
 
 
+@documented(_TREE, returns="True if `bool(leaf)` is true for every leaf.")
 def tree_all(tree: object, *, is_leaf: IsLeaf = None) -> bool:
     """Return whether all leaves of a pytree are true.
-
-    Args:
-        tree: the pytree.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-
-    Returns:
-        True if `bool(leaf)` is true for every leaf.
 
     Raises:
         ValueError: if a leaf is an array of several elements.
@@ -501,22 +449,11 @@ def _flatten_rest(name: str, treedef: PyTreeDef, tree: object, rest: tuple[Any, 
 # --- key paths --------------------------------------------------------------------------------------------------------
 
 
+@documented(_FLATTENED, returns="A list of (key path, leaf) pairs, and the treedef.")
 def tree_flatten_with_path(
     tree: object, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
     """Flatten a pytree into its leaves with their key paths, and its structure.
-
-    Args:
-        tree: the pytree.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-        is_leaf_takes_path: whether `is_leaf` is called with the key path and the node, instead of the node only.
-
-    Returns:
-        A list of (key path, leaf) pairs, and the treedef.
-
-    Raises:
-        ValueError: if the keys of a dict cannot be sorted.
-        RecursionError: if the pytree contains itself.
 
     Example:
         >>> jax.tree_util.tree_flatten_with_path({"a": 1})[0]
@@ -535,22 +472,11 @@ def tree_flatten_with_path(
     return leaves, treedef
 
 
+@documented(_FLATTENED, returns="A list of (key path, leaf) pairs.")
 def tree_leaves_with_path(
     tree: object, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
     """Return the leaves of a pytree with their key paths.
-
-    Args:
-        tree: the pytree.
-        is_leaf: a predicate. Nodes for which it is true count as leaves.
-        is_leaf_takes_path: whether `is_leaf` is called with the key path and the node, instead of the node only.
-
-    Returns:
-        A list of (key path, leaf) pairs.
-
-    Raises:
-        ValueError: if the keys of a dict cannot be sorted.
-        RecursionError: if the pytree contains itself.
 
     Example:
         >>> jax.tree_util.tree_leaves_with_path([1])
@@ -559,6 +485,7 @@ def tree_leaves_with_path(
     return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
+@documented(_MAPPED)
 def tree_map_with_path(
     f: Callable[..., Any],
     tree: object,
@@ -571,16 +498,6 @@ def tree_map_with_path(
     Args:
         f: the function. It is called with the key path and the leaf of `tree`, and the subtrees of `rest` at the same
             position.
-        tree: the pytree.
-        *rest: further pytrees. The structure of `tree` must be a prefix of theirs.
-        is_leaf: a predicate. Nodes of `tree` for which it is true count as leaves.
-        is_leaf_takes_path: whether `is_leaf` is called with the key path and the node, instead of the node only.
-
-    Returns:
-        The pytree of the results, with the structure of `tree`.
-
-    Raises:
-        ValueError: if the structure of `tree` is not a prefix of that of a pytree of `rest`.
 
     Example:
         >>> jax.tree_util.tree_map_with_path(lambda path, x: (path[0].key, x), {"a": 1})

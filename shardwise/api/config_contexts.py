@@ -54,15 +54,12 @@ def disable_x64() -> ConfigContext:
     return config.override("enable_x64", False)
 
 
-@documented(_CONTEXT)
+@documented(_CONTEXT, raises=["TypeError: on entry, if `disable` is not a bool."])
 def disable_jit(disable: bool = True) -> ConfigContext:
     """Run jitted functions and control flow op by op in Python, so that a debugger can step through them.
 
     Args:
         disable: whether `jit` does nothing.
-
-    Raises:
-        TypeError: on entry, if `disable` is not a bool.
 
     Example:
         >>> with jax.disable_jit():
@@ -138,7 +135,7 @@ def explain_cache_misses(new_val: bool = True) -> ConfigContext:
     return config.override("explain_cache_misses", new_val)
 
 
-@documented(_CONTEXT)
+@documented(_CONTEXT, raises=["ValueError: on entry, if `new_val` is not a known precision."])
 def default_matmul_precision(new_val: str | None) -> ConfigContext:
     """Set the precision of matrix products and convolutions that are called with `precision=None`.
 
@@ -146,9 +143,6 @@ def default_matmul_precision(new_val: str | None) -> ConfigContext:
         new_val: "float32" or "highest" for full float32 precision. "tensorfloat32" or "high", and "bfloat16" or
             "default", permit faster products with fewer bits on devices that have them. None leaves the choice to the
             device.
-
-    Raises:
-        ValueError: on entry, if `new_val` is not a known precision.
 
     Example:
         >>> with jax.default_matmul_precision("float32"):
@@ -181,15 +175,12 @@ def numpy_dtype_promotion(new_val: str) -> ConfigContext:
     return config.override("numpy_dtype_promotion", new_val)
 
 
-@documented(_CONTEXT)
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not True."])
 def threefry_partitionable(new_val: bool = True) -> ConfigContext:
     """Accept JAX's setting for random bits that do not depend on the sharding, which is always on here.
 
     Args:
         new_val: True.
-
-    Raises:
-        NotImplementedError: on entry, if `new_val` is not True.
 
     Example:
         >>> with jax.threefry_partitionable(True):
@@ -217,15 +208,12 @@ def default_prng_impl(new_val: str) -> ConfigContext:
     return config.override("default_prng_impl", new_val)
 
 
-@documented(_CONTEXT)
+@documented(_CONTEXT, raises=["ValueError: on entry, if `new_val` is not one of these."])
 def numpy_rank_promotion(new_val: str) -> ConfigContext:
     """Allow or forbid implicit broadcasting between arrays of different ranks. Scalars always broadcast.
 
     Args:
         new_val: "allow", "warn" for a warning, or "raise" for an error.
-
-    Raises:
-        ValueError: on entry, if `new_val` is not one of these.
 
     Example:
         >>> with jax.numpy_rank_promotion("raise"):
@@ -258,7 +246,7 @@ def default_device(new_val: Device | str | None) -> ConfigContext:
     return config.override("default_device", new_val)
 
 
-@documented(_CONTEXT)
+@documented(_CONTEXT, raises=["ValueError: on entry, if `new_val` is not one of these."])
 def transfer_guard(new_val: str) -> ConfigContext:
     """Allow, log or forbid transfers between host and devices, and between devices.
 
@@ -267,9 +255,6 @@ def transfer_guard(new_val: str) -> ConfigContext:
     Args:
         new_val: "allow", or "log" or "disallow" for implicit transfers only, or "log_explicit" or "disallow_explicit"
             for explicit transfers as well.
-
-    Raises:
-        ValueError: on entry, if `new_val` is not one of these.
 
     Example:
         >>> with jax.transfer_guard("disallow"):
@@ -438,15 +423,12 @@ def enable_custom_prng(new_val: bool = True) -> ConfigContext:
     return config.override("enable_custom_prng", new_val)
 
 
-@documented(_CONTEXT)
+@documented(_CONTEXT, raises=["ValueError: on entry, if `new_val` is not one of these."])
 def legacy_prng_key(new_val: str) -> ConfigContext:
     """Allow or forbid raw keys, u32[2], in functions of `random`.
 
     Args:
         new_val: "allow", "warn" for a warning, or "error".
-
-    Raises:
-        ValueError: on entry, if `new_val` is not one of these.
 
     Example:
         >>> with jax.legacy_prng_key("error"):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from shardwise import tree
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import open_frames
@@ -267,19 +268,27 @@ def set_refs(refs: Iterable[Ref], values: Iterable[ArrayLike]) -> None:
         ref[...] = value
 
 
+_NEW_REF = Family(
+    {"memory_space": Parameter("must be None.", "NotImplementedError: if {} is not None.")}, returns="The reference."
+)
+_REF = Family(
+    {"ref": Parameter("a Ref.", "TypeError: if {} is not a Ref."), "idx": "an index, as of an array."},
+)
+_OWN_REF = _REF.extended(
+    {"ref": Parameter("a Ref, in the function that created it.", "TypeError: if {} is not a Ref.")},
+    raises=[
+        "NotImplementedError: if another function is being traced than where the Ref was created.",
+        "ValueError: if the Ref was frozen before.",
+    ],
+)
+
+
+@documented(_NEW_REF, raises=["TypeError: if `init_val` is neither an array nor a number."])
 def new_ref(init_val: ArrayLike, *, memory_space: object = None) -> Ref:
     """Create a mutable reference to an array.
 
     Args:
         init_val: the array or number that it holds first.
-        memory_space: must be None.
-
-    Returns:
-        The reference.
-
-    Raises:
-        TypeError: if `init_val` is neither an array nor a number.
-        NotImplementedError: if `memory_space` is not None.
 
     Example:
         >>> ref = jax.new_ref(jnp.ones(2))
@@ -292,18 +301,12 @@ def new_ref(init_val: ArrayLike, *, memory_space: object = None) -> Ref:
     return Ref(init_val)
 
 
+@documented(_NEW_REF)
 def empty_ref(ty: SupportsShape, memory_space: object = None) -> Ref:
     """Create a mutable reference to an array of zeros.
 
     Args:
         ty: a type or `ShapeDtypeStruct`, with the shape and dtype of the array.
-        memory_space: must be None.
-
-    Returns:
-        The reference.
-
-    Raises:
-        NotImplementedError: if `memory_space` is not None.
 
     Example:
         >>> jax.ref.empty_ref(jax.ShapeDtypeStruct((2,), jnp.float32))[...]
@@ -313,19 +316,9 @@ def empty_ref(ty: SupportsShape, memory_space: object = None) -> Ref:
     return new_ref(zeros_of(type), memory_space=memory_space)
 
 
+@documented(_OWN_REF, returns="The array.")
 def freeze(ref: Ref) -> Any:
     """Return the array that a Ref holds, and make the Ref unusable.
-
-    Args:
-        ref: a Ref, in the function that created it.
-
-    Returns:
-        The array.
-
-    Raises:
-        TypeError: if `ref` is not a Ref.
-        NotImplementedError: if another function is being traced than where the Ref was created.
-        ValueError: if the Ref was frozen before.
 
     Example:
         >>> ref = jax.new_ref(jnp.ones(2))
@@ -335,16 +328,9 @@ def freeze(ref: Ref) -> Any:
     return _checked("freeze", ref).freeze()
 
 
+@documented(_OWN_REF)
 def free_ref(ref: Ref) -> None:
     """Make a Ref unusable.
-
-    Args:
-        ref: a Ref, in the function that created it.
-
-    Raises:
-        TypeError: if `ref` is not a Ref.
-        NotImplementedError: if another function is being traced than where the Ref was created.
-        ValueError: if the Ref was frozen before.
 
     Example:
         >>> jax.ref.free_ref(jax.new_ref(jnp.ones(2)))
@@ -352,18 +338,9 @@ def free_ref(ref: Ref) -> None:
     _checked("free_ref", ref).freeze()
 
 
+@documented(_REF, returns="The elements.")
 def get(ref: Ref, idx: Index) -> Any:
     """Return `ref[idx]`.
-
-    Args:
-        ref: a Ref.
-        idx: an index, as of an array.
-
-    Returns:
-        The elements.
-
-    Raises:
-        TypeError: if `ref` is not a Ref.
 
     Example:
         >>> jax.ref.get(jax.new_ref(jnp.arange(3)), 1)
@@ -372,19 +349,12 @@ def get(ref: Ref, idx: Index) -> Any:
     return _checked("get", ref)[idx]
 
 
+@documented(_REF, returns="The elements before.")
 def swap(ref: Ref, idx: Index, value: ArrayLike) -> Any:
     """Set `ref[idx]`, and return what it held before.
 
     Args:
-        ref: a Ref.
-        idx: an index, as of an array.
         value: the new elements.
-
-    Returns:
-        The elements before.
-
-    Raises:
-        TypeError: if `ref` is not a Ref.
 
     Example:
         >>> ref = jax.new_ref(jnp.arange(3))
@@ -396,16 +366,12 @@ def swap(ref: Ref, idx: Index, value: ArrayLike) -> Any:
     return before
 
 
+@documented(_REF)
 def set(ref: Ref, idx: Index, value: ArrayLike) -> None:
     """Set `ref[idx]`.
 
     Args:
-        ref: a Ref.
-        idx: an index, as of an array.
         value: the new elements.
-
-    Raises:
-        TypeError: if `ref` is not a Ref.
 
     Example:
         >>> ref = jax.new_ref(jnp.arange(3))
@@ -416,16 +382,12 @@ def set(ref: Ref, idx: Index, value: ArrayLike) -> None:
     _checked("set", ref)[idx] = value
 
 
+@documented(_REF)
 def addupdate(ref: Ref, idx: Index, x: ArrayLike) -> None:
     """Add to `ref[idx]`.
 
     Args:
-        ref: a Ref.
-        idx: an index, as of an array.
         x: what to add.
-
-    Raises:
-        TypeError: if `ref` is not a Ref.
 
     Example:
         >>> ref = jax.new_ref(jnp.arange(3))

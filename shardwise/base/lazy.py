@@ -54,6 +54,21 @@ def set_public_names(module: str, names: Sequence[str]) -> None:
     namespace["__getattr__"], namespace["__dir__"] = get, _names_function(module, names)
 
 
+def publish(module: str, *imported: str) -> None:
+    """Make the functions and classes that a module defines its public names: `__all__`, and what `dir` lists.
+
+    Names with a leading underscore are private. `imported` are public names that other modules define.
+    """
+    namespace = vars(sys.modules[module])
+    defined = [
+        name
+        for name, value in namespace.items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module
+    ]
+    namespace["__all__"] = names = sorted([*defined, *imported])
+    set_public_names(module, names)
+
+
 def _names_function(module: str, names: Iterable[str]) -> Callable[[], list[str]]:
     """Return the `__dir__` of a module: its public names, and attributes such as `__doc__` and `__file__`."""
     return lambda: sorted({*names, *(name for name in vars(sys.modules[module]) if name.startswith("__"))})

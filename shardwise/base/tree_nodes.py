@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, final
 
 from shardwise.base import _jaxlib
+from shardwise.base.docstrings import Family, Parameter, documented
 
 PyTreeDef: TypeAlias = _jaxlib.PyTreeDef
 SequenceKey = _jaxlib.SequenceKey
@@ -51,17 +52,17 @@ def is_tree_node(typ: type) -> bool:
     return bool(default_registry.is_node(typ))
 
 
-def flatten_one_level(tree: object) -> tuple[Iterable[Any], Hashable]:
+_NODE = Family({"tree": Parameter("the node.", "ValueError: if {} is a leaf.")})
+_NODE_TYPE = Family(
+    {"nodetype": "the type.", "unflatten_func": "a function from auxiliary data and children to a node."},
+    raises=["TypeError: if `nodetype` is not a type.", "ValueError: if `nodetype` is already registered."],
+)
+_NODE_CLASS = Family({"cls": Parameter(error="ValueError: if {} is already registered.")}, returns="The class.")
+
+
+@documented(_NODE, returns="The children and the auxiliary data of the node.")
+def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
     """Flatten a pytree node by one level.
-
-    Args:
-        tree: the node.
-
-    Returns:
-        The children and the auxiliary data of the node.
-
-    Raises:
-        ValueError: if `tree` is a leaf.
 
     Example:
         >>> children, _ = jax.tree_util.flatten_one_level([1, (2, 3)])
@@ -75,17 +76,12 @@ def flatten_one_level(tree: object) -> tuple[Iterable[Any], Hashable]:
     return children, aux_data
 
 
+@documented(_NODE)
 def flatten_one_level_with_keys(tree: object) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
     """Flatten a pytree node by one level, with the keys of its children.
 
-    Args:
-        tree: the node.
-
     Returns:
         A list of (key, child) pairs, and the auxiliary data of the node.
-
-    Raises:
-        ValueError: if `tree` is a leaf.
 
     Example:
         >>> jax.tree_util.flatten_one_level_with_keys([5])[0]
@@ -155,6 +151,7 @@ def _register(
         static_fields_of[nodetype] = static_fields
 
 
+@documented(_NODE_TYPE)
 def register_pytree_node(
     nodetype: type[T],
     flatten_func: Callable[[T], tuple[Any, Any]],
@@ -164,16 +161,10 @@ def register_pytree_node(
     """Register a type as a pytree node.
 
     Args:
-        nodetype: the type.
         flatten_func: a function from a node to its children and its auxiliary data, which must be hashable and
             comparable.
-        unflatten_func: a function from auxiliary data and children to a node.
         flatten_with_keys_func: a function from a node to (key, child) pairs and its auxiliary data. By default the keys
             are indices.
-
-    Raises:
-        TypeError: if `nodetype` is not a type.
-        ValueError: if `nodetype` is already registered.
 
     Example:
         >>> Pair = type("Pair", (list,), {})
@@ -184,18 +175,12 @@ def register_pytree_node(
     _register(nodetype, default_registry.register_node, flatten_func, unflatten_func, flatten_with_keys_func)
 
 
+@documented(_NODE_CLASS, raises=["AttributeError: if `cls` has no `tree_unflatten`."])
 def register_pytree_node_class(cls: Class) -> Class:
     """Register a class as a pytree node by its own methods; a decorator.
 
     Args:
         cls: a class with a method `tree_flatten()` and a class method `tree_unflatten(aux_data, children)`.
-
-    Returns:
-        The class.
-
-    Raises:
-        AttributeError: if `cls` has no `tree_unflatten`.
-        ValueError: if `cls` is already registered.
 
     Example:
         >>> class Box:
@@ -210,6 +195,7 @@ def register_pytree_node_class(cls: Class) -> Class:
     return cls
 
 
+@documented(_NODE_TYPE)
 def register_pytree_with_keys(
     nodetype: type[T],
     flatten_with_keys: Callable[[T], tuple[Iterable[tuple[KeyEntry, Any]], Any]],
@@ -219,15 +205,9 @@ def register_pytree_with_keys(
     """Register a type as a pytree node whose children have keys.
 
     Args:
-        nodetype: the type.
         flatten_with_keys: a function from a node to (key, child) pairs and its auxiliary data, which must be hashable
             and comparable.
-        unflatten_func: a function from auxiliary data and children to a node.
         flatten_func: a faster alternative to `flatten_with_keys` without keys.
-
-    Raises:
-        TypeError: if `nodetype` is not a type.
-        ValueError: if `nodetype` is already registered.
 
     Example:
         >>> Keyed = type("Keyed", (list,), {})
@@ -245,19 +225,13 @@ def register_pytree_with_keys(
     register_pytree_node(nodetype, flatten_func or without_keys, unflatten_func, flatten_with_keys)
 
 
+@documented(_NODE_CLASS, raises=["AttributeError: if `cls` has no `tree_unflatten`."])
 def register_pytree_with_keys_class(cls: Class) -> Class:
     """Register a class as a pytree node with keys by its own methods; a decorator.
 
     Args:
         cls: a class with a method `tree_flatten_with_keys()` and a class method `tree_unflatten(aux_data, children)`.
             A method `tree_flatten()`, if there is one, is used where no keys are needed.
-
-    Returns:
-        The class.
-
-    Raises:
-        AttributeError: if `cls` has no `tree_unflatten`.
-        ValueError: if `cls` is already registered.
 
     Example:
         >>> class Named:
@@ -335,18 +309,12 @@ def register_dataclass(
     return nodetype
 
 
+@documented(_NODE_CLASS, raises=["TypeError: if `cls` is not a type."])
 def register_static(cls: Class) -> Class:
     """Register a class as a pytree node without children, so that its objects are static; a decorator.
 
     Args:
         cls: the class. Its objects must be hashable and comparable.
-
-    Returns:
-        The class.
-
-    Raises:
-        TypeError: if `cls` is not a type.
-        ValueError: if `cls` is already registered.
 
     Example:
         >>> Setting = jax.tree_util.register_static(type("Setting", (), {}))

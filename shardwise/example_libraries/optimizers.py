@@ -15,36 +15,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
-from shardwise.base.lazy import set_public_names
+from shardwise.base.docstrings import Family, documented
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.tree_util import PyTreeDef, register_pytree_node
 from shardwise.typing import ArrayLike
-
-__all__ = [
-    "JoinPoint",
-    "Optimizer",
-    "OptimizerState",
-    "adagrad",
-    "adam",
-    "adamax",
-    "clip_grads",
-    "constant",
-    "exponential_decay",
-    "inverse_time_decay",
-    "l2_norm",
-    "make_schedule",
-    "momentum",
-    "nesterov",
-    "optimizer",
-    "pack_optimizer_state",
-    "piecewise_constant",
-    "polynomial_decay",
-    "rmsprop",
-    "rmsprop_momentum",
-    "sgd",
-    "sm3",
-    "unpack_optimizer_state",
-]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -176,18 +151,24 @@ def _with_slots(step: Callable[..., Any], slots: Sequence[Callable[[Any], Any]] 
     return init, update, operator.itemgetter(0)
 
 
+_OPTIMIZER = Family(
+    {
+        "step_size": "a number, or a schedule: a function from the step to a number.",
+        "mass": "the factor of the velocity in every step.",
+        "momentum": "the decay of the mean of the scaled gradients.",
+        "gamma": "the decay of the mean of squared gradients.",
+        "eps": "a number that is added to this mean.",
+        "b1": "the decay of the mean of gradients.",
+    },
+    returns="The optimizer.",
+    raises=["TypeError: if `step_size` is neither a number nor a function."],
+)
+
+
 @optimizer
+@documented(_OPTIMIZER)
 def sgd(step_size: StepSize) -> _LeafOptimizer:
     """Create the optimizer of gradient descent.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.sgd(0.5)
@@ -199,18 +180,9 @@ def sgd(step_size: StepSize) -> _LeafOptimizer:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def momentum(step_size: StepSize, mass: float) -> _LeafOptimizer:
     """Create the optimizer of gradient descent with momentum.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        mass: the factor of the velocity in every step.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.momentum(0.5, 0.9)
@@ -227,18 +199,9 @@ def momentum(step_size: StepSize, mass: float) -> _LeafOptimizer:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def nesterov(step_size: StepSize, mass: float) -> _LeafOptimizer:
     """Create the optimizer of gradient descent with Nesterov's momentum.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        mass: the factor of the velocity in every step.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.nesterov(0.5, 0.5)
@@ -255,18 +218,9 @@ def nesterov(step_size: StepSize, mass: float) -> _LeafOptimizer:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def adagrad(step_size: StepSize, momentum: float = 0.9) -> _LeafOptimizer:
     """Create the optimizer Adagrad with momentum.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        momentum: the decay of the mean of the scaled gradients.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.adagrad(1.0, momentum=0.0)
@@ -290,19 +244,9 @@ def _inverse_root(squares: Array) -> Array:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def rmsprop(step_size: StepSize, gamma: float = 0.9, eps: float = 1e-8) -> _LeafOptimizer:
     """Create the optimizer RMSProp.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        gamma: the decay of the mean of squared gradients.
-        eps: a number that is added to this mean.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.rmsprop(1.0, gamma=0.0, eps=0.0)
@@ -319,22 +263,14 @@ def rmsprop(step_size: StepSize, gamma: float = 0.9, eps: float = 1e-8) -> _Leaf
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def rmsprop_momentum(
     step_size: StepSize, gamma: float = 0.9, eps: float = 1e-8, momentum: float = 0.9
 ) -> _LeafOptimizer:
     """Create the optimizer RMSProp with momentum.
 
     Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        gamma: the decay of the mean of squared gradients.
-        eps: a number that is added to this mean.
         momentum: the factor of the last displacement in every step.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.rmsprop_momentum(1.0, gamma=0.0, eps=0.0)
@@ -352,20 +288,13 @@ def rmsprop_momentum(
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def adam(step_size: StepSize, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> _LeafOptimizer:
     """Create the optimizer Adam.
 
     Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        b1: the decay of the mean of gradients.
         b2: the decay of the mean of squared gradients.
         eps: a number that is added to the root of the latter.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.adam(1.0, eps=0.0)
@@ -389,20 +318,13 @@ def _bias(decay: float, i: ArrayLike, like: Array) -> Array:
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def adamax(step_size: StepSize, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> _LeafOptimizer:
     """Create the optimizer AdaMax, Adam with the infinity norm.
 
     Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        b1: the decay of the mean of gradients.
         b2: the decay of the largest absolute gradient.
         eps: a number that is added to the latter.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.adamax(1.0, eps=0.0)
@@ -420,18 +342,9 @@ def adamax(step_size: StepSize, b1: float = 0.9, b2: float = 0.999, eps: float =
 
 
 @optimizer
+@documented(_OPTIMIZER)
 def sm3(step_size: StepSize, momentum: float = 0.9) -> _LeafOptimizer:
     """Create the optimizer SM3, which keeps one vector of squared gradients for each axis of an array.
-
-    Args:
-        step_size: a number, or a schedule: a function from the step to a number.
-        momentum: the decay of the mean of the scaled gradients.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        TypeError: if `step_size` is neither a number nor a function.
 
     Example:
         >>> init, update, get_params = jax.example_libraries.optimizers.sm3(1.0, momentum=0.0)
@@ -458,17 +371,19 @@ def sm3(step_size: StepSize, momentum: float = 0.9) -> _LeafOptimizer:
     return _with_slots(step, [jnp.zeros_like, vectors])
 
 
+_SCHEDULE = Family(
+    {"step_size": "the number at step 0."},
+    returns="A function from the step to a number.",
+    raises=["Nothing."],
+)
+
+
+@documented(_SCHEDULE, returns="A function from the step to `step_size`.")
 def constant(step_size: ArrayLike) -> Schedule:
     """Create the schedule of a constant.
 
     Args:
         step_size: the number.
-
-    Returns:
-        A function from the step to `step_size`.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.constant(0.1)(7)
@@ -477,19 +392,13 @@ def constant(step_size: ArrayLike) -> Schedule:
     return lambda i: step_size
 
 
+@documented(_SCHEDULE)
 def exponential_decay(step_size: float, decay_steps: float, decay_rate: float) -> Schedule:
     """Create the schedule `step_size * decay_rate ** (i / decay_steps)`.
 
     Args:
-        step_size: the number at step 0.
         decay_steps: the number of steps in which it is multiplied by `decay_rate`.
         decay_rate: the factor.
-
-    Returns:
-        A function from the step to a number.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.exponential_decay(1.0, 10, 0.25)(5)
@@ -498,20 +407,14 @@ def exponential_decay(step_size: float, decay_steps: float, decay_rate: float) -
     return lambda i: step_size * decay_rate ** (i / decay_steps)
 
 
+@documented(_SCHEDULE)
 def inverse_time_decay(step_size: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Schedule:
     """Create the schedule `step_size / (1 + decay_rate * i / decay_steps)`.
 
     Args:
-        step_size: the number at step 0.
         decay_steps: the number of steps after which `decay_rate` is added to the denominator.
         decay_rate: this summand.
         staircase: whether the number changes only after `decay_steps` steps each.
-
-    Returns:
-        A function from the step to a number.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.inverse_time_decay(1.0, 10, 1.0)(10)
@@ -522,20 +425,14 @@ def inverse_time_decay(step_size: float, decay_steps: float, decay_rate: float, 
     return lambda i: step_size / (1 + decay_rate * i / decay_steps)
 
 
+@documented(_SCHEDULE)
 def polynomial_decay(step_size: float, decay_steps: float, final_step_size: float, power: float = 1.0) -> Schedule:
     """Create a schedule that falls like a polynomial and stays constant afterwards.
 
     Args:
-        step_size: the number at step 0.
         decay_steps: the step from which on the number is `final_step_size`.
         final_step_size: the last number.
         power: the degree of the polynomial.
-
-    Returns:
-        A function from the step to a number.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> jax.example_libraries.optimizers.polynomial_decay(1.0, 10, 0.5)(20)
@@ -713,4 +610,4 @@ def pack_optimizer_state(marked_pytree: object) -> OptimizerState:
     return _pack(structure, [leaf.subtree for leaf in leaves])
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -15,6 +15,7 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax, nn, random
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.nn.initializers import Initializer, glorot_normal, normal, ones, zeros
@@ -58,24 +59,43 @@ _Shapes = Shape | Sequence["_Shapes"]  # of an input, or of the inputs of a laye
 Layer = tuple[Callable[..., Any], Callable[..., Any]]
 
 
+_LAYER = Family(
+    {
+        "W_init": "the initializer of the filter; Glorot's if None.",
+        "b_init": "the initializer of the bias.",
+        "layers": "the layers.",
+    },
+    returns="The layer, without parameters.",
+    raises=["Nothing."],
+)
+_WINDOWED = Family(
+    {
+        **_LAYER.args,
+        "padding": '"SAME", "VALID" or pairs of sizes.',
+        "dimension_numbers": 'the specs of inputs, filter and outputs, such as `("NHWC", "HWIO", "NHWC")`.',
+        "out_chan": "the number of channels of the outputs.",
+        "filter_shape": "the spatial shape of the filter.",
+        "window_shape": "the spatial shape of the windows.",
+        "strides": "the strides of the windows; 1 if None.",
+        "spec": 'the order of the dims, such as "NCHW"; the batch first and the channels last if None.',
+    },
+    returns="The layer, without parameters.",
+    raises=["ValueError: if the shapes do not fit."],
+)
+
+
 def _without_params(output_shape: Callable[[Any], Any], function: Callable[[Any], Any]) -> Layer:
     """Return a layer without parameters, given its function and the function of its shapes."""
     return lambda rng, input_shape: (output_shape(input_shape), ()), lambda params, inputs, **kwargs: function(inputs)
 
 
+@documented(_LAYER, returns="The layer. Its parameters are the weights and the bias.")
 def Dense(out_dim: int, W_init: Initializer = glorot_normal(), b_init: Initializer = normal()) -> Layer:  # noqa: B008
     """Create a fully connected layer.
 
     Args:
         out_dim: the number of features of the outputs.
         W_init: the initializer of the weights.
-        b_init: the initializer of the bias.
-
-    Returns:
-        The layer. Its parameters are the weights and the bias.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.Dense(3)
@@ -124,6 +144,7 @@ def _convolution_layer(
     return init, apply
 
 
+@documented(_WINDOWED, returns="The layer. Its parameters are the filter and the bias.")
 def GeneralConv(
     dimension_numbers: Sequence[str],
     out_chan: int,
@@ -136,19 +157,7 @@ def GeneralConv(
     """Create a convolution layer. `Conv` has images with the channels last.
 
     Args:
-        dimension_numbers: the specs of inputs, filter and outputs, such as `("NHWC", "HWIO", "NHWC")`.
-        out_chan: the number of channels of the outputs.
-        filter_shape: the spatial shape of the filter.
         strides: the strides of the window; 1 if None.
-        padding: "SAME", "VALID" or pairs of sizes.
-        W_init: the initializer of the filter; Glorot's if None.
-        b_init: the initializer of the bias.
-
-    Returns:
-        The layer. Its parameters are the filter and the bias.
-
-    Raises:
-        ValueError: if the shapes do not fit.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.Conv(4, (3, 3), padding="SAME")
@@ -167,6 +176,7 @@ def GeneralConv(
     )
 
 
+@documented(_WINDOWED, returns="The layer. Its parameters are the filter and the bias.")
 def GeneralConvTranspose(
     dimension_numbers: Sequence[str],
     out_chan: int,
@@ -179,19 +189,7 @@ def GeneralConvTranspose(
     """Create a transposed convolution layer. `ConvTranspose` has images with the channels last.
 
     Args:
-        dimension_numbers: the specs of inputs, filter and outputs, such as `("NHWC", "HWIO", "NHWC")`.
-        out_chan: the number of channels of the outputs.
-        filter_shape: the spatial shape of the filter.
         strides: the factors by which the outputs are larger; 1 if None.
-        padding: "SAME", "VALID" or pairs of sizes.
-        W_init: the initializer of the filter; Glorot's if None.
-        b_init: the initializer of the bias.
-
-    Returns:
-        The layer. Its parameters are the filter and the bias.
-
-    Raises:
-        ValueError: if the shapes do not fit.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.ConvTranspose(4, (2, 2), strides=(2, 2))
@@ -215,6 +213,7 @@ ConvTranspose = functools.partial(GeneralConvTranspose, ("NHWC", "HWIO", "NHWC")
 Conv1DTranspose = functools.partial(GeneralConvTranspose, ("NHC", "HIO", "NHC"))
 
 
+@documented(_LAYER)
 def BatchNorm(
     axis: int | Sequence[int] = (0, 1, 2),
     epsilon: float = 1e-5,
@@ -235,9 +234,6 @@ def BatchNorm(
 
     Returns:
         The layer. Its parameters are the bias and the scale; one that is not used is `()`.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.BatchNorm(axis=0)
@@ -264,18 +260,13 @@ def BatchNorm(
     return init, apply
 
 
+@documented(_LAYER)
 def elementwise(fun: Callable[..., Any], **fun_kwargs: object) -> Layer:
     """Create a layer that applies a function to its inputs and keeps their shape.
 
     Args:
         fun: the function.
         fun_kwargs: further arguments of `fun`.
-
-    Returns:
-        The layer, without parameters.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.elementwise(jnp.clip, min=0.0)
@@ -338,6 +329,7 @@ def _pool(
     return _without_params(output_shape, apply)
 
 
+@documented(_WINDOWED)
 def MaxPool(
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
@@ -345,18 +337,6 @@ def MaxPool(
     spec: str | None = None,
 ) -> Layer:
     """Create a layer of the maxima of windows.
-
-    Args:
-        window_shape: the spatial shape of the windows.
-        strides: the strides of the windows; 1 if None.
-        padding: "SAME", "VALID" or pairs of sizes.
-        spec: the order of the dims, such as "NCHW"; the batch first and the channels last if None.
-
-    Returns:
-        The layer, without parameters.
-
-    Raises:
-        ValueError: if the shapes do not fit.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.MaxPool((2, 2), strides=(2, 2))
@@ -366,6 +346,7 @@ def MaxPool(
     return _pool(lax.max, -jnp.inf, window_shape, strides, padding, spec)
 
 
+@documented(_WINDOWED)
 def SumPool(
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
@@ -373,18 +354,6 @@ def SumPool(
     spec: str | None = None,
 ) -> Layer:
     """Create a layer of the sums of windows.
-
-    Args:
-        window_shape: the spatial shape of the windows.
-        strides: the strides of the windows; 1 if None.
-        padding: "SAME", "VALID" or pairs of sizes.
-        spec: the order of the dims, such as "NCHW"; the batch first and the channels last if None.
-
-    Returns:
-        The layer, without parameters.
-
-    Raises:
-        ValueError: if the shapes do not fit.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.SumPool((2,))
@@ -394,6 +363,7 @@ def SumPool(
     return _pool(lax.add, 0.0, window_shape, strides, padding, spec)
 
 
+@documented(_WINDOWED)
 def AvgPool(
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
@@ -401,18 +371,6 @@ def AvgPool(
     spec: str | None = None,
 ) -> Layer:
     """Create a layer of the means of windows; padding does not count.
-
-    Args:
-        window_shape: the spatial shape of the windows.
-        strides: the strides of the windows; 1 if None.
-        padding: "SAME", "VALID" or pairs of sizes.
-        spec: the order of the dims, such as "NCHW"; the batch first and the channels last if None.
-
-    Returns:
-        The layer, without parameters.
-
-    Raises:
-        ValueError: if the shapes do not fit.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.AvgPool((2,), padding="SAME")
@@ -422,17 +380,12 @@ def AvgPool(
     return _pool(lax.add, 0.0, window_shape, strides, padding, spec, mean=True)
 
 
+@documented(_LAYER)
 def FanOut(num: int) -> Layer:
     """Create a layer that repeats its inputs in a list.
 
     Args:
         num: the number of repetitions.
-
-    Returns:
-        The layer, without parameters.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.FanOut(2)
@@ -442,17 +395,12 @@ def FanOut(num: int) -> Layer:
     return _without_params(lambda shape: [shape] * num, lambda inputs: [inputs] * num)
 
 
+@documented(_LAYER)
 def FanInConcat(axis: int = -1) -> Layer:
     """Create a layer that concatenates a list of inputs.
 
     Args:
         axis: the axis along which inputs are concatenated.
-
-    Returns:
-        The layer, without parameters.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> init, apply = jax.example_libraries.stax.FanInConcat()
@@ -496,17 +444,9 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
     return lambda rng, input_shape: (input_shape, ()), apply
 
 
+@documented(_LAYER, returns="A layer whose parameters are a list of those of `layers`.")
 def serial(*layers: Layer) -> Layer:
     """Compose layers: each one's outputs are the inputs of the next.
-
-    Args:
-        layers: the layers.
-
-    Returns:
-        A layer whose parameters are a list of those of `layers`.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> from shardwise.example_libraries.stax import Dense, Relu, serial
@@ -531,17 +471,9 @@ def serial(*layers: Layer) -> Layer:
     return init, apply
 
 
+@documented(_LAYER, returns="A layer whose parameters are a tuple of those of `layers`.")
 def parallel(*layers: Layer) -> Layer:
     """Combine layers to one whose inputs and outputs are lists, with one entry for each layer.
-
-    Args:
-        layers: the layers.
-
-    Returns:
-        A layer whose parameters are a tuple of those of `layers`.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> from shardwise.example_libraries.stax import Dense, FanInSum, FanOut, Identity, parallel, serial
@@ -568,17 +500,12 @@ def _split(rng: Array | None, count: int) -> Sequence[Array | None] | Array:
     return [None] * count if rng is None else random.split(rng, count)
 
 
+@documented(_LAYER, returns="The layer.")
 def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
     """Create a layer from the shape of its inputs, when this is known.
 
     Args:
         make_layer: a function from the shape to a layer.
-
-    Returns:
-        The layer.
-
-    Raises:
-        Nothing.
 
     Example:
         >>> from shardwise.example_libraries.stax import Dense, shape_dependent

@@ -12,14 +12,12 @@ from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import check_function
 from shardwise.base._jaxlib import Device
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.runtime.array import ArrayImpl, array_signature, put_shards
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index
-
-__all__ = ["colocated_cpu_devices", "colocated_python", "colocated_python_class"]
 
 
 def colocated_cpu_devices(devices_or_mesh: Mesh | Iterable[Any]) -> Any:
@@ -182,4 +180,4 @@ def colocated_python_class(cls: type) -> type:
     return type(cls.__name__, (cls,), {**methods, "__doc__": cls.__doc__, "__module__": cls.__module__})
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

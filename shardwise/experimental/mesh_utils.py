@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.errors import ShardingError
 from shardwise.runtime.client import devices as all_devices
-
-__all__ = ["create_device_mesh", "create_hybrid_device_mesh"]
 
 
 def create_device_mesh(
@@ -113,4 +111,4 @@ def _device_array(name: str, shape: Sequence[int], devices: list[Any]) -> np.nda
     return device_grid(devices, tuple(shape))
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -16,7 +16,7 @@ from shardwise.api.arguments import describe_mismatch
 from shardwise.api.creation import make_array_from_single_device_arrays
 from shardwise.api.meshes.placement import device_put
 from shardwise.api.process_data import broadcast_row, describe_groups, digest, gather_rows
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
@@ -27,18 +27,6 @@ from shardwise.runtime.client import process_index
 from shardwise.runtime.cluster import cluster
 from shardwise.runtime.preemption import preemption
 from shardwise.typing import ArrayLike
-
-__all__ = [
-    "ProcessFailureError",
-    "assert_equal",
-    "broadcast_one_to_all",
-    "global_array_to_host_local_array",
-    "host_local_array_to_global_array",
-    "live_devices",
-    "process_allgather",
-    "reached_preemption_sync_point",
-    "sync_global_devices",
-]
 
 
 def process_allgather(in_tree: object, tiled: bool = False) -> Any:
@@ -338,4 +326,4 @@ def live_devices(devices: Sequence[Any]) -> Any:
     return _live_devices(devices)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

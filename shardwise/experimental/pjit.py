@@ -7,11 +7,9 @@ from typing import Any
 from shardwise import tree
 from shardwise.api.arguments import REPLICATED_ON_CURRENT_MESH
 from shardwise.api.jit import Jitted, jit
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-
-__all__ = ["pjit"]
 
 _UNSPECIFIED: Any = object()
 
@@ -63,4 +61,4 @@ def _explicit_none(shardings: object) -> Any:
     return tree.map(lambda x: REPLICATED_ON_CURRENT_MESH if x is None else x, shardings, is_leaf=is_leaf)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -6,11 +6,9 @@ from typing import Any
 
 from shardwise.api.arguments import describe_function
 from shardwise.api.meshes.shard_map import Infer, ShardMapOptions, map_shards
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.errors import ShardingError
-
-__all__ = ["shard_map"]
 
 
 def shard_map(
@@ -81,4 +79,4 @@ def _manual_axes(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, auto: 
     return manual_axes
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

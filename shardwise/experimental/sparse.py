@@ -11,13 +11,11 @@ from typing import Any, final
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.tree_util import register_pytree_node
 from shardwise.typing import ArrayLike, DTypeLike
-
-__all__ = ["BCOO", "bcoo_fromdense", "bcoo_todense", "todense"]
 
 
 @final
@@ -254,4 +252,4 @@ def todense(arr: BCOO | Array) -> Array:
     return arr.todense() if isinstance(arr, BCOO) else arr
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

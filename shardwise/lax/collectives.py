@@ -71,14 +71,11 @@ _COLLECTIVE = Family(
 )
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="A pytree like `x`. Booleans are summed as int32.")
 def psum(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Sum over all members of a named axis (all-reduce).
 
     The sum of a Python number is computed statically: `psum(1, "i")` is the size of the axis.
-
-    Returns:
-        A pytree like `x`. Booleans are summed as int32.
 
     Example:
         >>> jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -106,12 +103,9 @@ def psum(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[in
     return tree.map(total, x)
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="A pytree like `x`, of floats or complex numbers.")
 def pmean(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the mean over all members of a named axis.
-
-    Returns:
-        A pytree like `x`, of floats or complex numbers.
 
     Example:
         >>> jax.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([5.0, 6.0, 7.0]))
@@ -144,7 +138,7 @@ def pmin(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[in
     return _reduce_extremum("pmin", MIN, x, axis_name, axis_index_groups)
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="A pytree like `x`, with the values of all members.")
 def all_gather(
     x: _T,
     axis_name: AxisNames,
@@ -163,9 +157,6 @@ def all_gather(
         tiled: concatenate the values along the existing dim `axis`, rather than stack them along a new one.
         to: the type of the result along the axes of shard_map: "varying"; "invarying" for replicated, whose cotangent
             is sliced and not summed; or "reduced", whose cotangent is unreduced, so that it is reduce-scattered.
-
-    Returns:
-        A pytree like `x`, with the values of all members.
 
     Raises:
         ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.
@@ -204,7 +195,7 @@ def all_gather(
     return tree.map(gather, x)
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="A pytree like `x`, with each member's part of the sum.")
 def psum_scatter(
     x: _T,
     axis_name: AxisNames,
@@ -220,9 +211,6 @@ def psum_scatter(
         axis_index_groups: lists of members, all of the same size, that together contain each member once. The
             collective works within each group.
         tiled: keep the scattered dim: each member gets a block of it. Otherwise each member gets a slice without it.
-
-    Returns:
-        A pytree like `x`, with each member's part of the sum.
 
     Raises:
         ValueError: if the scattered dim does not exist or has the wrong size, or the axis names or groups are invalid.
@@ -246,7 +234,7 @@ def psum_scatter(
     return tree.map(scatter, x)
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="A pytree like `x`, with the received slices.")
 def all_to_all(
     x: _T,
     axis_name: AxisNames,
@@ -265,9 +253,6 @@ def all_to_all(
             collective works within each group.
         tiled: split `split_axis` into blocks and concatenate them along the existing dim `concat_axis`. Otherwise
             `split_axis` is removed and the slices are stacked along a new dim.
-
-    Returns:
-        A pytree like `x`, with the received slices.
 
     Raises:
         ValueError: if a dim does not exist or has the wrong size, or the axis names or groups are invalid.
@@ -368,15 +353,9 @@ def pshuffle(x: _T, axis_name: AxisNames, perm: Sequence[int]) -> _T:
     return ppermute(x, axis_name, [(sender, receiver) for receiver, sender in enumerate(perm)])
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="An int32 scalar.", raises=["ValueError: if an axis name repeats."])
 def axis_index(axis_name: AxisNames) -> Array:
     """Return the index of the current member along a named axis.
-
-    Returns:
-        An int32 scalar.
-
-    Raises:
-        ValueError: if an axis name repeats.
 
     Example:
         >>> jax.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -386,15 +365,9 @@ def axis_index(axis_name: AxisNames) -> Array:
     return flat_axis_index(tuple(axes), tuple(axes.values()), tracked_axes())
 
 
-@documented(_COLLECTIVE)
+@documented(_COLLECTIVE, returns="A Python integer.", raises=["ValueError: if an axis name repeats."])
 def axis_size(axis_name: AxisNames) -> int:
     """Return the number of members of a named axis.
-
-    Returns:
-        A Python integer.
-
-    Raises:
-        ValueError: if an axis name repeats.
 
     Example:
         >>> jax.vmap(lambda x: x * lax.axis_size("i"), axis_name="i")(jnp.array([5, 6, 7]))

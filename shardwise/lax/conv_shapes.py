@@ -4,6 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ops.reduce.sliding_window import WindowDimension
@@ -78,20 +79,27 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[i
     return tuple(numbers)
 
 
+_OUTPUT_SHAPE = Family(
+    {
+        "lhs_shape": "the shape of the input.",
+        "rhs_shape": "the shape of the kernel.",
+        "window_strides": "the stride along each spatial dim, in the kernel's order.",
+        "dimension_numbers": 'three strings such as ("NHWC", "HWIO", "NHWC").',
+    },
+    returns="The shape of the output.",
+)
+
+
+@documented(_OUTPUT_SHAPE)
 def conv_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int], pads: Any, batch_group_count: int = 1
 ) -> tuple[int, ...]:
     """Compute the shape of the output of a convolution in the layouts NCHW and OIHW, with any number of spatial dims.
 
     Args:
-        lhs_shape: the shape of the input.
-        rhs_shape: the shape of the kernel.
         strides: the stride along each spatial dim.
         pads: a pair (low, high) for each spatial dim, or a padding name.
         batch_group_count: the number of batch groups.
-
-    Returns:
-        The shape of the output.
 
     Raises:
         TypeError: if `pads` does not have a pair for each spatial dim.
@@ -112,6 +120,7 @@ def conv_shape_tuple(
     return int(lhs_shape[0]) // batch_group_count, int(rhs_shape[0]), *spatial
 
 
+@documented(_OUTPUT_SHAPE)
 def conv_general_shape_tuple(
     lhs_shape: Sequence[int],
     rhs_shape: Sequence[int],
@@ -122,14 +131,7 @@ def conv_general_shape_tuple(
     """Compute the shape of the output of a convolution in any layout.
 
     Args:
-        lhs_shape: the shape of the input.
-        rhs_shape: the shape of the kernel.
-        window_strides: the stride along each spatial dim, in the kernel's order.
         padding: a pair (low, high) for each spatial dim, or a padding name.
-        dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC").
-
-    Returns:
-        The shape of the output.
 
     Raises:
         TypeError: if `dimension_numbers` is invalid, or `padding` does not have a pair for each spatial dim.
@@ -146,6 +148,7 @@ def conv_general_shape_tuple(
     return tuple(shape[dim] for dim in inverse_permutation(out))
 
 
+@documented(_OUTPUT_SHAPE)
 def conv_transpose_shape_tuple(
     lhs_shape: Sequence[int],
     rhs_shape: Sequence[int],
@@ -156,14 +159,7 @@ def conv_transpose_shape_tuple(
     """Compute the shape of the output of a transposed convolution.
 
     Args:
-        lhs_shape: the shape of the input.
-        rhs_shape: the shape of the kernel.
-        window_strides: the stride along each spatial dim, in the kernel's order.
         padding: a pair (low, high) for each spatial dim, or "SAME" or "VALID".
-        dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC").
-
-    Returns:
-        The shape of the output.
 
     Raises:
         TypeError: if `dimension_numbers` is invalid.

@@ -228,7 +228,7 @@ def _split_groups(x: Array, names: Sequence[str], groups: int) -> Any:
     return x if len(shape) == x.type.ndim else Reshape(tuple(shape))(x)
 
 
-@documented(_CONVOLUTION)
+@documented(_CONVOLUTION, returns="The output: batch, features, spatial dims.")
 def conv(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -244,9 +244,6 @@ def conv(
         rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
         padding: "SAME", "SAME_LOWER" or "VALID"; see `conv_general_dilated`.
 
-    Returns:
-        The output: batch, features, spatial dims.
-
     Example:
         >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "VALID")
         Array([[[2., 2., 2.]]], dtype=float32)
@@ -256,7 +253,7 @@ def conv(
     )
 
 
-@documented(_CONVOLUTION)
+@documented(_CONVOLUTION, returns="The output: batch, features, spatial dims.")
 def conv_with_general_padding(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -272,9 +269,6 @@ def conv_with_general_padding(
     Args:
         lhs: the input: batch, features, spatial dims.
         rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
-
-    Returns:
-        The output: batch, features, spatial dims.
 
     Example:
         >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None)

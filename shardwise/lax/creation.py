@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.api.meshes.placement import create_on_device
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -20,24 +21,28 @@ from shardwise.lax.shape import sizes_of
 from shardwise.runtime.array import ArrayImpl
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Placement
 
+_CREATION = Family(
+    {
+        "shape": "the shape of the array.",
+        "fill_value": "the value of all elements, a scalar.",
+        "sharding": Parameter("the sharding of the array.", "ShardingError: if {} does not fit the shape."),
+        "out_sharding": Parameter("the sharding of the array.", "ShardingError: if {} does not fit the shape."),
+    },
+    returns="The array.",
+)
 
+
+@documented(_CREATION)
 def full(
     shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *, sharding: Placement = None
 ) -> Array:
     """Create an array filled with a scalar.
 
     Args:
-        shape: the shape of the array.
-        fill_value: the value of all elements, a scalar.
         dtype: the dtype of the array. None means that of `fill_value`.
-        sharding: the sharding of the array.
-
-    Returns:
-        The array.
 
     Raises:
         TypeError: if `fill_value` is not a scalar, or `shape` has negative sizes.
-        ShardingError: if `sharding` does not fit the shape.
 
     Example:
         >>> lax.full((2, 2), 7)
@@ -51,6 +56,7 @@ def full(
     return _full("full", sizes_of("full", shape), fill_value, out_dtype, weak, sharding)
 
 
+@documented(_CREATION)
 def full_like(
     x: ArrayLike,
     fill_value: ArrayLike,
@@ -63,17 +69,12 @@ def full_like(
     Args:
         x: the array whose shape and dtype are used. If it is committed and the shape is kept, its sharding is used as
             well.
-        fill_value: the value of all elements, a scalar.
         dtype: the dtype of the result. None means that of `x`.
         shape: the shape of the result. None means that of `x`.
         sharding: the sharding of the result. None means that of a committed `x`.
 
-    Returns:
-        The array.
-
     Raises:
         TypeError: if `fill_value` is not a scalar, or `shape` has negative sizes.
-        ShardingError: if `sharding` does not fit the shape.
 
     Example:
         >>> lax.full_like(jnp.zeros(3), 2)
@@ -100,20 +101,16 @@ def _broadcast_scalar(value: ArrayLike, *, shape: tuple[int, ...], dtype: DType,
     return Broadcast(shape, ())(astype_weak(as_operand(value), dtype, weak))
 
 
+@documented(_CREATION)
 def empty(shape: Sequence[SupportsIndex], dtype: DTypeLike, *, out_sharding: OutSharding = None) -> Array:
     """Create an array with arbitrary elements. Here they are zeros.
 
     Args:
         shape: the shape of the array, or the size of one dim.
         dtype: the dtype of the array.
-        out_sharding: the sharding of the array.
-
-    Returns:
-        The array.
 
     Raises:
         TypeError: if `shape` has negative sizes, or `dtype` is not a dtype.
-        ShardingError: if `out_sharding` does not fit the shape.
 
     Example:
         >>> lax.empty((2,), jnp.int32).shape
@@ -143,6 +140,7 @@ def iota(dtype: DTypeLike, size: int) -> Array:
     return broadcasted_iota(dtype, (size,), 0)
 
 
+@documented(_CREATION)
 def broadcasted_iota(
     dtype: DTypeLike, shape: Sequence[int], dimension: int, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -150,17 +148,11 @@ def broadcasted_iota(
 
     Args:
         dtype: the dtype of the array: integers, floats or complex numbers.
-        shape: the shape of the array.
         dimension: the dim along which the elements count up, from 0.
-        out_sharding: the sharding of the array.
-
-    Returns:
-        The array.
 
     Raises:
         TypeError: if `dtype` is boolean, or `shape` has negative sizes.
         ValueError: if `dimension` does not exist in `shape`.
-        ShardingError: if `out_sharding` does not fit the shape.
 
     Example:
         >>> lax.broadcasted_iota(jnp.int32, (2, 3), 0)

@@ -67,16 +67,13 @@ def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     return _cumulative("cummin", operand, MIN, axis, reverse)
 
 
-@documented(_CUMULATIVE)
+@documented(_CUMULATIVE, raises=["TypeError: if `operand` does not hold floats."])
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Compute the cumulative log-sum-exp along an axis: the logarithm of the cumulative sum of exponentials, without
     overflow.
 
     Args:
         operand: an array of floats.
-
-    Raises:
-        TypeError: if `operand` does not hold floats.
 
     Example:
         >>> lax.cumlogsumexp(jnp.zeros(3))

@@ -91,7 +91,7 @@ def dot(
     return constrain_sharding(product, out_sharding)
 
 
-@documented(_DOT)
+@documented(_DOT, raises=["ValueError: if `precision` is unknown."])
 def dot_general(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -105,9 +105,6 @@ def dot_general(
 
     Args:
         lhs, rhs: arrays.
-
-    Raises:
-        ValueError: if `precision` is unknown.
 
     Example:
         >>> x = jnp.arange(6).reshape(2, 3)
@@ -124,15 +121,12 @@ def dot_general(
     )
 
 
-@documented(_DOT)
+@documented(_DOT, returns="The products.")
 def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
     """Multiply batches of matrices. The matrices are the last two dims, and the other dims are batch dims.
 
     Args:
         lhs, rhs: arrays of the same rank, 2 or more, whose batch dims agree.
-
-    Returns:
-        The products.
 
     Raises:
         ValueError: if the ranks differ or are less than 2, or `precision` is unknown.

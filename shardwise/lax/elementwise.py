@@ -5,7 +5,8 @@ and dims of size 1 broadcast. Factories make the functions that only call their 
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from shardwise.base.docstrings import Family, Parameter, documented
@@ -55,25 +56,28 @@ _SAME_TYPE = "An array of the same shape and dtype."
 _BROADCAST = "An array of the broadcast shape and of the operands' dtype."
 
 
+# Each factory returns a function of the example of the docstring: a call, and then the lines of its output.
+
+
 def _unary(
-    name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _SAME_TYPE
-) -> Callable[[ArrayLike], Array]:
+    name: str, op: Op, dtypes: str, summary: str, returns: str = _SAME_TYPE
+) -> Callable[..., Callable[[ArrayLike], Array]]:
     """Make a function of one operand."""
 
     def function(x: ArrayLike) -> Array:
         return op(as_operand(x, name))
 
-    return _documented(function, name, summary, example, _one_operand(dtypes, returns))
+    return partial(_documented, function, name, summary, _one_operand(dtypes, returns))
 
 
-def _unary_with_accuracy(name: str, op: Op, dtypes: str, summary: str, *example: str) -> Callable[..., Array]:
+def _unary_with_accuracy(name: str, op: Op, dtypes: str, summary: str) -> Callable[..., Callable[..., Array]]:
     """Make a function of one operand that has the parameter `accuracy`."""
 
     def function(x: ArrayLike, *, accuracy: Any = None) -> Array:
         check_accuracy(name, accuracy)
         return op(as_operand(x, name))
 
-    return _documented(function, name, summary, example, _one_operand(dtypes, _SAME_TYPE))
+    return partial(_documented, function, name, summary, _one_operand(dtypes, _SAME_TYPE))
 
 
 def _one_operand(dtypes: str, returns: str) -> Family:
@@ -91,8 +95,8 @@ def _one_operand(dtypes: str, returns: str) -> Family:
 
 
 def _binary(
-    name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _BROADCAST
-) -> Callable[[ArrayLike, ArrayLike], Array]:
+    name: str, op: Op, dtypes: str, summary: str, returns: str = _BROADCAST
+) -> Callable[..., Callable[[ArrayLike, ArrayLike], Array]]:
     """Make a function of two operands."""
 
     def function(x: ArrayLike, y: ArrayLike) -> Array:
@@ -105,14 +109,21 @@ def _binary(
             f"{dtypes}."
         )
     operands = f"arrays of {dtypes}, of the same dtype and rank. Scalars and dims of size 1 broadcast."
-    return compiled_function(
-        _documented(function, name, summary, example, Family({"x, y": operands}, returns, [mismatch]))
-    )
+    family = Family({"x, y": operands}, returns, [mismatch])
+    return lambda *example: compiled_function(_documented(function, name, summary, family, *example))
 
 
-def _documented(function: _Function, name: str, summary: str, example: Sequence[str], family: Family) -> _Function:
-    """Set the name and the docstring of `function`. `example` is a call, and then the lines of its output."""
-    call, *output = example
+def _comparison(name: str, symbol: str, output: str) -> Callable[[ArrayLike, ArrayLike], Array]:
+    """Make a comparison, which Python writes as `symbol`. `output` has the elements in the example."""
+    summary = f"Compare two arrays elementwise: `x {symbol} y`."
+    if symbol not in ("==", "!="):
+        summary += "\n\nComplex numbers are ordered by real part, then by imaginary part."
+    function = _binary(name, Compare(name.upper()), _ANY, summary, returns="Booleans, of the broadcast shape.")
+    return function(f"lax.{name}(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", f"Array({output}, dtype=bool)")
+
+
+def _documented(function: _Function, name: str, summary: str, family: Family, call: str, *output: str) -> _Function:
+    """Set the name and the docstring of `function`."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = "\n    ".join([f"{summary}\n\nExample:", f">>> {call}", *output]) + "\n"
     return documented(family)(function)
@@ -133,21 +144,11 @@ def broadcast_operands(name: str, *operands: ArrayLike) -> list[Any]:
     return [broadcast_to_shape(as_operand(x, name), shape) for x in operands]
 
 
-add = _binary(
-    "add",
-    Add(),
-    _ANY,
-    "Add `x` and `y` elementwise. Booleans are combined by logical or.",
-    "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))",
-    "Array([4, 6], dtype=int32)",
+add = _binary("add", Add(), _ANY, "Add `x` and `y` elementwise. Booleans are combined by logical or.")(
+    "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))", "Array([4, 6], dtype=int32)"
 )
-sub = _binary(
-    "sub",
-    Sub(),
-    _NUMBERS,
-    "Subtract `y` from `x` elementwise.",
-    "lax.sub(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([-2,  0,  2], dtype=int32)",
+sub = _binary("sub", Sub(), _NUMBERS, "Subtract `y` from `x` elementwise.")(
+    "lax.sub(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([-2,  0,  2], dtype=int32)"
 )
 div = _binary(
     "div",
@@ -155,322 +156,121 @@ div = _binary(
     _NUMBERS,
     "Divide `x` by `y` elementwise.\n\n"
     "Integer division rounds toward zero. The quotient of an integer and 0 has all bits set.",
-    "lax.div(jnp.array([7, -7]), jnp.array([2, 2]))",
-    "Array([ 3, -3], dtype=int32)",
-)
+)("lax.div(jnp.array([7, -7]), jnp.array([2, 2]))", "Array([ 3, -3], dtype=int32)")
 rem = _binary(
     "rem",
     Rem(),
     _REALS,
     "Compute the remainder of `x` divided by `y`.\n\n"
     "The remainder has the sign of `x`. The remainder of an integer divided by 0 is `x`.",
-    "lax.rem(jnp.array([7, -7]), jnp.array([3, 3]))",
-    "Array([ 1, -1], dtype=int32)",
-)
-neg = _unary(
-    "neg",
-    Neg(),
-    _NUMBERS,
-    "Negate each element.",
-    "lax.neg(jnp.array([1.0, 2.0]))",
-    "Array([-1., -2.], dtype=float32)",
+)("lax.rem(jnp.array([7, -7]), jnp.array([3, 3]))", "Array([ 1, -1], dtype=int32)")
+neg = _unary("neg", Neg(), _NUMBERS, "Negate each element.")(
+    "lax.neg(jnp.array([1.0, 2.0]))", "Array([-1., -2.], dtype=float32)"
 )
 max = _binary(
-    "max",
-    min_max.Max(),
-    _ANY,
-    "Return the elementwise maximum of `x` and `y`; NaN where either operand is NaN.",
-    "lax.max(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([3, 2, 3], dtype=int32)",
-)
+    "max", min_max.Max(), _ANY, "Return the elementwise maximum of `x` and `y`; NaN where either operand is NaN."
+)("lax.max(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([3, 2, 3], dtype=int32)")
 min = _binary(
-    "min",
-    min_max.Min(),
-    _ANY,
-    "Return the elementwise minimum of `x` and `y`; NaN where either operand is NaN.",
-    "lax.min(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([1, 2, 1], dtype=int32)",
-)
-eq = _binary(
-    "eq",
-    Compare("EQ"),
-    _ANY,
-    "Compare two arrays elementwise: `x == y`.",
-    "lax.eq(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([False,  True, False], dtype=bool)",
-    returns="Booleans, of the broadcast shape.",
-)
-ne = _binary(
-    "ne",
-    Compare("NE"),
-    _ANY,
-    "Compare two arrays elementwise: `x != y`.",
-    "lax.ne(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([ True, False,  True], dtype=bool)",
-    returns="Booleans, of the broadcast shape.",
-)
-lt = _binary(
-    "lt",
-    Compare("LT"),
-    _ANY,
-    "Compare two arrays elementwise: `x < y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
-    "lax.lt(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([ True, False, False], dtype=bool)",
-    returns="Booleans, of the broadcast shape.",
-)
-le = _binary(
-    "le",
-    Compare("LE"),
-    _ANY,
-    "Compare two arrays elementwise: `x <= y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
-    "lax.le(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([ True,  True, False], dtype=bool)",
-    returns="Booleans, of the broadcast shape.",
-)
-gt = _binary(
-    "gt",
-    Compare("GT"),
-    _ANY,
-    "Compare two arrays elementwise: `x > y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
-    "lax.gt(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([False, False,  True], dtype=bool)",
-    returns="Booleans, of the broadcast shape.",
-)
-ge = _binary(
-    "ge",
-    Compare("GE"),
-    _ANY,
-    "Compare two arrays elementwise: `x >= y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
-    "lax.ge(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
-    "Array([False,  True,  True], dtype=bool)",
-    returns="Booleans, of the broadcast shape.",
-)
+    "min", min_max.Min(), _ANY, "Return the elementwise minimum of `x` and `y`; NaN where either operand is NaN."
+)("lax.min(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([1, 2, 1], dtype=int32)")
+eq = _comparison("eq", "==", "[False,  True, False]")
+ne = _comparison("ne", "!=", "[ True, False,  True]")
+lt = _comparison("lt", "<", "[ True, False, False]")
+le = _comparison("le", "<=", "[ True,  True, False]")
+gt = _comparison("gt", ">", "[False, False,  True]")
+ge = _comparison("ge", ">=", "[False,  True,  True]")
 
-exp = _unary_with_accuracy(
-    "exp",
-    transcendental.Exp(),
-    _INEXACT,
-    "Compute the exponential e**x of each element.",
-    "lax.exp(jnp.array([0.0, 1.0]))",
-    "Array([1.       , 2.7182817], dtype=float32)",
+exp = _unary_with_accuracy("exp", transcendental.Exp(), _INEXACT, "Compute the exponential e**x of each element.")(
+    "lax.exp(jnp.array([0.0, 1.0]))", "Array([1.       , 2.7182817], dtype=float32)"
 )
-exp2 = _unary_with_accuracy(
-    "exp2",
-    transcendental.Exp2(),
-    _INEXACT,
-    "Compute 2**x of each element.",
-    "lax.exp2(jnp.array([0.0, 3.0]))",
-    "Array([1., 8.], dtype=float32)",
+exp2 = _unary_with_accuracy("exp2", transcendental.Exp2(), _INEXACT, "Compute 2**x of each element.")(
+    "lax.exp2(jnp.array([0.0, 3.0]))", "Array([1., 8.], dtype=float32)"
 )
 expm1 = _unary_with_accuracy(
-    "expm1",
-    transcendental.Expm1(),
-    _INEXACT,
-    "Compute `exp(x) - 1`, accurately for small `x`.",
-    "lax.expm1(jnp.array([0.0, 1e-8]))",
-    "Array([0.e+00, 1.e-08], dtype=float32)",
-)
-log = _unary_with_accuracy(
-    "log",
-    transcendental.Log(),
-    _INEXACT,
-    "Compute the natural logarithm of each element.",
-    "lax.log(jnp.array([1.0, 10.0]))",
-    "Array([0.       , 2.3025851], dtype=float32)",
+    "expm1", transcendental.Expm1(), _INEXACT, "Compute `exp(x) - 1`, accurately for small `x`."
+)("lax.expm1(jnp.array([0.0, 1e-8]))", "Array([0.e+00, 1.e-08], dtype=float32)")
+log = _unary_with_accuracy("log", transcendental.Log(), _INEXACT, "Compute the natural logarithm of each element.")(
+    "lax.log(jnp.array([1.0, 10.0]))", "Array([0.       , 2.3025851], dtype=float32)"
 )
 log1p = _unary_with_accuracy(
-    "log1p",
-    transcendental.Log1p(),
-    _INEXACT,
-    "Compute `log(1 + x)`, accurately for small `x`.",
-    "lax.log1p(jnp.array([0.0, 1e-8]))",
-    "Array([0.e+00, 1.e-08], dtype=float32)",
-)
+    "log1p", transcendental.Log1p(), _INEXACT, "Compute `log(1 + x)`, accurately for small `x`."
+)("lax.log1p(jnp.array([0.0, 1e-8]))", "Array([0.e+00, 1.e-08], dtype=float32)")
 logistic = _unary_with_accuracy(
-    "logistic",
-    transcendental.Logistic(),
-    _INEXACT,
-    "Compute the logistic sigmoid `1 / (1 + exp(-x))` of each element.",
-    "lax.logistic(jnp.array([0.0, 2.0]))",
-    "Array([0.5     , 0.880797], dtype=float32)",
+    "logistic", transcendental.Logistic(), _INEXACT, "Compute the logistic sigmoid `1 / (1 + exp(-x))` of each element."
+)("lax.logistic(jnp.array([0.0, 2.0]))", "Array([0.5     , 0.880797], dtype=float32)")
+sin = _unary_with_accuracy("sin", transcendental.Sin(), _INEXACT, "Compute the sine of each element, in radians.")(
+    "lax.sin(jnp.array([0.0, 1.0]))", "Array([0.        , 0.84147096], dtype=float32)"
 )
-sin = _unary_with_accuracy(
-    "sin",
-    transcendental.Sin(),
-    _INEXACT,
-    "Compute the sine of each element, in radians.",
-    "lax.sin(jnp.array([0.0, 1.0]))",
-    "Array([0.        , 0.84147096], dtype=float32)",
+cos = _unary_with_accuracy("cos", transcendental.Cos(), _INEXACT, "Compute the cosine of each element, in radians.")(
+    "lax.cos(jnp.array([0.0, 1.0]))", "Array([1.       , 0.5403023], dtype=float32)"
 )
-cos = _unary_with_accuracy(
-    "cos",
-    transcendental.Cos(),
-    _INEXACT,
-    "Compute the cosine of each element, in radians.",
-    "lax.cos(jnp.array([0.0, 1.0]))",
-    "Array([1.       , 0.5403023], dtype=float32)",
+tan = _unary_with_accuracy("tan", transcendental.Tan(), _INEXACT, "Compute the tangent of each element, in radians.")(
+    "lax.tan(jnp.array([0.0, 1.0]))", "Array([0.       , 1.5574077], dtype=float32)"
 )
-tan = _unary_with_accuracy(
-    "tan",
-    transcendental.Tan(),
-    _INEXACT,
-    "Compute the tangent of each element, in radians.",
-    "lax.tan(jnp.array([0.0, 1.0]))",
-    "Array([0.       , 1.5574077], dtype=float32)",
+asin = _unary("asin", transcendental.Asin(), _INEXACT, "Compute the arcsine of each element, in radians.")(
+    "lax.asin(jnp.array([0.0, 1.0]))", "Array([0.       , 1.5707964], dtype=float32)"
 )
-asin = _unary(
-    "asin",
-    transcendental.Asin(),
-    _INEXACT,
-    "Compute the arcsine of each element, in radians.",
-    "lax.asin(jnp.array([0.0, 1.0]))",
-    "Array([0.       , 1.5707964], dtype=float32)",
+acos = _unary("acos", transcendental.Acos(), _INEXACT, "Compute the arccosine of each element, in radians.")(
+    "lax.acos(jnp.array([1.0, 0.0]))", "Array([0.       , 1.5707964], dtype=float32)"
 )
-acos = _unary(
-    "acos",
-    transcendental.Acos(),
-    _INEXACT,
-    "Compute the arccosine of each element, in radians.",
-    "lax.acos(jnp.array([1.0, 0.0]))",
-    "Array([0.       , 1.5707964], dtype=float32)",
-)
-atan = _unary(
-    "atan",
-    transcendental.Atan(),
-    _INEXACT,
-    "Compute the arctangent of each element, in radians.",
-    "lax.atan(jnp.array([0.0, 1.0]))",
-    "Array([0.       , 0.7853981], dtype=float32)",
+atan = _unary("atan", transcendental.Atan(), _INEXACT, "Compute the arctangent of each element, in radians.")(
+    "lax.atan(jnp.array([0.0, 1.0]))", "Array([0.       , 0.7853981], dtype=float32)"
 )
 atan2 = _binary(
     "atan2",
     transcendental.Atan2(),
     _FLOATS,
     "Compute the arctangent of `x / y` in radians, in the quadrant of the point with abscissa `y` and ordinate `x`.",
-    "lax.atan2(jnp.array([1.0, 0.0]), jnp.array([1.0, -1.0]))",
-    "Array([0.7853982, 3.1415927], dtype=float32)",
+)("lax.atan2(jnp.array([1.0, 0.0]), jnp.array([1.0, -1.0]))", "Array([0.7853982, 3.1415927], dtype=float32)")
+sinh = _unary("sinh", transcendental.Sinh(), _INEXACT, "Compute the hyperbolic sine of each element.")(
+    "lax.sinh(jnp.array([0.0, 1.0]))", "Array([0.       , 1.1752012], dtype=float32)"
 )
-sinh = _unary(
-    "sinh",
-    transcendental.Sinh(),
-    _INEXACT,
-    "Compute the hyperbolic sine of each element.",
-    "lax.sinh(jnp.array([0.0, 1.0]))",
-    "Array([0.       , 1.1752012], dtype=float32)",
+cosh = _unary("cosh", transcendental.Cosh(), _INEXACT, "Compute the hyperbolic cosine of each element.")(
+    "lax.cosh(jnp.array([0.0, 1.0]))", "Array([1.       , 1.5430806], dtype=float32)"
 )
-cosh = _unary(
-    "cosh",
-    transcendental.Cosh(),
-    _INEXACT,
-    "Compute the hyperbolic cosine of each element.",
-    "lax.cosh(jnp.array([0.0, 1.0]))",
-    "Array([1.       , 1.5430806], dtype=float32)",
+tanh = _unary_with_accuracy("tanh", transcendental.Tanh(), _INEXACT, "Compute the hyperbolic tangent of each element.")(
+    "lax.tanh(jnp.array([0.0, 1.0]))", "Array([0.       , 0.7615942], dtype=float32)"
 )
-tanh = _unary_with_accuracy(
-    "tanh",
-    transcendental.Tanh(),
-    _INEXACT,
-    "Compute the hyperbolic tangent of each element.",
-    "lax.tanh(jnp.array([0.0, 1.0]))",
-    "Array([0.       , 0.7615942], dtype=float32)",
+asinh = _unary("asinh", transcendental.Asinh(), _INEXACT, "Compute the inverse hyperbolic sine of each element.")(
+    "lax.asinh(jnp.array([0.0, 1.0]))", "Array([0.        , 0.88137364], dtype=float32)"
 )
-asinh = _unary(
-    "asinh",
-    transcendental.Asinh(),
-    _INEXACT,
-    "Compute the inverse hyperbolic sine of each element.",
-    "lax.asinh(jnp.array([0.0, 1.0]))",
-    "Array([0.        , 0.88137364], dtype=float32)",
+acosh = _unary("acosh", transcendental.Acosh(), _INEXACT, "Compute the inverse hyperbolic cosine of each element.")(
+    "lax.acosh(jnp.array([1.0, 2.0]))", "Array([0.      , 1.316958], dtype=float32)"
 )
-acosh = _unary(
-    "acosh",
-    transcendental.Acosh(),
-    _INEXACT,
-    "Compute the inverse hyperbolic cosine of each element.",
-    "lax.acosh(jnp.array([1.0, 2.0]))",
-    "Array([0.      , 1.316958], dtype=float32)",
-)
-atanh = _unary(
-    "atanh",
-    transcendental.Atanh(),
-    _INEXACT,
-    "Compute the inverse hyperbolic tangent of each element.",
-    "lax.atanh(jnp.array([0.0, 0.5]))",
-    "Array([0.        , 0.54930615], dtype=float32)",
+atanh = _unary("atanh", transcendental.Atanh(), _INEXACT, "Compute the inverse hyperbolic tangent of each element.")(
+    "lax.atanh(jnp.array([0.0, 0.5]))", "Array([0.        , 0.54930615], dtype=float32)"
 )
 
-square = _unary(
-    "square",
-    powers.Square(),
-    _NUMBERS,
-    "Compute `x * x` of each element.",
-    "lax.square(jnp.array([2, -3]))",
-    "Array([4, 9], dtype=int32)",
+square = _unary("square", powers.Square(), _NUMBERS, "Compute `x * x` of each element.")(
+    "lax.square(jnp.array([2, -3]))", "Array([4, 9], dtype=int32)"
 )
-sqrt = _unary_with_accuracy(
-    "sqrt",
-    powers.Sqrt(),
-    _INEXACT,
-    "Compute the square root of each element.",
-    "lax.sqrt(jnp.array([4.0, 9.0]))",
-    "Array([2., 3.], dtype=float32)",
+sqrt = _unary_with_accuracy("sqrt", powers.Sqrt(), _INEXACT, "Compute the square root of each element.")(
+    "lax.sqrt(jnp.array([4.0, 9.0]))", "Array([2., 3.], dtype=float32)"
 )
 rsqrt = _unary_with_accuracy(
-    "rsqrt",
-    powers.Rsqrt(),
-    _INEXACT,
-    "Compute the reciprocal square root `1 / sqrt(x)` of each element.",
-    "lax.rsqrt(jnp.array([4.0, 0.25]))",
-    "Array([0.5, 2. ], dtype=float32)",
-)
-cbrt = _unary_with_accuracy(
-    "cbrt",
-    powers.Cbrt(),
-    _FLOATS,
-    "Compute the cube root of each element.",
-    "lax.cbrt(jnp.array([8.0, 27.0]))",
-    "Array([2., 3.], dtype=float32)",
+    "rsqrt", powers.Rsqrt(), _INEXACT, "Compute the reciprocal square root `1 / sqrt(x)` of each element."
+)("lax.rsqrt(jnp.array([4.0, 0.25]))", "Array([0.5, 2. ], dtype=float32)")
+cbrt = _unary_with_accuracy("cbrt", powers.Cbrt(), _FLOATS, "Compute the cube root of each element.")(
+    "lax.cbrt(jnp.array([8.0, 27.0]))", "Array([2., 3.], dtype=float32)"
 )
 
-erf = _unary(
-    "erf",
-    gamma_erf.Erf(),
-    _FLOATS,
-    "Compute the error function of each element.",
-    "lax.erf(jnp.array([0.0, 0.5]))",
-    "Array([0.       , 0.5204999], dtype=float32)",
+erf = _unary("erf", gamma_erf.Erf(), _FLOATS, "Compute the error function of each element.")(
+    "lax.erf(jnp.array([0.0, 0.5]))", "Array([0.       , 0.5204999], dtype=float32)"
 )
 erfc = _unary(
     "erfc",
     gamma_erf.Erfc(),
     _FLOATS,
     "Compute the complementary error function `1 - erf(x)`, accurately for large `x`.",
-    "lax.erfc(jnp.array([0.0, 0.5]))",
-    "Array([1.        , 0.47950017], dtype=float32)",
-)
-erf_inv = _unary(
-    "erf_inv",
-    gamma_erf.ErfInv(),
-    _FLOATS,
-    "Compute the inverse of the error function.",
-    "lax.erf_inv(jnp.array([0.0, 0.5]))",
-    "Array([0.        , 0.47693628], dtype=float32)",
+)("lax.erfc(jnp.array([0.0, 0.5]))", "Array([1.        , 0.47950017], dtype=float32)")
+erf_inv = _unary("erf_inv", gamma_erf.ErfInv(), _FLOATS, "Compute the inverse of the error function.")(
+    "lax.erf_inv(jnp.array([0.0, 0.5]))", "Array([0.        , 0.47693628], dtype=float32)"
 )
 lgamma = _unary(
-    "lgamma",
-    gamma_erf.Lgamma(),
-    _FLOATS,
-    "Compute the logarithm of the absolute value of the gamma function.",
-    "lax.lgamma(jnp.array([1.0, 5.0]))",
-    "Array([4.7683716e-07, 3.1780548e+00], dtype=float32)",
-)
-digamma = _unary(
-    "digamma",
-    gamma_erf.Digamma(),
-    _FLOATS,
-    "Compute the digamma function, the derivative of `lgamma`.",
-    "lax.digamma(jnp.array([1.0, 2.0]))",
-    "Array([-0.5772154 ,  0.42278463], dtype=float32)",
+    "lgamma", gamma_erf.Lgamma(), _FLOATS, "Compute the logarithm of the absolute value of the gamma function."
+)("lax.lgamma(jnp.array([1.0, 5.0]))", "Array([4.7683716e-07, 3.1780548e+00], dtype=float32)")
+digamma = _unary("digamma", gamma_erf.Digamma(), _FLOATS, "Compute the digamma function, the derivative of `lgamma`.")(
+    "lax.digamma(jnp.array([1.0, 2.0]))", "Array([-0.5772154 ,  0.42278463], dtype=float32)"
 )
 
 abs = _unary(
@@ -478,143 +278,82 @@ abs = _unary(
     complex_parts.Abs(),
     _SIGNED,
     "Compute the absolute value of each element. That of the smallest integer overflows to itself.",
-    "lax.abs(jnp.array([-2, 3]))",
-    "Array([2, 3], dtype=int32)",
     returns="An array of the same shape and dtype; of the real dtype for complex `x`.",
-)
+)("lax.abs(jnp.array([-2, 3]))", "Array([2, 3], dtype=int32)")
 sign = _unary(
     "sign",
     complex_parts.Sign(),
     _NUMBERS,
     "Compute the sign of each element: -1, 0 or 1.\n\nThe sign of a complex number is `x / abs(x)`. NaN keeps NaN.",
-    "lax.sign(jnp.array([-2, 0, 3]))",
-    "Array([-1,  0,  1], dtype=int32)",
-)
+)("lax.sign(jnp.array([-2, 0, 3]))", "Array([-1,  0,  1], dtype=int32)")
 real = _unary(
     "real",
     complex_parts.Real(),
     _COMPLEX,
     "Return the real part of each element.",
-    "lax.real(jnp.array([1 + 2j]))",
-    "Array([1.], dtype=float32)",
     returns="An array of the same shape and of the real dtype.",
-)
+)("lax.real(jnp.array([1 + 2j]))", "Array([1.], dtype=float32)")
 imag = _unary(
     "imag",
     complex_parts.Imag(),
     _COMPLEX,
     "Return the imaginary part of each element.",
-    "lax.imag(jnp.array([1 + 2j]))",
-    "Array([2.], dtype=float32)",
     returns="An array of the same shape and of the real dtype.",
-)
+)("lax.imag(jnp.array([1 + 2j]))", "Array([2.], dtype=float32)")
 complex = _binary(
     "complex",
     complex_parts.Complex(),
     _PARTS,
     "Make complex numbers from the real parts `x` and the imaginary parts `y`.",
-    "lax.complex(jnp.array([1.0]), jnp.array([2.0]))",
-    "Array([1.+2.j], dtype=complex64)",
     returns="Complex numbers, of the broadcast shape.",
-)
+)("lax.complex(jnp.array([1.0]), jnp.array([2.0]))", "Array([1.+2.j], dtype=complex64)")
 
-floor = _unary(
-    "floor",
-    rounding.Floor(),
-    _FLOATS,
-    "Round each element down to an integer.",
-    "lax.floor(jnp.array([1.5, -1.5]))",
-    "Array([ 1., -2.], dtype=float32)",
+floor = _unary("floor", rounding.Floor(), _FLOATS, "Round each element down to an integer.")(
+    "lax.floor(jnp.array([1.5, -1.5]))", "Array([ 1., -2.], dtype=float32)"
 )
-ceil = _unary(
-    "ceil",
-    rounding.Ceil(),
-    _FLOATS,
-    "Round each element up to an integer.",
-    "lax.ceil(jnp.array([1.5, -1.5]))",
-    "Array([ 2., -1.], dtype=float32)",
+ceil = _unary("ceil", rounding.Ceil(), _FLOATS, "Round each element up to an integer.")(
+    "lax.ceil(jnp.array([1.5, -1.5]))", "Array([ 2., -1.], dtype=float32)"
 )
 is_finite = _unary(
     "is_finite",
     rounding.IsFinite(),
     _FLOATS,
     "Test whether each element is neither infinite nor NaN.",
-    "lax.is_finite(jnp.array([1.0, np.inf]))",
-    "Array([ True, False], dtype=bool)",
     returns="Booleans, of the same shape.",
-)
+)("lax.is_finite(jnp.array([1.0, np.inf]))", "Array([ True, False], dtype=bool)")
 
-bitwise_and = _binary(
-    "bitwise_and",
-    bitwise.And(),
-    _BITS,
-    "Compute the bitwise and of `x` and `y`.",
-    "lax.bitwise_and(jnp.array([12]), jnp.array([10]))",
-    "Array([8], dtype=int32)",
+bitwise_and = _binary("bitwise_and", bitwise.And(), _BITS, "Compute the bitwise and of `x` and `y`.")(
+    "lax.bitwise_and(jnp.array([12]), jnp.array([10]))", "Array([8], dtype=int32)"
 )
-bitwise_or = _binary(
-    "bitwise_or",
-    bitwise.Or(),
-    _BITS,
-    "Compute the bitwise or of `x` and `y`.",
-    "lax.bitwise_or(jnp.array([12]), jnp.array([10]))",
-    "Array([14], dtype=int32)",
+bitwise_or = _binary("bitwise_or", bitwise.Or(), _BITS, "Compute the bitwise or of `x` and `y`.")(
+    "lax.bitwise_or(jnp.array([12]), jnp.array([10]))", "Array([14], dtype=int32)"
 )
-bitwise_xor = _binary(
-    "bitwise_xor",
-    bitwise.Xor(),
-    _BITS,
-    "Compute the bitwise exclusive or of `x` and `y`.",
-    "lax.bitwise_xor(jnp.array([12]), jnp.array([10]))",
-    "Array([6], dtype=int32)",
+bitwise_xor = _binary("bitwise_xor", bitwise.Xor(), _BITS, "Compute the bitwise exclusive or of `x` and `y`.")(
+    "lax.bitwise_xor(jnp.array([12]), jnp.array([10]))", "Array([6], dtype=int32)"
 )
-bitwise_not = _unary(
-    "bitwise_not",
-    bitwise.Not(),
-    _BITS,
-    "Invert all bits of each element; logical not for booleans.",
-    "lax.bitwise_not(jnp.array([0, 5]))",
-    "Array([-1, -6], dtype=int32)",
+bitwise_not = _unary("bitwise_not", bitwise.Not(), _BITS, "Invert all bits of each element; logical not for booleans.")(
+    "lax.bitwise_not(jnp.array([0, 5]))", "Array([-1, -6], dtype=int32)"
 )
 shift_left = _binary(
-    "shift_left",
-    bitwise.ShiftLeft(),
-    _INTEGERS,
-    "Shift the bits of `x` left by `y`, filling with zeros.",
-    "lax.shift_left(jnp.array([1, 3]), jnp.array([4, 1]))",
-    "Array([16,  6], dtype=int32)",
-)
+    "shift_left", bitwise.ShiftLeft(), _INTEGERS, "Shift the bits of `x` left by `y`, filling with zeros."
+)("lax.shift_left(jnp.array([1, 3]), jnp.array([4, 1]))", "Array([16,  6], dtype=int32)")
 shift_right_logical = _binary(
     "shift_right_logical",
     bitwise.ShiftRightLogical(),
     _INTEGERS,
     "Shift the bits of `x` right by `y`, filling with zeros.",
-    "lax.shift_right_logical(jnp.array([-8]), jnp.array([28]))",
-    "Array([15], dtype=int32)",
-)
+)("lax.shift_right_logical(jnp.array([-8]), jnp.array([28]))", "Array([15], dtype=int32)")
 shift_right_arithmetic = _binary(
     "shift_right_arithmetic",
     bitwise.ShiftRightArithmetic(),
     _INTEGERS,
     "Shift the bits of `x` right by `y`, filling with copies of the sign bit.",
-    "lax.shift_right_arithmetic(jnp.array([-8]), jnp.array([1]))",
-    "Array([-4], dtype=int32)",
-)
+)("lax.shift_right_arithmetic(jnp.array([-8]), jnp.array([1]))", "Array([-4], dtype=int32)")
 population_count = _unary(
-    "population_count",
-    bitwise.PopulationCount(),
-    _INTEGERS,
-    "Count the bits of each element that are 1.",
-    "lax.population_count(jnp.array([7, 8]))",
-    "Array([3, 1], dtype=int32)",
-)
-clz = _unary(
-    "clz",
-    bitwise.Clz(),
-    _INTEGERS,
-    "Count the leading zero bits of each element.",
-    "lax.clz(jnp.array([1, 8]))",
-    "Array([31, 28], dtype=int32)",
+    "population_count", bitwise.PopulationCount(), _INTEGERS, "Count the bits of each element that are 1."
+)("lax.population_count(jnp.array([7, 8]))", "Array([3, 1], dtype=int32)")
+clz = _unary("clz", bitwise.Clz(), _INTEGERS, "Count the leading zero bits of each element.")(
+    "lax.clz(jnp.array([1, 8]))", "Array([31, 28], dtype=int32)"
 )
 
 

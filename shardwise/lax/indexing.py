@@ -169,7 +169,7 @@ def _dynamic_update_slice(x: ArrayLike, update: ArrayLike, *starts: ArrayLike, w
     return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_wrap_negative(x, starts, wraps))
 
 
-@documented(_DYNAMIC_SLICE)
+@documented(_DYNAMIC_SLICE, returns="An array that has `slice_size` elements along `axis`.")
 def dynamic_slice_in_dim(
     operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Array:
@@ -177,9 +177,6 @@ def dynamic_slice_in_dim(
 
     Args:
         slice_size: the static size of the slice.
-
-    Returns:
-        An array that has `slice_size` elements along `axis`.
 
     Example:
         >>> lax.dynamic_slice_in_dim(jnp.arange(5), 2, 2)
@@ -192,7 +189,7 @@ def dynamic_slice_in_dim(
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
-@documented(_DYNAMIC_SLICE)
+@documented(_DYNAMIC_SLICE, returns="The slice.")
 def dynamic_index_in_dim(
     operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
 ) -> Array:
@@ -201,9 +198,6 @@ def dynamic_index_in_dim(
     Args:
         axis: the dim to index.
         keepdims: keep the indexed dim, with size 1.
-
-    Returns:
-        The slice.
 
     Example:
         >>> lax.dynamic_index_in_dim(jnp.array([5, 6, 7]), 1, keepdims=False)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 from shardwise.api.control import fori_loop
-from shardwise.base.lazy import set_public_names
+from shardwise.base.docstrings import Family, documented
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
@@ -34,32 +35,11 @@ from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, symmetrize
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.lax import qdwh_polar
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
-from shardwise.lax.qdwh_polar import qdwh
 from shardwise.typing import ArrayLike
 
-__all__ = [
-    "EigImplementation",
-    "EighImplementation",
-    "SvdAlgorithm",
-    "cholesky",
-    "cholesky_update",
-    "eig",
-    "eigh",
-    "hessenberg",
-    "householder_product",
-    "lu",
-    "lu_pivots_to_permutation",
-    "ormqr",
-    "qdwh",
-    "qr",
-    "schur",
-    "svd",
-    "symmetric_product",
-    "triangular_solve",
-    "tridiagonal",
-    "tridiagonal_solve",
-]
+qdwh = qdwh_polar.qdwh
 
 
 class EigImplementation(enum.Enum):
@@ -88,6 +68,16 @@ class SvdAlgorithm(enum.Enum):
     DIVIDE_AND_CONQUER = "divide_and_conquer"
 
 
+_MATRICES = Family(
+    {"x": "matrices."}, raises=["TypeError: if `x` has fewer than 2 dims, or the dtype is not supported."]
+)
+_SQUARE_MATRICES = Family(
+    {"x": "square matrices.", "a": "square matrices."},
+    raises=["TypeError: if the matrices are not square, or the dtype is not supported."],
+)
+
+
+@documented(_SQUARE_MATRICES)
 def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
     """Compute the Cholesky factor L of `x = L L*`, a lower triangular matrix.
 
@@ -97,9 +87,6 @@ def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
 
     Returns:
         The factors. They are NaN for matrices that are not positive definite.
-
-    Raises:
-        TypeError: if the matrices are not square, or the dtype is not supported.
 
     Example:
         >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
@@ -263,18 +250,13 @@ def _checked_subset(name: str, subset: tuple[int, int] | None, size: int) -> tup
     return start, stop
 
 
+@documented(_SQUARE_MATRICES)
 def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
     """Reduce matrices to upper Hessenberg form by Householder reflections.
-
-    Args:
-        a: square matrices.
 
     Returns:
         A pair: the Hessenberg matrices, with the reflectors below the first subdiagonal; and the scale factors (taus)
         of the reflectors.
-
-    Raises:
-        TypeError: if the matrices are not square, or the dtype is not supported.
 
     Example:
         >>> lax.linalg.hessenberg(jnp.array([[1.0, 2.0], [3.0, 4.0]]))[0]
@@ -290,6 +272,7 @@ def _hessenberg(a: ArrayLike) -> list[Any]:
     return list(Hessenberg()(as_operand(a, "hessenberg")))
 
 
+@compiled_function
 def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """Compute the product of elementary Householder reflectors `I - tau v v*`: the first columns of Q.
 
@@ -310,26 +293,16 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
         Array([[ 0.],
                [-1.]], dtype=float32)
     """
-    return _householder_product(a, taus)
-
-
-@compiled_function
-def _householder_product(a: ArrayLike, taus: ArrayLike) -> Any:
     return HouseholderProduct()(as_operand(a, "householder_product"), as_operand(taus, "householder_product"))
 
 
+@documented(_MATRICES)
 def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
     """Compute the LU decomposition with partial pivoting: `x[permutation] = L U`.
-
-    Args:
-        x: matrices.
 
     Returns:
         A tuple: L and U in one matrix, L below the diagonal and with ones on it; the pivots, by which row i is swapped
         with row `pivots[i]` for each i in turn; and the permutation of the rows.
-
-    Raises:
-        TypeError: if `x` has fewer than 2 dims, or the dtype is not supported.
 
     Example:
         >>> lax.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[0]
@@ -401,23 +374,19 @@ def _ormqr(a: ArrayLike, taus: ArrayLike, c: ArrayLike, *, left: bool, adjoint: 
     return Ormqr(left, adjoint)(*(as_operand(x, "ormqr") for x in (a, taus, c)))
 
 
+@documented(_MATRICES, raises=["NotImplementedError: if `use_magma` is true."])
 def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
 ) -> tuple[Array, ...]:
     """Compute the QR decomposition `x = Q R`, where Q has orthonormal columns and R is upper triangular.
 
     Args:
-        x: matrices.
         pivoting: permute the columns of `x` so that the diagonal of R decreases in magnitude.
         full_matrices: return a square Q. Otherwise Q has min(rows, columns) columns.
         use_magma: must be None or False.
 
     Returns:
         A tuple: Q and R; with `pivoting`, also the permutation p with `x[:, p] = Q R`.
-
-    Raises:
-        TypeError: if `x` has fewer than 2 dims, or the dtype is not supported.
-        NotImplementedError: if `use_magma` is true.
 
     Example:
         >>> lax.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]))[1]
@@ -434,6 +403,7 @@ def _qr(x: ArrayLike, *, full: bool, pivoting: bool) -> list[Any]:
     return list(Qr(full, pivoting)(as_operand(x, "qr")))
 
 
+@documented(_SQUARE_MATRICES, raises=["NotImplementedError: if sorted eigenvalues are requested."])
 def schur(
     x: ArrayLike,
     *,
@@ -444,7 +414,6 @@ def schur(
     """Compute the Schur decomposition `x = Z T Z*`.
 
     Args:
-        x: square matrices.
         compute_schur_vectors: return Z.
         sort_eig_vals: must be False.
         select_callable: must be None.
@@ -452,10 +421,6 @@ def schur(
     Returns:
         A tuple: the upper triangular T, which has 2 × 2 blocks for complex eigenvalues of real matrices; and the
         unitary Z, if requested.
-
-    Raises:
-        TypeError: if the matrices are not square, or the dtype is not supported.
-        NotImplementedError: if sorted eigenvalues are requested.
 
     Example:
         >>> lax.linalg.schur(jnp.array([[1.0, 2.0], [0.0, 3.0]]))[0]
@@ -642,6 +607,7 @@ def _triangular_solve(a: ArrayLike, b: ArrayLike, *, op: TriangularSolve) -> Any
     return Reshape(shape)(op(a, Reshape(column)(b)))
 
 
+@documented(_SQUARE_MATRICES)
 def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
     """Reduce Hermitian matrices to tridiagonal form by Householder reflections.
 
@@ -652,9 +618,6 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
     Returns:
         A tuple: the tridiagonal matrices, packed with the reflectors; their diagonal; their off-diagonal; and the scale
         factors (taus) of the reflectors.
-
-    Raises:
-        TypeError: if the matrices are not square, or the dtype is not supported.
 
     Example:
         >>> lax.linalg.tridiagonal(jnp.array([[1.0, 2.0], [2.0, 3.0]]))[1]
@@ -706,4 +669,4 @@ def _tridiagonal_solve(dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike)
     return TridiagonalSolve()(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
 
 
-set_public_names(__name__, __all__)
+publish(__name__, "qdwh")

@@ -23,6 +23,11 @@ _REDUCTION = Family(
     returns="An array without the reduced dims.",
     raises=["TypeError: if a dim does not exist or repeats."],
 )
+_BITWISE_REDUCTION = Family(
+    {**_REDUCTION.args, "operand": "an array of integers or booleans."},
+    _REDUCTION.returns,
+    ["TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers."],
+)
 
 
 @documented(_REDUCTION)
@@ -77,15 +82,9 @@ def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
     return _reduce(ReduceProd, operand, axes)
 
 
-@documented(_REDUCTION)
+@documented(_BITWISE_REDUCTION)
 def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise and along dims; for booleans, whether all are true.
-
-    Args:
-        operand: an array of integers or booleans.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
 
     Example:
         >>> lax.reduce_and(jnp.array([True, False]), (0,))
@@ -94,15 +93,9 @@ def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
     return _reduce(ReduceAnd, operand, axes)
 
 
-@documented(_REDUCTION)
+@documented(_BITWISE_REDUCTION)
 def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise or along dims; for booleans, whether any is true.
-
-    Args:
-        operand: an array of integers or booleans.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
 
     Example:
         >>> lax.reduce_or(jnp.array([True, False]), (0,))
@@ -111,15 +104,9 @@ def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
     return _reduce(ReduceOr, operand, axes)
 
 
-@documented(_REDUCTION)
+@documented(_BITWISE_REDUCTION)
 def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Compute the bitwise exclusive or along dims; for booleans, whether an odd number is true.
-
-    Args:
-        operand: an array of integers or booleans.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
 
     Example:
         >>> lax.reduce_xor(jnp.array([5, 3]), (0,))

@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods, operands
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
@@ -24,6 +25,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.errors import ShardingTypeError
+from shardwise.lax.families import ARRAY
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding
 
 MAX_CONCATENATED_COPIES = 8  # `tile` broadcasts more copies than these
@@ -37,20 +39,15 @@ def sizes_of(name: str, shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
     return sizes
 
 
+@documented(ARRAY, returns="An array of shape `(*sizes, *operand.shape)`.")
 def broadcast(operand: ArrayLike, sizes: Sequence[int], *, out_sharding: OutSharding = None) -> Array:
     """Broadcast an array along new leading dims.
 
     Args:
-        operand: an array.
         sizes: the sizes of the new dims.
-        out_sharding: the sharding to pin the result to.
-
-    Returns:
-        An array of shape `(*sizes, *operand.shape)`.
 
     Raises:
         TypeError: if a size is negative.
-        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> lax.broadcast(jnp.array([1, 2]), (3,))
@@ -64,24 +61,19 @@ def broadcast(operand: ArrayLike, sizes: Sequence[int], *, out_sharding: OutShar
     return constrain_sharding(Broadcast((*lead, *x.type.shape), dims)(x) if lead else x, out_sharding)
 
 
+@documented(ARRAY, returns="An array of shape `shape`.")
 def broadcast_in_dim(
     operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: OutSharding = None
 ) -> Array:
     """Broadcast an array to a shape, with an explicit mapping of its dims.
 
     Args:
-        operand: an array.
         shape: the shape of the result.
         broadcast_dimensions: for each dim of `operand`, the dim of the result that it becomes, in ascending order. The
             sizes must be equal, or 1 in `operand`.
-        out_sharding: the sharding to pin the result to.
-
-    Returns:
-        An array of shape `shape`.
 
     Raises:
         TypeError: if `broadcast_dimensions` does not map each dim to a dim of a compatible size.
-        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,))
@@ -167,18 +159,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         raise ValueError(str(error)) from None
 
 
+@documented(ARRAY, returns="The array with `rank` dims.", raises=["ValueError: if `x` has more than `rank` dims."])
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """Add leading dims of size 1 until an array has `rank` dims.
 
     Args:
-        x: an array.
         rank: the rank of the result.
-
-    Returns:
-        The array with `rank` dims.
-
-    Raises:
-        ValueError: if `x` has more than `rank` dims.
 
     Example:
         >>> lax.broadcast_to_rank(jnp.array([1, 2]), 3).shape
@@ -190,6 +176,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     return broadcast(x, (1,) * (rank - ndim))
 
 
+@documented(ARRAY, returns="An array of shape `new_sizes`.")
 def reshape(
     operand: ArrayLike,
     new_sizes: Sequence[int],
@@ -200,17 +187,11 @@ def reshape(
     """Reshape an array, in row-major order.
 
     Args:
-        operand: an array.
         new_sizes: the new shape.
         dimensions: a permutation of the dims that is applied first.
-        out_sharding: the sharding to pin the result to.
-
-    Returns:
-        An array of shape `new_sizes`.
 
     Raises:
         TypeError: if the number of elements differs, or `dimensions` is not a permutation of the dims.
-        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> lax.reshape(jnp.array([[1, 2, 3], [4, 5, 6]]), (3, 2), dimensions=(1, 0))
@@ -234,15 +215,12 @@ def _reshape(x: ArrayLike, *, sizes: tuple[int, ...], order: tuple[int, ...]) ->
     return array if array.type.shape == sizes else Reshape(sizes)(array)
 
 
+@documented(ARRAY, returns="The transposed array.")
 def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     """Permute the dims of an array.
 
     Args:
-        operand: an array.
         permutation: for each dim of the result, the dim of `operand` that it is.
-
-    Returns:
-        The transposed array.
 
     Raises:
         TypeError: if `permutation` is not a permutation of the dims.
@@ -263,15 +241,12 @@ def _permutation(name: str, permutation: Any, type: ArrayType) -> tuple[int, ...
     return order
 
 
+@documented(ARRAY, returns="The array with the new dims.")
 def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Insert dims of size 1.
 
     Args:
-        array: an array.
         dimensions: the positions of the new dims in the result. Negative ones count from the end.
-
-    Returns:
-        The array with the new dims.
 
     Raises:
         ValueError: if a position does not exist in the result or repeats.
@@ -288,15 +263,12 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     return Reshape(tuple(1 if dim in dims else next(rest) for dim in range(rank)))(x) if dims else x
 
 
+@documented(ARRAY, returns="The array without these dims.")
 def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Remove dims of size 1.
 
     Args:
-        array: an array.
         dimensions: the dims to remove. Negative ones count from the end.
-
-    Returns:
-        The array without these dims.
 
     Raises:
         ValueError: if a dim does not exist, repeats, or does not have size 1.
@@ -312,19 +284,13 @@ def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     return Reshape(x.type.without(dims).shape)(x) if dims else x
 
 
+@documented(ARRAY, returns="The array with the dims merged.", raises=["ValueError: if the start exceeds the stop."])
 def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None) -> Array:
     """Collapse a range of dims into one.
 
     Args:
-        operand: an array.
         start_dimension: the first dim of the range.
         stop_dimension: the end of the range, exclusive. None means the last dim is included. Both count as in a slice.
-
-    Returns:
-        The array with the dims merged.
-
-    Raises:
-        ValueError: if the start exceeds the stop.
 
     Example:
         >>> lax.collapse(jnp.ones((2, 3, 4)), 1).shape
@@ -339,15 +305,12 @@ def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | Non
     return reshape(operand, (*x.shape[:low], math.prod(x.shape[low:high]), *x.shape[high:]))
 
 
+@documented(ARRAY, returns="An array whose sizes are multiplied by `reps`.")
 def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     """Repeat an array along each dim.
 
     Args:
-        operand: an array.
         reps: the number of repetitions along each dim.
-
-    Returns:
-        An array whose sizes are multiplied by `reps`.
 
     Raises:
         ValueError: if there is not one non-negative number for each dim.
@@ -381,16 +344,13 @@ def _tile(x: ArrayLike, *, counts: tuple[int, ...]) -> Any:
     return Reshape(merged_shape)(repeated) if any(count != 1 for count in counts) else array
 
 
+@documented(ARRAY, returns="A list of arrays.")
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Split an array along an axis into parts of the given sizes.
 
     Args:
-        operand: an array.
         sizes: the sizes of the parts.
         axis: the axis to split.
-
-    Returns:
-        A list of arrays.
 
     Raises:
         ValueError: if the sizes are negative or do not add up to the size of the axis, or the axis does not exist.
@@ -441,18 +401,12 @@ def _stack(*arrays: ArrayLike, dim: int) -> Any:
     return Concatenate(dim)(*expanded) if len(expanded) > 1 else expanded[0]
 
 
+@documented(ARRAY, returns="A tuple of arrays.", raises=["ValueError: if `axis` does not exist."])
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
     """Split an array into its slices along an axis.
 
     Args:
-        x: an array.
         axis: the axis to unstack. It is removed.
-
-    Returns:
-        A tuple of arrays.
-
-    Raises:
-        ValueError: if `axis` does not exist.
 
     Example:
         >>> lax.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
@@ -463,17 +417,14 @@ def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
     return tuple(index_in_dim(x, index, dim, keepdims=False) for index in range(x.type.shape[dim]))
 
 
+@documented(ARRAY, returns="The slice.")
 def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """Return the slice at one static index along a dim.
 
     Args:
-        operand: an array.
         index: the index, a Python integer. A negative one counts from the end.
         axis: the dim to index.
         keepdims: keep the indexed dim, with size 1.
-
-    Returns:
-        The slice.
 
     Raises:
         IndexError: if `index` is out of bounds.

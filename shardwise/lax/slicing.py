@@ -4,27 +4,26 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along
+from shardwise.lax.families import ARRAY
 from shardwise.typing import ArrayLike, Arrays
 
 
+@documented(ARRAY, returns="The slice.")
 def slice(
     operand: ArrayLike, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> Array:
     """Slice an array at static indices.
 
     Args:
-        operand: an array.
         start_indices: the start along each dim.
         limit_indices: the end along each dim, exclusive.
         strides: the stride along each dim, 1 or more. None means 1.
-
-    Returns:
-        The slice.
 
     Raises:
         TypeError: if there is not one number per dim, or a slice is out of bounds.
@@ -39,20 +38,17 @@ def slice(
     return Slice(start, _integers(limit_indices), stride)(as_operand(operand, "slice"))
 
 
+@documented(ARRAY, returns="The slice.")
 def slice_in_dim(
     operand: ArrayLike, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
 ) -> Array:
     """Slice an array along one dim at static indices.
 
     Args:
-        operand: an array.
         start_index: the start. None means 0. Negative numbers count from the end.
         limit_index: the end, exclusive. None means the size of the dim. Negative numbers count from the end.
         stride: the stride, 1 or more.
         axis: the dim to slice.
-
-    Returns:
-        The slice.
 
     Raises:
         TypeError: if the slice is out of bounds, or the stride is less than 1.
@@ -73,16 +69,13 @@ def slice_in_dim(
     return slice_along(x, dim, operator.index(start), operator.index(limit), operator.index(stride))
 
 
+@documented(ARRAY, returns="The padded array.")
 def pad(operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[tuple[int, int, int]]) -> Array:
     """Pad an array with a scalar, around it and between its elements.
 
     Args:
-        operand: an array.
         padding_value: the scalar to pad with.
         padding_config: (low, high, interior) for each dim. Negative low or high padding removes elements.
-
-    Returns:
-        The padded array.
 
     Raises:
         TypeError: if the padding value is not a scalar that the dtype can hold, or `padding_config` does not fit the
@@ -133,18 +126,12 @@ def concatenate(operands: Arrays, dimension: int) -> Array:
     return op(*arrays)
 
 
+@documented(ARRAY, returns="An array of the same shape.", raises=["TypeError: if a dim does not exist or repeats."])
 def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Reverse the order of the elements along dims.
 
     Args:
-        operand: an array.
         dimensions: the dims to reverse, counted from 0.
-
-    Returns:
-        An array of the same shape.
-
-    Raises:
-        TypeError: if a dim does not exist or repeats.
 
     Example:
         >>> lax.rev(jnp.arange(3), (0,))

@@ -144,7 +144,7 @@ def approx_max_k(
     return top_k(operand, k, axis=reduction_dimension)
 
 
-@documented(_APPROXIMATE_TOP)
+@documented(_APPROXIMATE_TOP, raises=["TypeError: if `operand` does not hold floats."])
 def approx_min_k(
     operand: ArrayLike,
     k: int,
@@ -160,9 +160,6 @@ def approx_min_k(
 
     Returns:
         A list of two arrays: the values in ascending order, and their indices as int32.
-
-    Raises:
-        TypeError: if `operand` does not hold floats.
 
     Example:
         >>> lax.approx_min_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]

@@ -24,12 +24,9 @@ _SPECIAL = Family(
 )
 
 
-@documented(_SPECIAL)
+@documented(_SPECIAL, returns="An array of the same shape and dtype.")
 def bessel_i0e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 0: `exp(-|x|) * I0(x)`.
-
-    Returns:
-        An array of the same shape and dtype.
 
     Raises:
         TypeError: if `x` does not hold floats.
@@ -41,12 +38,9 @@ def bessel_i0e(x: ArrayLike) -> Array:
     return approximations.BesselI0e()(as_operand(x, "bessel_i0e"))
 
 
-@documented(_SPECIAL)
+@documented(_SPECIAL, returns="An array of the same shape and dtype.")
 def bessel_i1e(x: ArrayLike) -> Array:
     """Compute the exponentially scaled modified Bessel function of order 1: `exp(-|x|) * I1(x)`.
-
-    Returns:
-        An array of the same shape and dtype.
 
     Raises:
         TypeError: if `x` does not hold floats.
@@ -110,15 +104,12 @@ def igammac(a: ArrayLike, x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_SPECIAL)
+@documented(_SPECIAL, raises=["NotImplementedError: if it is differentiated."])
 def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
     """Compute the derivative of `igamma(a, x)` with respect to `a`. It is not differentiable itself.
 
     Args:
         x: the upper limit of the integral, non-negative.
-
-    Raises:
-        NotImplementedError: if it is differentiated.
 
     Example:
         >>> f"{lax.igamma_grad_a(1.0, 1.0):.4f}"

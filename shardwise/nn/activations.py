@@ -39,12 +39,9 @@ _ACTIVATION = Family(
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="`x` as an array.")
 def identity(x: ArrayLike) -> Array:
     """Return `x` unchanged, as an array.
-
-    Returns:
-        `x` as an array.
 
     Example:
         >>> jax.nn.identity(jnp.array([1.0, -2.0]))
@@ -74,14 +71,11 @@ def relu(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and a floating-point dtype.")
 def relu6(x: ArrayLike) -> Array:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
     The derivative at 0 and at 6 is 0.
-
-    Returns:
-        An array with the shape of `x` and a floating-point dtype.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if it is complex.
@@ -172,11 +166,6 @@ def log_sigmoid(x: ArrayLike) -> Array:
 
 
 @compiled_function
-def _squareplus(x: ArrayLike, b: ArrayLike) -> Any:
-    x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
-    return (x + jnp.sqrt(jnp.square(x) + b)) / 2
-
-
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """Compute `(x + sqrt(x² + b)) / 2`, a smooth approximation of `relu` without exponentials.
 
@@ -194,7 +183,8 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
         >>> jax.nn.squareplus(jnp.array([-3.0, 0.0]), 16.0)
         Array([1., 2.], dtype=float32)
     """
-    return _squareplus(x, b)
+    x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
+    return (x + jnp.sqrt(jnp.square(x) + b)) / 2
 
 
 @compiled_function
@@ -213,14 +203,11 @@ def sparse_plus(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and values from 0 to 1.")
 def sparse_sigmoid(x: ArrayLike) -> Array:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
     It is the derivative of `sparse_plus`.
-
-    Returns:
-        An array with the shape of `x` and values from 0 to 1.
 
     Example:
         >>> jax.nn.sparse_sigmoid(jnp.array([-2.0, 0.0, 2.0]))
@@ -230,12 +217,9 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and values between -1 and 1.")
 def soft_sign(x: ArrayLike) -> Array:
     """Compute the soft-sign function `x / (|x| + 1)`.
-
-    Returns:
-        An array with the shape of `x` and values between -1 and 1.
 
     Example:
         >>> jax.nn.soft_sign(jnp.array([-1.0, 3.0]))
@@ -259,21 +243,11 @@ def mish(x: ArrayLike) -> Array:
 
 
 @compiled_function
-def _elu(x: ArrayLike, alpha: ArrayLike) -> Any:
-    x = as_operand(x, "elu")
-    # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
-    # there would make the derivative NaN.
-    return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
-
-
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape that `x` and `alpha` broadcast to.")
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
-
-    Returns:
-        An array with the shape that `x` and `alpha` broadcast to.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if the shapes of `x` and `alpha` do not broadcast.
@@ -282,7 +256,10 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         >>> jax.nn.elu(jnp.array([-1.0, 2.0]))
         Array([-0.63212...,  2. ...], dtype=float32)
     """
-    return _elu(x, alpha)
+    x = as_operand(x, "elu")
+    # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
+    # there would make the derivative NaN.
+    return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
 
 
 @compiled_function
@@ -296,23 +273,16 @@ def selu(x: ArrayLike) -> Array:
         >>> jax.nn.selu(jnp.array([-1.0, 1.0]))
         Array([-1.11133...,  1.0507...], dtype=float32)
     """
-    return 1.0507009873554804934193349852946 * _elu(x, 1.6732632423543772848170429916717)
+    return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
 
 
 @compiled_function
-def _celu(x: ArrayLike, alpha: ArrayLike) -> Any:
-    return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
-
-
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape that `x` and `alpha` broadcast to.")
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """Compute the continuously differentiable exponential linear unit.
 
     The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
     `alpha`.
-
-    Returns:
-        An array with the shape that `x` and `alpha` broadcast to.
 
     Raises:
         TypeError: if `x` is not an array or a number, or if the shapes of `x` and `alpha` do not broadcast.
@@ -321,15 +291,10 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         >>> jax.nn.celu(jnp.array([-1.0, 2.0]), 2.0)
         Array([-0.7869...,  2. ...], dtype=float32)
     """
-    return _celu(x, alpha)
+    return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
 
 @compiled_function
-def _leaky_relu(x: ArrayLike, slope: ArrayLike) -> Any:
-    x = as_operand(x, "leaky_relu")
-    return jnp.where(x >= 0, x, slope * x)
-
-
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
     """Compute the leaky rectified linear unit.
 
@@ -349,7 +314,8 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
         >>> jax.nn.leaky_relu(jnp.array([-1.0, 2.0]))
         Array([-0.01,  2.  ], dtype=float32)
     """
-    return _leaky_relu(x, negative_slope)
+    x = as_operand(x, "leaky_relu")
+    return jnp.where(x >= 0, x, negative_slope * x)
 
 
 @compiled_function
@@ -366,12 +332,9 @@ def hard_tanh(x: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(_ACTIVATION)
+@documented(_ACTIVATION, returns="An array with the shape of `x` and values from 0 to 1.")
 def hard_sigmoid(x: ArrayLike) -> Array:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
-
-    Returns:
-        An array with the shape of `x` and values from 0 to 1.
 
     Example:
         >>> jax.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))

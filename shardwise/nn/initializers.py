@@ -15,36 +15,13 @@ import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 Axes = int | Sequence[int]
-
-__all__ = [
-    "Initializer",
-    "constant",
-    "delta_orthogonal",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "kaiming_normal",
-    "kaiming_uniform",
-    "lecun_normal",
-    "lecun_uniform",
-    "normal",
-    "ones",
-    "orthogonal",
-    "truncated_normal",
-    "uniform",
-    "variance_scaling",
-    "xavier_normal",
-    "xavier_uniform",
-    "zeros",
-]
 
 
 @runtime_checkable
@@ -88,12 +65,9 @@ _INITIALIZER = Family(
 )
 
 
-@documented(_INITIALIZER)
+@documented(_INITIALIZER, returns="An array of zeros.")
 def zeros(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with zeros.
-
-    Returns:
-        An array of zeros.
 
     Example:
         >>> jax.nn.initializers.zeros(None, (2,))
@@ -102,12 +76,9 @@ def zeros(key: object, shape: Shape, dtype: DTypeLike | None = None, out_shardin
     return jnp.zeros(shape, _dtype(dtype), device=out_sharding)
 
 
-@documented(_INITIALIZER)
+@documented(_INITIALIZER, returns="An array of ones.")
 def ones(key: object, shape: Shape, dtype: DTypeLike | None = None, out_sharding: OutSharding = None) -> Array:
     """Initialize weights with ones.
-
-    Returns:
-        An array of ones.
 
     Example:
         >>> jax.nn.initializers.ones(None, (2,))
@@ -149,7 +120,10 @@ _INITIALIZER_FACTORY = Family(
             "ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis`\nis -2.",
         ),
         "out_axis": "the axis or axes of the outputs.",
-        "batch_axis": "the axis or axes that count neither as inputs nor as outputs.",
+        "batch_axis": Parameter(
+            "the axis or axes that count neither as inputs nor as outputs.",
+            "IndexError: when the initializer is called, if an axis does not exist in the shape.",
+        ),
     },
     returns="The initializer.",
 )
@@ -251,7 +225,6 @@ def variance_scaling(
     Raises:
         ValueError: when the initializer is called, if `mode` or `distribution` is unknown, or if the shape has fewer
             than two dims and `in_axis` is -2.
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")(jax.random.PRNGKey(0), (4, 3)).shape
@@ -356,9 +329,6 @@ def glorot_uniform(
 
     The variance is `1 / fan_avg`, the mean number of inputs and outputs: see `variance_scaling`.
 
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
-
     Example:
         >>> jax.nn.initializers.glorot_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
         (4, 3)
@@ -375,9 +345,6 @@ def glorot_normal(
     The distribution is a truncated normal with variance `1 / fan_avg`, the mean number of inputs and outputs: see
     `variance_scaling`.
 
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
-
     Example:
         >>> jax.nn.initializers.glorot_normal()(jax.random.PRNGKey(0), (4, 3)).shape
         (4, 3)
@@ -392,9 +359,6 @@ def lecun_uniform(
     """Return a LeCun uniform initializer.
 
     The variance is `1 / fan_in`, the number of inputs: see `variance_scaling`.
-
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.lecun_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
@@ -411,9 +375,6 @@ def lecun_normal(
 
     The distribution is a truncated normal with variance `1 / fan_in`, the number of inputs: see `variance_scaling`.
 
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
-
     Example:
         >>> jax.nn.initializers.lecun_normal()(jax.random.PRNGKey(0), (4, 3)).shape
         (4, 3)
@@ -428,9 +389,6 @@ def he_uniform(
     """Return a He uniform initializer, also known as Kaiming uniform.
 
     The variance is `2 / fan_in`, where fan_in is the number of inputs: see `variance_scaling`.
-
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.he_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
@@ -447,9 +405,6 @@ def he_normal(
 
     The distribution is a truncated normal with variance `2 / fan_in`, where fan_in is the number of inputs: see
     `variance_scaling`.
-
-    Raises:
-        IndexError: when the initializer is called, if an axis does not exist in the shape.
 
     Example:
         >>> jax.nn.initializers.he_normal()(jax.random.PRNGKey(0), (4, 3)).shape
@@ -529,4 +484,4 @@ def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DType
     return _initializer(fill, dtype)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -6,11 +6,24 @@ from typing import Any, Literal, overload
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.transformations.custom import custom_jvp
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays import softmax as softmax_ops
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, static_axes, type_of
 from shardwise.numpy.named_axes import split_axis_names
 from shardwise.typing import ArrayLike, Axes, NamedAxes
+
+_LOG_SUM = Family(
+    {
+        "x": "the input, an array.",
+        "axis": "the axis or axes of the sum, as dims or as names of bound axes; None for all dims.",
+    },
+    raises=[
+        "TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.",
+        "ValueError: if an axis does not exist in `x`.",
+        "UnboundAxisError: if a named axis is not bound.",
+    ],
+)
 
 
 @overload
@@ -91,6 +104,7 @@ def _logsumexp_named(
     return out if b is None else jnp.where(total < 0, jnp.nan, out)
 
 
+@documented(_LOG_SUM, returns="The logarithm of the mean.")
 def logmeanexp(x: ArrayLike, axis: NamedAxes = None, where: ArrayLike | None = None, keepdims: bool = False) -> Array:
     """Compute `log(mean(exp(x)))` without overflow.
 
@@ -99,14 +113,6 @@ def logmeanexp(x: ArrayLike, axis: NamedAxes = None, where: ArrayLike | None = N
         axis: the axis or axes to average along, as dims or as names of bound axes; None for all dims.
         where: a boolean array that selects the elements of the mean; by default all.
         keepdims: whether the reduced dims stay in the result with size 1.
-
-    Returns:
-        The logarithm of the mean.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.
-        ValueError: if an axis does not exist in `x`.
-        UnboundAxisError: if a named axis is not bound.
 
     Example:
         >>> jax.nn.logmeanexp(jnp.array([1000.0, 1000.0]))
@@ -117,21 +123,15 @@ def logmeanexp(x: ArrayLike, axis: NamedAxes = None, where: ArrayLike | None = N
     return total - jnp.log(jnp.sum(ones, axis=axis, where=where, keepdims=keepdims))
 
 
+@documented(_LOG_SUM)
 def softmax(x: ArrayLike, axis: NamedAxes = -1, where: ArrayLike | None = None) -> Array:
     """Compute the softmax `exp(x) / sum(exp(x))` along an axis, without overflow.
 
     Args:
-        x: the input, an array.
-        axis: the axis or axes of the sum, as dims or as names of bound axes; None for all dims.
         where: a boolean array that selects the elements of the sum; the result is 0 for the others. By default all.
 
     Returns:
         An array with the shape of `x` whose selected elements sum to 1 along `axis`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.
-        ValueError: if an axis does not exist in `x`.
-        UnboundAxisError: if a named axis is not bound.
 
     Example:
         >>> jax.nn.softmax(jnp.array([0.0, 0.0, 1000.0]))
@@ -170,21 +170,12 @@ def _softmax_where_jvp(axis: Axes, primals: Any, tangents: Any) -> Any:
     return y, y * (dx - (y * dx).sum(axis, keepdims=True))
 
 
+@documented(_LOG_SUM, returns="An array with the shape of `x`.")
 def log_softmax(x: ArrayLike, axis: NamedAxes = -1, where: ArrayLike | None = None) -> Array:
     """Compute the logarithm of `softmax`, without underflow.
 
     Args:
-        x: the input, an array.
-        axis: the axis or axes of the sum, as dims or as names of bound axes; None for all dims.
         where: a boolean array that selects the elements of the sum; the result is -inf for the others. By default all.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.
-        ValueError: if an axis does not exist in `x`.
-        UnboundAxisError: if a named axis is not bound.
 
     Example:
         >>> jax.nn.log_softmax(jnp.array([0.0, 1000.0]))

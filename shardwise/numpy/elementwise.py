@@ -272,6 +272,7 @@ def ceil(x: ArrayLike, /) -> Array:
     return Ceil()(x) if is_inexact(x.type.dtype) else x
 
 
+@compiled_function
 @documented(ROUNDING)
 def trunc(x: ArrayLike) -> Array:
     """Round toward zero to the nearest integer element-wise.
@@ -280,11 +281,6 @@ def trunc(x: ArrayLike) -> Array:
         >>> jnp.trunc(jnp.array([1.5, -1.5]))
         Array([ 1., -1.], dtype=float32)
     """
-    return _trunc(x)
-
-
-@compiled_function
-def _trunc(x: ArrayLike) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
         return x

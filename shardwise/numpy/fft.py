@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise.api.meshes.placement import create_on_device, device_put
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.methods import Array
@@ -79,27 +79,6 @@ _SHIFT = ARRAYS.extended(
     "An array of the shape and dtype of `x`.",
     ["ValueError: if an axis is out of bounds or repeats."],
 )
-
-__all__ = [
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
 
 
 @documented(_ONE_AXIS)
@@ -461,4 +440,4 @@ def _shift(name: str, x: ArrayLike, axes: int | Sequence[int] | None, sign: int)
     return roll(x, tuple(sign * (x_type.shape[dim] // 2) for dim in dims), dims)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

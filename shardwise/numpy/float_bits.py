@@ -120,6 +120,7 @@ def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
     return Pow()(*promote_inexact("float_power", x, y))
 
 
+@compiled_function
 @documented(REAL_BINARY)
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the maximum of two arrays element-wise, ignoring NaN.
@@ -131,14 +132,10 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
         >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.5)
         Array([1. , 0.5], dtype=float32)
     """
-    return _fmax(x1, x2)
-
-
-@compiled_function
-def _fmax(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _select_ignoring_nan("GT", *promote_and_broadcast("fmax", (x1, x2)))
 
 
+@compiled_function
 @documented(REAL_BINARY)
 def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the minimum of two arrays element-wise, ignoring NaN.
@@ -150,11 +147,6 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
         >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.5)
         Array([0.5, 0.5], dtype=float32)
     """
-    return _fmin(x1, x2)
-
-
-@compiled_function
-def _fmin(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _select_ignoring_nan("LT", *promote_and_broadcast("fmin", (x1, x2)))
 
 
@@ -569,6 +561,7 @@ def sinc(x: ArrayLike, /) -> Array:
     return Select()(is_zero, series, Sin()(divisor) / divisor)
 
 
+@compiled_function
 @documented(ARRAYS, returns="The sorted array, of a complex dtype.", raises=["ValueError: if `a` is a scalar."])
 def sort_complex(a: ArrayLike) -> Array:
     """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
@@ -577,11 +570,6 @@ def sort_complex(a: ArrayLike) -> Array:
         >>> jnp.sort_complex(jnp.array([2 + 1j, 1.0, 2 - 1j]))
         Array([1.+0.j, 2.-1.j, 2.+1.j], dtype=complex64)
     """
-    return _sort_complex(a)
-
-
-@compiled_function
-def _sort_complex(a: ArrayLike) -> Any:
     x = as_operand(a, "sort_complex")
     dtype, _ = promote_dtypes("sort_complex", (x.type, ArrayType((), np.dtype(np.complex64))))
     return sort_along(astype_weak(x, dtype, False))

@@ -41,6 +41,7 @@ def _promote_integers(name: str, *operands: ArrayLike) -> list[Any]:
     return promote_and_broadcast(name, operands)
 
 
+@compiled_function
 @documented(_INTEGERS, returns="The greatest common divisors, in the promoted dtype.")
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the greatest common divisor, elementwise.
@@ -51,11 +52,6 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
         >>> jnp.gcd(jnp.array([12, 7]), 18)
         Array([6, 1], dtype=int32)
     """
-    return _gcd(x1, x2)
-
-
-@compiled_function
-def _gcd(x1: ArrayLike, x2: ArrayLike) -> Any:
     return _euclid(*_promote_integers("gcd", x1, x2))
 
 
@@ -75,6 +71,7 @@ def _euclid(x: Array, y: Array) -> Any:
     return absolute(fori_loop(0, steps, step, (x, y))[0])
 
 
+@compiled_function
 @documented(_INTEGERS, returns="The least common multiples, in the promoted dtype.")
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the least common multiple, elementwise.
@@ -85,11 +82,6 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
         >>> jnp.lcm(jnp.array([12, 7]), 18)
         Array([ 36, 126], dtype=int32)
     """
-    return _lcm(x1, x2)
-
-
-@compiled_function
-def _lcm(x1: ArrayLike, x2: ArrayLike) -> Any:
     x, y = _promote_integers("lcm", x1, x2)
     divisor = _euclid(x, y)
     divisor = Expr(divisor)

@@ -88,6 +88,7 @@ def _align_pair(name: str, a1: ArrayLike, a2: ArrayLike) -> list[Any]:
     return [_pad_front(each, size) for each in pair]
 
 
+@compiled_function
 @documented(_POLYNOMIALS, returns="The coefficients of the sum.")
 def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Add two polynomials.
@@ -96,14 +97,10 @@ def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
         >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([3, 0, 1]))
         Array([3, 1, 3], dtype=int32)
     """
-    return _polyadd(a1, a2)
-
-
-@compiled_function
-def _polyadd(a1: ArrayLike, a2: ArrayLike) -> Any:
     return add(*_align_pair("polyadd", a1, a2))
 
 
+@compiled_function
 @documented(_POLYNOMIALS, returns="The coefficients of the difference `a1 - a2`.")
 def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Subtract a polynomial from another.
@@ -115,11 +112,6 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
         >>> jnp.polysub(jnp.array([1, 2]), jnp.array([3, 0, 1]))
         Array([-3,  1,  1], dtype=int32)
     """
-    return _polysub(a1, a2)
-
-
-@compiled_function
-def _polysub(a1: ArrayLike, a2: ArrayLike) -> Any:
     return subtract(*_align_pair("polysub", a1, a2))
 
 

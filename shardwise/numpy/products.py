@@ -385,6 +385,7 @@ def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return _contract("vecmat", conjugate(x1), x2, terms, result, None, None)
 
 
+@compiled_function
 @documented(_OPERANDS, returns="An array whose sizes are the products of the operands' sizes.")
 def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the Kronecker product: the array of blocks `a[i] * b`.
@@ -396,11 +397,6 @@ def kron(a: ArrayLike, b: ArrayLike) -> Array:
         >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2, 3]))
         Array([ 1,  2,  3, 10, 20, 30], dtype=int32)
     """
-    return _kron(a, b)
-
-
-@compiled_function
-def _kron(a: ArrayLike, b: ArrayLike) -> Any:
     x, y = as_operand(a, "kron"), as_operand(b, "kron")
     ndim = max(x.type.ndim, y.type.ndim)
     x_shape, y_shape = ((1,) * (ndim - z.type.ndim) + z.type.shape for z in (x, y))

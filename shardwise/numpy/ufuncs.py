@@ -116,45 +116,22 @@ def _unchanged(x: Array) -> Any:
     return x
 
 
-add = ufunc(
-    arithmetic.add,
-    2,
-    1,
-    identity=0,
-    call=arithmetic.add,
-    reduce=reductions.sum,
-    accumulate=ordering.cumsum,
-    at=_scatter("add"),
+def _binary(function: Function, **implementations: Any) -> ufunc:
+    """Create a ufunc of two operands; the other methods are implemented by the named functions."""
+    return ufunc(function, 2, 1, call=function, **implementations)
+
+
+add = _binary(arithmetic.add, identity=0, reduce=reductions.sum, accumulate=ordering.cumsum, at=_scatter("add"))
+multiply = _binary(
+    arithmetic.multiply, identity=1, reduce=reductions.prod, accumulate=ordering.cumprod, at=_scatter("multiply")
 )
-multiply = ufunc(
-    arithmetic.multiply,
-    2,
-    1,
-    identity=1,
-    call=arithmetic.multiply,
-    reduce=reductions.prod,
-    accumulate=ordering.cumprod,
-    at=_scatter("multiply"),
-)
-subtract = ufunc(arithmetic.subtract, 2, 1, call=arithmetic.subtract, at=_scatter("subtract"))
+subtract = _binary(arithmetic.subtract, at=_scatter("subtract"))
 negative = ufunc(arithmetic.negative, 1, 1, call=arithmetic.negative)
-maximum = ufunc(
-    arithmetic.maximum,
-    2,
-    1,
-    call=arithmetic.maximum,
-    reduce=_reduction(reductions.max),
-    accumulate=_cumulative(cummax),
-    at=_scatter("max"),
+maximum = _binary(
+    arithmetic.maximum, reduce=_reduction(reductions.max), accumulate=_cumulative(cummax), at=_scatter("max")
 )
-minimum = ufunc(
-    arithmetic.minimum,
-    2,
-    1,
-    call=arithmetic.minimum,
-    reduce=_reduction(reductions.min),
-    accumulate=_cumulative(cummin),
-    at=_scatter("min"),
+minimum = _binary(
+    arithmetic.minimum, reduce=_reduction(reductions.min), accumulate=_cumulative(cummin), at=_scatter("min")
 )
 bitwise_and = _associative("bitwise_and", arithmetic.bitwise_and, -1, _unchanged)
 bitwise_or = _associative("bitwise_or", arithmetic.bitwise_or, 0, _unchanged)
@@ -232,65 +209,39 @@ _document(
     result="An array of the dtype of the operand",
     error="the operand is boolean, or not an array or a scalar",
 )
-_document(
-    maximum,
-    "Return the elementwise maximum of two arrays.",
-    "jnp.maximum(jnp.array([1, 5]), 3)",
-    "Array([3, 5], dtype=int32)",
-    result="An array of the promoted dtype, NaN where either operand is",
-)
-_document(
-    minimum,
-    "Return the elementwise minimum of two arrays.",
-    "jnp.minimum(jnp.array([1, 5]), 3)",
-    "Array([1, 3], dtype=int32)",
-    result="An array of the promoted dtype, NaN where either operand is",
-)
-_document(
-    bitwise_and,
-    "Compute the bitwise AND of two arrays elementwise; for booleans, the logical AND.",
-    "jnp.bitwise_and(jnp.array([5, 3]), 4)",
-    "Array([4, 0], dtype=int32)",
-    operands=_INTEGERS,
-    error=_NOT_INTEGERS,
-)
-_document(
-    bitwise_or,
-    "Compute the bitwise OR of two arrays elementwise; for booleans, the logical OR.",
-    "jnp.bitwise_or(jnp.array([5, 3]), 4)",
-    "Array([5, 7], dtype=int32)",
-    operands=_INTEGERS,
-    error=_NOT_INTEGERS,
-)
-_document(
-    bitwise_xor,
-    "Compute the bitwise XOR of two arrays elementwise; for booleans, the logical XOR.",
-    "jnp.bitwise_xor(jnp.array([5, 3]), 4)",
-    "Array([1, 7], dtype=int32)",
-    operands=_INTEGERS,
-    error=_NOT_INTEGERS,
-)
-_document(
-    logical_and,
-    "Compute the logical AND of two arrays elementwise; nonzero elements count as true.",
-    "jnp.logical_and(jnp.array([0, 1, 2]), True)",
-    "Array([False,  True,  True], dtype=bool)",
-    result=_BOOLEANS,
-)
-_document(
-    logical_or,
-    "Compute the logical OR of two arrays elementwise; nonzero elements count as true.",
-    "jnp.logical_or(jnp.array([0, 1, 2]), False)",
-    "Array([False,  True,  True], dtype=bool)",
-    result=_BOOLEANS,
-)
-_document(
-    logical_xor,
-    "Compute the logical XOR of two arrays elementwise; nonzero elements count as true.",
-    "jnp.logical_xor(jnp.array([0, 1, 2]), True)",
-    "Array([ True, False, False], dtype=bool)",
-    result=_BOOLEANS,
-)
+for _function, _kind, _output in ((maximum, "maximum", "[3, 5]"), (minimum, "minimum", "[1, 3]")):
+    _document(
+        _function,
+        f"Return the elementwise {_kind} of two arrays.",
+        f"jnp.{_kind}(jnp.array([1, 5]), 3)",
+        f"Array({_output}, dtype=int32)",
+        result="An array of the promoted dtype, NaN where either operand is",
+    )
+for _function, _kind, _output in (
+    (bitwise_and, "AND", "[4, 0]"),
+    (bitwise_or, "OR", "[5, 7]"),
+    (bitwise_xor, "XOR", "[1, 7]"),
+):
+    _document(
+        _function,
+        f"Compute the bitwise {_kind} of two arrays elementwise; for booleans, the logical {_kind}.",
+        f"jnp.bitwise_{_kind.lower()}(jnp.array([5, 3]), 4)",
+        f"Array({_output}, dtype=int32)",
+        operands=_INTEGERS,
+        error=_NOT_INTEGERS,
+    )
+for _function, _kind, _other, _output in (
+    (logical_and, "AND", True, "[False,  True,  True]"),
+    (logical_or, "OR", False, "[False,  True,  True]"),
+    (logical_xor, "XOR", True, "[ True, False, False]"),
+):
+    _document(
+        _function,
+        f"Compute the logical {_kind} of two arrays elementwise; nonzero elements count as true.",
+        f"jnp.logical_{_kind.lower()}(jnp.array([0, 1, 2]), {_other})",
+        f"Array({_output}, dtype=bool)",
+        result=_BOOLEANS,
+    )
 _document(
     logaddexp,
     "Compute `log(exp(x1) + exp(x2))` elementwise without overflow.",

@@ -115,6 +115,7 @@ def _bessel_i0(x: Array) -> Any:
     return Mul()(Exp()(absolute(x)), BesselI0e()(x))
 
 
+@compiled_function
 @documented(ARRAYS, returns="The function of each element.", raises=["ValueError: if `x` is complex."])
 def i0(x: ArrayLike) -> Array:
     """Compute the modified Bessel function of the first kind of order 0.
@@ -126,11 +127,6 @@ def i0(x: ArrayLike) -> Array:
         >>> round(float(jnp.i0(1.0)), 4)
         1.2661
     """
-    return _i0(x)
-
-
-@compiled_function
-def _i0(x: ArrayLike) -> Any:
     x = as_inexact(x, "i0")
     if x.type.dtype.kind == "c":
         raise ValueError(f"i0: needs real numbers, not {type_of(x)}")

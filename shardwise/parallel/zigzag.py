@@ -7,27 +7,28 @@ The sequence is divided into 2n chunks for n devices, and device i holds the chu
 """
 
 import shardwise.numpy as jnp
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import StrategyError
 from shardwise.typing import ArrayLike
 
+_ZIGZAG = Family(
+    {
+        "x": "an array.",
+        "shards": "the number of devices along the mesh axis that shards the sequence.",
+        "dim": "the dim of the sequence.",
+    },
+    returns="An array with the shape of `x`.",
+    raises=["StrategyError: if `x` has no such dim, or if its size is not divisible by twice the number of shards."],
+)
 
+
+@documented(_ZIGZAG)
 def zigzag(x: ArrayLike, shards: int, *, dim: int = 1) -> Array:
     """Permute a sequence into the zigzag order: shard i of the result holds the chunks i and 2·shards - 1 - i.
 
     Permute tokens, targets, positions and segment ids once, where batches are made. All functions of single positions
     then work unchanged, and attention is called with `layout="zigzag"`.
-
-    Args:
-        x: an array.
-        shards: the number of devices along the mesh axis that shards the sequence.
-        dim: the dim of the sequence.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        StrategyError: if `x` has no such dim, or if its size is not divisible by twice the number of shards.
 
     Example:
         >>> jax.parallel.zigzag(jnp.arange(8), 2, dim=0)
@@ -39,19 +40,9 @@ def zigzag(x: ArrayLike, shards: int, *, dim: int = 1) -> Array:
     return jnp.concatenate([first, jnp.flip(second, dim + 1)], dim).swapaxes(dim, dim + 1).reshape(x.shape)
 
 
+@documented(_ZIGZAG)
 def unzigzag(x: ArrayLike, shards: int, *, dim: int = 1) -> Array:
     """Permute a sequence from the zigzag order into its own order: the inverse of `zigzag`.
-
-    Args:
-        x: an array.
-        shards: the number of devices along the mesh axis that shards the sequence.
-        dim: the dim of the sequence.
-
-    Returns:
-        An array with the shape of `x`.
-
-    Raises:
-        StrategyError: if `x` has no such dim, or if its size is not divisible by twice the number of shards.
 
     Example:
         >>> jax.parallel.unzigzag(jnp.array([0, 1, 6, 7, 2, 3, 4, 5]), 2, dim=0)

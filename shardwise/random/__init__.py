@@ -1,84 +1,12 @@
-"""Random numbers from PRNG keys: the same bits as in JAX for the same key, whatever the sharding of the result."""
+"""Random numbers from PRNG keys: the same bits as in JAX for the same key, whatever the sharding of the result.
 
-from shardwise.base.lazy import set_public_names
-from shardwise.random.choice import categorical, choice, permutation
-from shardwise.random.continuous import (
-    cauchy,
-    exponential,
-    gumbel,
-    laplace,
-    logistic,
-    pareto,
-    rayleigh,
-    triangular,
-    weibull_min,
-)
-from shardwise.random.discrete import binomial, geometric, multinomial, poisson
-from shardwise.random.gamma import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
-from shardwise.random.keys import (
-    PRNGKey,
-    clone,
-    fold_in,
-    key,
-    key_data,
-    key_dtype,
-    key_impl,
-    split,
-    wrap_key_data,
-)
-from shardwise.random.multivariate import multivariate_normal, orthogonal
-from shardwise.random.normal import double_sided_maxwell, lognormal, maxwell, normal, truncated_normal, wald
-from shardwise.random.uniform import bernoulli, bits, rademacher, randint, uniform
+The public names are listed in `__init__.pyi`.
+"""
 
-__all__ = [
-    "PRNGKey",
-    "ball",
-    "bernoulli",
-    "beta",
-    "binomial",
-    "bits",
-    "categorical",
-    "cauchy",
-    "chisquare",
-    "choice",
-    "clone",
-    "dirichlet",
-    "double_sided_maxwell",
-    "exponential",
-    "f",
-    "fold_in",
-    "gamma",
-    "generalized_normal",
-    "geometric",
-    "gumbel",
-    "key",
-    "key_data",
-    "key_dtype",
-    "key_impl",
-    "laplace",
-    "loggamma",
-    "logistic",
-    "lognormal",
-    "maxwell",
-    "multinomial",
-    "multivariate_normal",
-    "normal",
-    "orthogonal",
-    "pareto",
-    "permutation",
-    "poisson",
-    "rademacher",
-    "randint",
-    "rayleigh",
-    "split",
-    "t",
-    "triangular",
-    "truncated_normal",
-    "uniform",
-    "wald",
-    "weibull_min",
-    "wrap_key_data",
-]
+from shardwise.base.lazy import lazy_namespace
+from shardwise.random.choice import choice as choice  # its module has the same name
+from shardwise.random.gamma import gamma as gamma  # its module has the same name
+from shardwise.random.normal import normal as normal  # its module has the same name
+from shardwise.random.uniform import uniform as uniform  # its module has the same name
 
-
-set_public_names(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

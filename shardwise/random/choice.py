@@ -5,6 +5,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, cast
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, broadcast_to_shape, type_of
@@ -22,12 +23,14 @@ from shardwise.compiler.samplers.prng import random_bits, split_key
 from shardwise.numpy.indexing import take
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.random.continuous import sample_gumbel
+from shardwise.random.families import SAMPLES
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import StaticShape, broadcast_sample_shape, canonical_shape, check_one_of, run_sampler
 from shardwise.random.uniform import sample_randint
 from shardwise.typing import ArrayLike, OutSharding, Shape
 
 
+@documented(SAMPLES, returns="An array of category indices.")
 def categorical(
     key: ArrayLike,
     logits: ArrayLike,
@@ -41,17 +44,12 @@ def categorical(
     """Sample categories from unnormalized log-probabilities.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         logits: the unnormalized log-probabilities of the categories along `axis`.
         axis: the axis of the categories.
         shape: the shape of the result, which ends with the dims of `logits` without `axis`; by default these dims.
         replace: whether to sample with replacement. Without it, samples along the dims of `shape` that precede those of
             `logits` are distinct.
         mode: the precision of the Gumbel samples: "low" (the default), "high" or "highest", as for `gumbel`.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of category indices.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the dims of `logits` and `shape` do not broadcast.

@@ -1,12 +1,11 @@
 """Continuous distributions that are sampled by inverting their cumulative distribution function."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from shardwise.base.docstrings import Family, documented
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
@@ -21,32 +20,19 @@ from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, T
 from shardwise.compiler.samplers import distributions
 from shardwise.compiler.samplers.distributions import mantissa_bits, scale_uniform
 from shardwise.compiler.samplers.prng import random_bits
+from shardwise.random.families import FLOATS, PARAMETRIC
+from shardwise.random.float_samples import sample_parametric, sample_standard
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     StaticShape,
     broadcast_parameter,
     canonical_shape,
-    check_no_narrowing,
     check_one_of,
     finfo,
     float_dtype,
     run_sampler,
-    sample_shape,
 )
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
-
-
-def _run_standard(
-    name: str,
-    sampler: Callable[..., Any],
-    key: ArrayLike,
-    shape: Shape,
-    dtype: DTypeLike | None,
-    out_sharding: OutSharding,
-) -> Any:
-    """Check the arguments of a distribution without parameters, and run its sampler."""
-    dtype, shape = float_dtype(name, dtype), canonical_shape(name, shape)
-    return run_sampler(sampler, single_key(name, key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _uniform_from(key: Array, low: float, shape: StaticShape, dtype: DType) -> Any:
@@ -55,24 +41,7 @@ def _uniform_from(key: Array, low: float, shape: StaticShape, dtype: DType) -> A
     return scale_uniform(unit, full_like(unit, low), full_like(unit, 1))
 
 
-_SAMPLE = Family(
-    {
-        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
-        "shape": "the shape of the result.",
-        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
-        "out_sharding": "the sharding of the result.",
-        "scale": "the scale parameter, positive.",
-    },
-    returns="An array of floats.",
-    raises=[
-        "TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.",
-        "ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not\n"
-        "a floating-point dtype.",
-    ],
-)
-
-
-@documented(_SAMPLE)
+@documented(FLOATS)
 def exponential(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -82,7 +51,7 @@ def exponential(
         >>> jax.random.exponential(jax.random.key(0), (2,)).round(3)
         Array([2.95     , 3.8430002], dtype=float32)
     """
-    return _run_standard("exponential", sample_exponential, key, shape, dtype, out_sharding)
+    return sample_standard("exponential", sample_exponential, key, shape, dtype, out_sharding)
 
 
 def sample_exponential(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -90,7 +59,7 @@ def sample_exponential(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return -Log1p()(-distributions.uniform(key, shape, dtype))
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def laplace(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -100,7 +69,7 @@ def laplace(
         >>> jax.random.laplace(jax.random.key(0), (2,)).round(3)
         Array([-2.2570002, -3.15     ], dtype=float32)
     """
-    return _run_standard("laplace", _laplace, key, shape, dtype, out_sharding)
+    return sample_standard("laplace", _laplace, key, shape, dtype, out_sharding)
 
 
 def _laplace(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -108,7 +77,7 @@ def _laplace(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Sign()(u) * Log1p()(-Abs()(u))
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def logistic(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -118,7 +87,7 @@ def logistic(
         >>> jax.random.logistic(jax.random.key(0), (2,)).round(3)
         Array([2.8960001, 3.8220003], dtype=float32)
     """
-    return _run_standard("logistic", _logistic, key, shape, dtype, out_sharding)
+    return sample_standard("logistic", _logistic, key, shape, dtype, out_sharding)
 
 
 def _logistic(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -126,7 +95,7 @@ def _logistic(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Log()(u) - Log1p()(-u)
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def cauchy(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -136,7 +105,7 @@ def cauchy(
         >>> jax.random.cauchy(jax.random.key(0), (2,)).round(3)
         Array([ 6.0270004, 14.838    ], dtype=float32)
     """
-    return _run_standard("cauchy", _cauchy, key, shape, dtype, out_sharding)
+    return sample_standard("cauchy", _cauchy, key, shape, dtype, out_sharding)
 
 
 def _cauchy(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -144,7 +113,7 @@ def _cauchy(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Tan()(math.pi * (u - 0.5))
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def gumbel(
     key: ArrayLike,
     shape: Shape = (),
@@ -209,7 +178,7 @@ def _fixed_point_to_float(high: Expr, low: Expr) -> Expr:
     return apply(BitcastConvert(np.dtype(np.float32)), bits)
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def pareto(
     key: ArrayLike,
     b: ArrayLike,
@@ -224,28 +193,19 @@ def pareto(
 
     Args:
         b: the shape parameter, positive.
-        shape: the shape of the result; by default the shape of `b`.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `b` and `shape` do not broadcast, or if a parameter has
-            a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.pareto(jax.random.key(0), 2.0, (2,)).round(3)
         Array([4.3710003, 6.833    ], dtype=float32)
     """
-    dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
-    check_no_narrowing("pareto", dtype, b)
-    return run_sampler(_pareto, single_key("pareto", key), b, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_parametric("pareto", _pareto, key, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _pareto(key: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Exp()(sample_exponential(key, shape=shape, dtype=dtype) / broadcast_parameter(as_operand(b), shape, dtype))
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def rayleigh(
     key: ArrayLike,
     scale: ArrayLike,
@@ -259,23 +219,13 @@ def rayleigh(
     It is the distribution of the length of a vector of two independent normal numbers with standard deviation `scale`.
 
     Args:
-        shape: the shape of the result; by default the shape of `scale`.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `scale` and `shape` do not broadcast, or if a parameter
-            has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
+        scale: the scale parameter, positive.
 
     Example:
         >>> jax.random.rayleigh(jax.random.key(0), 1.0, (2,)).round(3)
         Array([0.328, 0.208], dtype=float32)
     """
-    dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
-    check_no_narrowing("rayleigh", dtype, scale)
-    return run_sampler(
-        _rayleigh, single_key("rayleigh", key), scale, shape=shape, dtype=dtype, out_sharding=out_sharding
-    )
+    return sample_parametric("rayleigh", _rayleigh, key, scale, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _rayleigh(key: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -283,13 +233,14 @@ def _rayleigh(key: Array, scale: Array, *, shape: StaticShape, dtype: DType) -> 
     return broadcast_parameter(as_operand(scale), shape, dtype) * Sqrt()(-2 * logs)
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def weibull_min(
     key: ArrayLike, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None
 ) -> Array:
     """Sample from the Weibull distribution.
 
     Args:
+        scale: the scale parameter, positive.
         concentration: the shape parameter, positive.
         shape: the shape of the samples before broadcasting with the parameters.
 
@@ -312,7 +263,7 @@ def _weibull(key: Array, scale: Array, concentration: Array, *, shape: StaticSha
     return sample_exponential(key, shape=shape, dtype=dtype) ** (1.0 / as_operand(concentration)) * as_operand(scale)
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def triangular(
     key: ArrayLike,
     left: ArrayLike,
@@ -329,22 +280,14 @@ def triangular(
         left: the lower bound.
         mode: the most probable number, between `left` and `right`.
         right: the upper bound.
-        shape: the shape of the result; by default the shape that `left`, `mode` and `right` broadcast to.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `left`, `mode`, `right` and `shape` do not broadcast, or
-            if a parameter has a wider dtype than `dtype`.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.triangular(jax.random.key(0), 0.0, 1.0, 2.0, (2,)).round(3)
         Array([1.6760001, 1.7930001], dtype=float32)
     """
-    dtype, shape = float_dtype("triangular", dtype), sample_shape("triangular", shape, left, mode, right)
-    check_no_narrowing("triangular", dtype, left, mode, right)
-    key = single_key("triangular", key)
-    return run_sampler(_triangular, key, left, mode, right, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_parametric(
+        "triangular", _triangular, key, left, mode, right, shape=shape, dtype=dtype, out_sharding=out_sharding
+    )
 
 
 def _triangular(key: Array, left: Array, mode: ArrayLike, right: Array, *, shape: StaticShape, dtype: DType) -> Any:

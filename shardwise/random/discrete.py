@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import scan
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
@@ -22,6 +23,7 @@ from shardwise.compiler.samplers import distributions
 from shardwise.compiler.samplers.poisson_binomial import RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.samplers.prng import random_keys
 from shardwise.lax.cumulative import cumsum
+from shardwise.random.families import NOT_BROADCASTABLE, PARAMETRIC
 from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (
     StaticShape,
@@ -53,6 +55,7 @@ def _count_by_rejection(distribution: str, key: Array, *parameters: Array) -> An
     return op(words, constant_counters(words, 0), iteration, is_pending, *parameters)[0]
 
 
+@documented(PARAMETRIC, returns="An array of integers; -1 where `lam` is NaN.")
 def poisson(
     key: ArrayLike,
     lam: ArrayLike,
@@ -64,14 +67,8 @@ def poisson(
     """Sample from the Poisson distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         lam: the rate, the mean number of events.
-        shape: the shape of the result; by default the shape of `lam`.
         dtype: the integer dtype of the result; by default the default integer dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of integers; -1 where `lam` is NaN.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `lam` and `shape` do not broadcast.
@@ -96,25 +93,18 @@ def _poisson(key: Array, lam: Array, *, shape: StaticShape, dtype: DType) -> Any
     return Select()(Compare("EQ")(lam, full_like(lam, 0)), full_like(counts, 0), counts)
 
 
+@documented(PARAMETRIC, raises=[NOT_BROADCASTABLE])
 def binomial(
     key: ArrayLike, n: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None
 ) -> Array:
     """Sample from the binomial distribution: the number of successes in `n` trials.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         n: the number of trials.
         p: the probability of success of a trial.
-        shape: the shape of the result; by default the shape that `n` and `p` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
 
     Returns:
         An array of floats with integer values; NaN where `n` or `p` is invalid.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if the shapes of `n`, `p` and `shape` do not broadcast.
-        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.binomial(jax.random.key(0), 10, 0.5, (4,))
@@ -149,6 +139,7 @@ def sample_binomial(key: Array, n: Array, p: Array, *, shape: StaticShape, dtype
     return Select()(keep, counts, Convert(dtype)(n) - counts)
 
 
+@documented(PARAMETRIC, returns="An array of integers, at least 1.")
 def geometric(
     key: ArrayLike,
     p: ArrayLike,
@@ -160,14 +151,8 @@ def geometric(
     """Sample from the geometric distribution: the number of trials up to and including the first success.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         p: the probability of success of a trial.
-        shape: the shape of the result; by default the shape of `p`.
         dtype: the integer dtype of the result; by default the default integer dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of integers, at least 1.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `p` and `shape` do not broadcast.

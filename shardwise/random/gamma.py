@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-from shardwise.base.docstrings import Family, documented
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
@@ -19,13 +19,14 @@ from shardwise.compiler.samplers import distributions
 from shardwise.compiler.samplers.distributions import RandomGamma
 from shardwise.compiler.samplers.prng import random_keys, split_key
 from shardwise.random.continuous import sample_exponential
+from shardwise.random.families import FLOATS, NOT_BROADCASTABLE, PARAMETRIC
+from shardwise.random.float_samples import sample_parametric
 from shardwise.random.keys import key_impl, single_key
 from shardwise.random.sampling import (
     StaticShape,
     broadcast_parameter,
     broadcast_sample_shape,
     canonical_shape,
-    check_no_narrowing,
     check_parameter_shape,
     float_dtype,
     run_sampler,
@@ -34,25 +35,8 @@ from shardwise.random.sampling import (
 from shardwise.random.uniform import sample_rademacher
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
-_SAMPLE = Family(
-    {
-        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
-        "a": "the shape parameter, positive.",
-        "shape": "the shape of the result; by default the shape of `a`.",
-        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
-        "out_sharding": "the sharding of the result.",
-        "df": "the degrees of freedom, positive.",
-    },
-    returns="An array of floats.",
-    raises=[
-        "ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the\n"
-        "parameters broadcast to a larger shape than `shape`.",
-        "TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.",
-    ],
-)
 
-
-@documented(_SAMPLE)
+@documented(PARAMETRIC, raises=[NOT_BROADCASTABLE])
 def gamma(
     key: ArrayLike,
     a: ArrayLike,
@@ -63,6 +47,9 @@ def gamma(
 ) -> Array:
     """Sample from the gamma distribution with shape parameter `a` and scale 1.
 
+    Args:
+        a: the shape parameter, positive.
+
     Example:
         >>> jax.random.gamma(jax.random.key(0), 3.0, (2,)).round(3)
         Array([2.569    , 2.7840002], dtype=float32)
@@ -71,7 +58,7 @@ def gamma(
     return run_sampler(sample_gamma, single_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC, raises=[NOT_BROADCASTABLE])
 def loggamma(
     key: ArrayLike,
     a: ArrayLike,
@@ -81,6 +68,9 @@ def loggamma(
     out_sharding: OutSharding = None,
 ) -> Array:
     """Sample the logarithm of a gamma variate, which does not underflow for small `a`.
+
+    Args:
+        a: the shape parameter, positive.
 
     Example:
         >>> jax.random.loggamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -101,7 +91,7 @@ def sample_gamma(key: Array, a: Array, *, shape: StaticShape, dtype: DType, log:
     return RandomGamma(log, key_impl(key))(keys, broadcast_parameter(as_operand(a), shape, dtype))
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def beta(
     key: ArrayLike,
     a: ArrayLike,
@@ -118,19 +108,12 @@ def beta(
     Args:
         a: the first shape parameter, positive.
         b: the second shape parameter, positive.
-        shape: the shape of the result; by default the shape that `a` and `b` broadcast to.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `a`, `b` and `shape` do not broadcast, or if a parameter
-            has a wider dtype than `dtype`.
 
     Example:
         >>> jax.random.beta(jax.random.key(0), 2.0, 3.0, (2,)).round(3)
         Array([0.23600002, 0.49      ], dtype=float32)
     """
-    dtype, shape = float_dtype("beta", dtype), sample_shape("beta", shape, a, b)
-    check_no_narrowing("beta", dtype, a, b)
-    return run_sampler(_beta, single_key("beta", key), a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_parametric("beta", _beta, key, a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _beta(key: Array, a: Array, b: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -143,7 +126,7 @@ def _beta(key: Array, a: Array, b: Array, *, shape: StaticShape, dtype: DType) -
     return first / (first + second)
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC, returns="An array of floats, whose last dim is that of `alpha`.")
 def dirichlet(
     key: ArrayLike,
     alpha: ArrayLike,
@@ -157,9 +140,6 @@ def dirichlet(
     Args:
         alpha: the concentration parameters; the last dim is that of the categories, dims before it are a batch.
         shape: the shape of the result without its last dim; by default the batch dims of `alpha`.
-
-    Returns:
-        An array of floats, whose last dim is that of `alpha`.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the batch dims of `alpha` and `shape` do not broadcast.
@@ -186,7 +166,7 @@ def _dirichlet(key: Array, alpha: Array, *, shape: StaticShape, dtype: DType) ->
     return weights / Broadcast(shape, batch)(Sum((last,))(weights))
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def chisquare(
     key: ArrayLike,
     df: ArrayLike,
@@ -198,21 +178,13 @@ def chisquare(
     """Sample from the chi-squared distribution.
 
     Args:
-        shape: the shape of the result; by default the shape of `df`.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
-            a wider dtype than `dtype`.
+        df: the degrees of freedom, positive.
 
     Example:
         >>> jax.random.chisquare(jax.random.key(0), 3.0, (2,)).round(3)
         Array([2.2050002, 2.49     ], dtype=float32)
     """
-    dtype, shape = float_dtype("chisquare", dtype), sample_shape("chisquare", shape, df)
-    check_no_narrowing("chisquare", dtype, df)
-    return run_sampler(
-        _chisquare, single_key("chisquare", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding
-    )
+    return sample_parametric("chisquare", _chisquare, key, df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _chisquare(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -221,7 +193,7 @@ def _chisquare(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> An
     return 2 * samples
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def f(
     key: ArrayLike,
     dfnum: ArrayLike,
@@ -236,19 +208,12 @@ def f(
     Args:
         dfnum: the degrees of freedom of the numerator, positive.
         dfden: the degrees of freedom of the denominator, positive.
-        shape: the shape of the result; by default the shape that `dfnum` and `dfden` broadcast to.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `dfnum`, `dfden` and `shape` do not broadcast, or if a
-            parameter has a wider dtype than `dtype`.
 
     Example:
         >>> jax.random.f(jax.random.key(0), 4.0, 6.0, (2,)).round(3)
         Array([2.325, 0.31 ], dtype=float32)
     """
-    dtype, shape = float_dtype("f", dtype), sample_shape("f", shape, dfnum, dfden)
-    check_no_narrowing("f", dtype, dfnum, dfden)
-    return run_sampler(_f, single_key("f", key), dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_parametric("f", _f, key, dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _f(key: Array, dfnum: Array, dfden: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -260,7 +225,7 @@ def _f(key: Array, dfnum: Array, dfden: Array, *, shape: StaticShape, dtype: DTy
     return numerator / denominator
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def t(
     key: ArrayLike,
     df: ArrayLike,
@@ -272,19 +237,13 @@ def t(
     """Sample from Student's t distribution.
 
     Args:
-        shape: the shape of the result; by default the shape of `df`.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
-            a wider dtype than `dtype`.
+        df: the degrees of freedom, positive.
 
     Example:
         >>> jax.random.t(jax.random.key(0), 3.0, (2,)).round(3)
         Array([ 0.69000006, -3.239     ], dtype=float32)
     """
-    dtype, shape = float_dtype("t", dtype), sample_shape("t", shape, df)
-    check_no_narrowing("t", dtype, df)
-    return run_sampler(_t, single_key("t", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_parametric("t", _t, key, df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _t(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -294,7 +253,7 @@ def _t(key: Array, df: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return distributions.normal(normal_key, shape, dtype) * scale
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def generalized_normal(
     key: ArrayLike, p: float, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -302,10 +261,8 @@ def generalized_normal(
 
     Args:
         p: the shape parameter, a positive number or an array of them, which broadcasts to `shape`.
-        shape: the shape of the result.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `p` does not broadcast to
             `shape`, or if `dtype` is not a floating-point dtype.
 
@@ -326,7 +283,7 @@ def _generalized_normal(key: Array, p: Array, *, shape: StaticShape, dtype: DTyp
     return sample_rademacher(sign_key, shape=shape, dtype=dtype) * magnitude
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def ball(
     key: ArrayLike,
     d: int,
@@ -348,8 +305,6 @@ def ball(
 
     Raises:
         TypeError: if `key` is not a PRNG key, if `d` is not an integer, or if `shape` does not consist of integers.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.ball(jax.random.key(0), 2).round(3)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.base.config import config
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType, is_integer, is_key, key_words
@@ -24,22 +25,23 @@ from shardwise.compiler.samplers import prng
 from shardwise.random.sampling import canonical_shape
 from shardwise.typing import ArrayLike
 
+_NEW_KEY = Family(
+    {
+        "seed": Parameter("the seed, an integer scalar.", "TypeError: if {} is not an integer scalar."),
+        "impl": 'the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default\n'
+        "`config.default_prng_impl`.",
+        "dtype": Parameter(
+            "the key dtype, as an alternative to `impl`.",
+            "ValueError: if both `impl` and {} are passed, or if the implementation is not supported.",
+        ),
+    }
+)
+_KEYS = Family({"keys": Parameter(error="TypeError: if {} is not an array of keys.")})
 
+
+@documented(_NEW_KEY, returns="A scalar array with a key dtype.")
 def key(seed: ArrayLike, *, impl: str | None = None, dtype: KeyDType | None = None) -> Array:
     """Return a PRNG key with a key dtype, from a seed.
-
-    Args:
-        seed: the seed, an integer scalar.
-        impl: the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default
-            `config.default_prng_impl`.
-        dtype: the key dtype, as an alternative to `impl`.
-
-    Returns:
-        A scalar array with a key dtype.
-
-    Raises:
-        TypeError: if `seed` is not an integer scalar.
-        ValueError: if both `impl` and `dtype` are passed, or if the implementation is not supported.
 
     Example:
         >>> jax.random.key(0)
@@ -51,20 +53,12 @@ def key(seed: ArrayLike, *, impl: str | None = None, dtype: KeyDType | None = No
     return _seed_key(_checked_seed("key", seed), impl=key_dtype(dtype if impl is None else impl).impl)
 
 
+@documented(_NEW_KEY, raises=["ValueError: if the implementation is not supported."])
 def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:
     """Return a raw PRNG key, an array of 32-bit words, from a seed.
 
-    Args:
-        seed: the seed, an integer scalar.
-        impl: the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default
-            `config.default_prng_impl`.
-
     Returns:
         A u32[2] array; u32[4] for the implementations "rbg" and "unsafe_rbg".
-
-    Raises:
-        TypeError: if `seed` is not an integer scalar.
-        ValueError: if the implementation is not supported.
 
     Example:
         >>> jax.random.PRNGKey(42)
@@ -175,6 +169,7 @@ def clone(key: ArrayLike) -> Array:
     return operand
 
 
+@documented(_KEYS)
 def key_data(keys: ArrayLike) -> Array:
     """Return the words of keys as an array of 32-bit integers.
 
@@ -184,9 +179,6 @@ def key_data(keys: ArrayLike) -> Array:
     Returns:
         A u32 array with a last dim for the words of each key: two, or four for "rbg" and "unsafe_rbg".
 
-    Raises:
-        TypeError: if `keys` is not an array of keys.
-
     Example:
         >>> jax.random.key_data(jax.random.key(7))
         Array([0, 7], dtype=uint32)
@@ -194,21 +186,18 @@ def key_data(keys: ArrayLike) -> Array:
     return KeyData()(keys) if is_key(type_of(keys, "key_data").dtype) else _checked_raw_keys("key_data", keys)
 
 
+@documented(_NEW_KEY)
 def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None, dtype: KeyDType | None = None) -> Array:
     """Return the keys that have the given words: the inverse of `key_data`.
 
     Args:
         key_bits_array: a u32 array whose last dim holds the words of each key.
-        impl: the name of the PRNG implementation: "threefry2x32", "rbg" or "unsafe_rbg"; by default
-            `config.default_prng_impl`.
-        dtype: the key dtype, as an alternative to `impl`.
 
     Returns:
         An array with a key dtype, without the last dim of `key_bits_array`.
 
     Raises:
         TypeError: if `key_bits_array` is not a u32 array with a last dim for the words.
-        ValueError: if both `impl` and `dtype` are passed, or if the implementation is not supported.
 
     Example:
         >>> jax.random.wrap_key_data(jnp.array([0, 7], "uint32")) == jax.random.key(7)
@@ -219,17 +208,12 @@ def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None, dtype: 
     return WrapKeyData(key_dtype(dtype if impl is None else impl).impl)(as_operand(key_bits_array, "wrap_key_data"))
 
 
+@documented(_KEYS, returns='The name: "threefry2x32", "rbg" or "unsafe_rbg".')
 def key_impl(keys: ArrayLike) -> str:
     """Return the name of the PRNG implementation of keys.
 
     Args:
         keys: an array of keys, or of raw keys.
-
-    Returns:
-        The name: "threefry2x32", "rbg" or "unsafe_rbg".
-
-    Raises:
-        TypeError: if `keys` is not an array of keys.
 
     Example:
         >>> jax.random.key_impl(jax.random.key(0))

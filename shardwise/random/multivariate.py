@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
@@ -11,6 +12,7 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.numpy.elementwise import sign
 from shardwise.numpy.linalg.decompositions import cholesky, eigh, qr, svd
 from shardwise.numpy.linalg.products import diagonal, matrix_transpose
+from shardwise.random.families import PARAMETRIC, SAMPLES
 from shardwise.random.keys import single_key
 from shardwise.random.normal import sample_normal
 from shardwise.random.sampling import (
@@ -24,6 +26,7 @@ from shardwise.random.sampling import (
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
+@documented(PARAMETRIC, returns="An array of floats, whose last dim has size n.")
 def multivariate_normal(
     key: ArrayLike,
     mean: ArrayLike,
@@ -37,17 +40,12 @@ def multivariate_normal(
     """Sample from the multivariate normal distribution.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         mean: the mean, whose last dim has size n; dims before it are a batch.
         cov: the covariance, whose last dims are n × n; dims before them are a batch.
         shape: the shape of the result without its last dim; by default the shape that the batch dims broadcast to.
         dtype: the floating-point dtype of the result; by default that of `mean` and `cov`.
         method: how to compute a square root of the covariance: "cholesky", "eigh" or "svd". "cholesky" needs a
             positive definite covariance.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats, whose last dim has size n.
 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the batch dims and `shape` do not broadcast.
@@ -102,6 +100,7 @@ def _multivariate_normal(
     return mean + (root @ standard[..., None])[..., 0]
 
 
+@documented(SAMPLES, returns="An array of shape `(*shape, n, m)`.")
 def orthogonal(
     key: ArrayLike,
     n: int,
@@ -114,16 +113,11 @@ def orthogonal(
     """Sample uniformly from the orthogonal matrices (the Haar distribution).
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         n: the number of rows.
         shape: the batch dims of the result.
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
         m: the number of columns; by default `n`. The columns are orthonormal if `m <= n`,
             else the rows.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of shape `(*shape, n, m)`.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if `n` or `m` is not an integer, or if `shape` does not consist of

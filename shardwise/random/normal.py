@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.base.docstrings import Family, documented
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
@@ -21,6 +21,8 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.samplers import distributions
 from shardwise.compiler.samplers.prng import split_key
 from shardwise.compiler.special.gamma_erf import Erf, ErfInv
+from shardwise.random.families import FLOATS, NOT_BROADCASTABLE, PARAMETRIC
+from shardwise.random.float_samples import sample_parametric, sample_standard
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     StaticShape,
@@ -38,23 +40,7 @@ from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 _ONE = np.float32(1)
 
 
-_SAMPLE = Family(
-    {
-        "key": "the PRNG key, as `key` or `PRNGKey` returns it.",
-        "shape": "the shape of the result.",
-        "dtype": "the floating-point dtype of the result; by default the default float dtype.",
-        "out_sharding": "the sharding of the result.",
-    },
-    returns="An array of floats.",
-    raises=[
-        "TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.",
-        "ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the\n"
-        "parameters broadcast to a larger shape than `shape`.",
-    ],
-)
-
-
-@documented(_SAMPLE)
+@documented(FLOATS, returns="An array of numbers.")
 def normal(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
@@ -64,9 +50,6 @@ def normal(
 
     Args:
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
-
-    Returns:
-        An array of numbers.
 
     Raises:
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is neither a
@@ -90,7 +73,7 @@ def sample_normal(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return samples / math.sqrt(2)
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC, raises=[NOT_BROADCASTABLE])
 def truncated_normal(
     key: ArrayLike,
     lower: ArrayLike,
@@ -105,10 +88,6 @@ def truncated_normal(
     Args:
         lower: the lower bound, which is excluded.
         upper: the upper bound, which is excluded.
-        shape: the shape of the result; by default the shape that `lower` and `upper` broadcast to.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, or if the shapes of `lower`, `upper` and `shape` do not broadcast.
 
     Example:
         >>> jax.random.truncated_normal(jax.random.key(0), -1.0, 1.0, (2,)).round(3)
@@ -130,7 +109,7 @@ def _truncated_normal(key: Array, lower: Array, upper: Array, *, shape: StaticSh
     return Min()(largest, Max()(smallest, samples))
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def lognormal(
     key: ArrayLike,
     sigma: ArrayLike = _ONE,
@@ -143,12 +122,9 @@ def lognormal(
 
     Args:
         sigma: the standard deviation of the logarithm.
-        shape: the shape of the result; by default the shape of `sigma`.
         dtype: the floating-point or complex dtype of the result; by default the default float dtype.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `sigma` and `shape` do not broadcast, or if a parameter
-            has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point or complex dtype, or if the
             parameters broadcast to a larger shape than `shape`.
 
@@ -166,22 +142,17 @@ def _lognormal(key: Array, sigma: Array, *, shape: StaticShape, dtype: DType) ->
     return Exp()(sample_normal(key, shape=shape, dtype=dtype) * broadcast_parameter(as_operand(sigma), shape, dtype))
 
 
-@documented(_SAMPLE)
+@documented(FLOATS)
 def maxwell(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
     """Sample from the standard Maxwell distribution, that of the length of a vector of three normal numbers.
 
-    Raises:
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
-
     Example:
         >>> jax.random.maxwell(jax.random.key(0), (2,)).round(3)
         Array([2.631     , 0.99100006], dtype=float32)
     """
-    dtype, shape = float_dtype("maxwell", dtype), canonical_shape("maxwell", shape)
-    return run_sampler(sample_maxwell, single_key("maxwell", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_standard("maxwell", sample_maxwell, key, shape, dtype, out_sharding)
 
 
 def sample_maxwell(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
@@ -189,17 +160,16 @@ def sample_maxwell(key: Array, *, shape: StaticShape, dtype: DType) -> Any:
     return Sqrt()(Sum((len(shape),))(Square()(distributions.normal(key, (*shape, 3), dtype))))
 
 
+@documented(FLOATS)
 def double_sided_maxwell(
     key: ArrayLike, loc: ArrayLike, scale: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None
 ) -> Array:
     """Sample from the double-sided Maxwell distribution: `loc + scale · sign · m`, with `m` from `maxwell`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         loc: the location parameter.
         scale: the scale parameter.
         shape: the leading dims of the result; by default the shape that `loc` and `scale` broadcast to.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
 
     Returns:
         An array of floats. Its shape is `shape`, followed by the shape that `loc` and `scale` broadcast to.
@@ -207,8 +177,6 @@ def double_sided_maxwell(
     Raises:
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `loc` and
             `scale` do not broadcast.
-        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
-            floating-point dtype.
 
     Example:
         >>> jax.random.double_sided_maxwell(jax.random.key(0), 0.0, 1.0, (2,)).round(3)
@@ -229,7 +197,7 @@ def _double_sided_maxwell(key: Array, loc: Array, scale: Array, *, shape: Static
     return sign * length * as_operand(scale) + as_operand(loc)
 
 
-@documented(_SAMPLE)
+@documented(PARAMETRIC)
 def wald(
     key: ArrayLike,
     mean: ArrayLike,
@@ -242,19 +210,12 @@ def wald(
 
     Args:
         mean: the mean, positive.
-        shape: the shape of the result; by default the shape of `mean`.
-
-    Raises:
-        TypeError: if `key` is not a PRNG key, if the shapes of `mean` and `shape` do not broadcast, or if a parameter
-            has a wider dtype than `dtype`.
 
     Example:
         >>> jax.random.wald(jax.random.key(0), 1.0, (2,)).round(3)
         Array([0.381, 0.416], dtype=float32)
     """
-    dtype, shape = float_dtype("wald", dtype), sample_shape("wald", shape, mean)
-    check_no_narrowing("wald", dtype, mean)
-    return run_sampler(_wald, single_key("wald", key), mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
+    return sample_parametric("wald", _wald, key, mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _wald(key: Array, mean: Array, *, shape: StaticShape, dtype: DType) -> Any:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
@@ -19,6 +20,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.samplers import distributions
 from shardwise.compiler.samplers.distributions import mantissa_bits, scale_uniform
 from shardwise.compiler.samplers.prng import random_bits, split_key
+from shardwise.random.families import FLOATS, SAMPLES
 from shardwise.random.keys import single_key
 from shardwise.random.sampling import (
     StaticShape,
@@ -33,22 +35,16 @@ from shardwise.random.sampling import (
 from shardwise.typing import ArrayLike, DTypeLike, OutSharding, Shape
 
 
+@documented(SAMPLES, returns="An array of unsigned integers.")
 def bits(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
     """Sample uniformly distributed random bits, as unsigned integers.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
         dtype: an unsigned integer dtype; by default uint64, or uint32 where 64-bit types are disabled.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of unsigned integers.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not an unsigned
             integer dtype.
 
@@ -65,6 +61,7 @@ def bits(
     )
 
 
+@documented(FLOATS)
 def uniform(
     key: ArrayLike,
     shape: Shape = (),
@@ -77,15 +74,8 @@ def uniform(
     """Sample from the uniform distribution over the interval from `minval` (included) to `maxval` (excluded).
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
-        dtype: the floating-point dtype of the result; by default the default float dtype.
         minval: the lower bound, which broadcasts to `shape`.
         maxval: the upper bound, which broadcasts to `shape`.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of floats.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `minval`,
@@ -109,6 +99,7 @@ def sample_uniform(key: Array, low: Array, high: Array, *, shape: StaticShape, d
     return scale_uniform(distributions.uniform(key, shape, dtype), low, high)
 
 
+@documented(SAMPLES, returns="An array of integers.")
 def randint(
     key: ArrayLike,
     shape: Shape,
@@ -124,15 +115,9 @@ def randint(
     uniform up to a small bias if the number of integers is not a power of two.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
         minval: the lower bound, which broadcasts to `shape`.
         maxval: the upper bound, which broadcasts to `shape`. Where it is not above `minval`, the result is `minval`.
         dtype: the integer dtype of the result; by default the default integer dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of integers.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `minval`,
@@ -191,6 +176,7 @@ def _saturating_cast(x: Array, dtype: DType) -> Any:
     return astype_weak(_clip(x, max(low, minimum), min(high, maximum)), dtype, False)
 
 
+@documented(SAMPLES, returns="An array of booleans.")
 def bernoulli(
     key: ArrayLike,
     p: ArrayLike = 0.5,
@@ -202,14 +188,9 @@ def bernoulli(
     """Sample from the Bernoulli distribution: True with probability `p`.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
         p: the probability, an array of floats.
         shape: the shape of the result; by default the shape of `p`.
         mode: "low", or "high" to sample twice the bits, which is more exact for small probabilities.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of booleans.
 
     Raises:
         TypeError: if `key` is not a PRNG key, if `p` does not have a floating-point dtype, or if the shapes of `p` and
@@ -239,22 +220,16 @@ def sample_bernoulli(key: Array, p: Array, *, shape: StaticShape, mode: str = "l
     return pair[1] * 2.0 ** -mantissa_bits(p.type.dtype) < p - pair[0]
 
 
+@documented(SAMPLES, returns="An array of the numbers 1 and -1.")
 def rademacher(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *, out_sharding: OutSharding = None
 ) -> Array:
     """Sample from the Rademacher distribution: 1 or -1 with equal probability.
 
     Args:
-        key: the PRNG key, as `key` or `PRNGKey` returns it.
-        shape: the shape of the result.
         dtype: the dtype of the result; by default the default integer dtype.
-        out_sharding: the sharding of the result.
-
-    Returns:
-        An array of the numbers 1 and -1.
 
     Raises:
-        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
         ValueError: if `key` is an array of keys, or if a size in `shape` is negative.
 
     Example:

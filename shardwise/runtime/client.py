@@ -25,6 +25,7 @@ from shardwise.base._jaxlib import (
     record_tracebacks,
 )
 from shardwise.base.config import FIRST_USE, config
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.processes.variables import LAUNCHER_PID
@@ -137,17 +138,19 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=clients.renew_lock)
 
 
+_BACKEND = Family(
+    {
+        "backend": Parameter(
+            'the platform, such as "cpu" or "gpu"; by default the one that programs run on.',
+            "RuntimeError: if there is no such platform, or if it has no usable device.",
+        )
+    }
+)
+
+
+@documented(_BACKEND, returns="The devices, in order of their ids.")
 def devices(backend: str | None = None) -> DeviceList:
     """Return all devices of a platform, including those of other processes.
-
-    Args:
-        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
-
-    Returns:
-        The devices, in order of their ids.
-
-    Raises:
-        RuntimeError: if there is no such platform, or if it has no usable device.
 
     Example:
         >>> [device.id for device in jax.devices()[:3]]
@@ -156,6 +159,7 @@ def devices(backend: str | None = None) -> DeviceList:
     return DeviceList(clients.get(backend).devices())
 
 
+@documented(_BACKEND, returns="The devices, in order of their ids.")
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> DeviceList:
@@ -163,14 +167,9 @@ def local_devices(
 
     Args:
         process_index: the process; by default this one.
-        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
         host_id: another name for `process_index`.
 
-    Returns:
-        The devices, in order of their ids.
-
     Raises:
-        RuntimeError: if there is no such platform, or if it has no usable device.
         ValueError: if there is no such process.
 
     Example:
@@ -185,17 +184,9 @@ def local_devices(
     return DeviceList(device for device in devices(backend) if device.process_index == number)
 
 
+@documented(_BACKEND, returns="The number of devices.")
 def device_count(backend: str | None = None) -> int:
     """Return the number of devices of a platform, including those of other processes.
-
-    Args:
-        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
-
-    Returns:
-        The number of devices.
-
-    Raises:
-        RuntimeError: if there is no such platform, or if it has no usable device.
 
     Example:
         >>> jax.device_count() == len(jax.devices())
@@ -204,17 +195,9 @@ def device_count(backend: str | None = None) -> int:
     return len(clients.get(backend).devices())
 
 
+@documented(_BACKEND, returns="The number of devices.")
 def local_device_count(backend: str | None = None) -> int:
     """Return the number of devices of this process.
-
-    Args:
-        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
-
-    Returns:
-        The number of devices.
-
-    Raises:
-        RuntimeError: if there is no such platform, or if it has no usable device.
 
     Example:
         >>> jax.local_device_count() * jax.process_count() == jax.device_count()
@@ -223,17 +206,9 @@ def local_device_count(backend: str | None = None) -> int:
     return len(clients.get(backend).local_devices())
 
 
+@documented(_BACKEND, returns="An integer from 0 to `process_count() - 1`.")
 def process_index(backend: str | None = None) -> int:
     """Return the index of this process.
-
-    Args:
-        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
-
-    Returns:
-        An integer from 0 to `process_count() - 1`.
-
-    Raises:
-        RuntimeError: if there is no such platform, or if it has no usable device.
 
     Example:
         >>> jax.process_index()
@@ -242,17 +217,9 @@ def process_index(backend: str | None = None) -> int:
     return int(clients.get(backend).process_index())
 
 
+@documented(_BACKEND, returns="The number of processes, 1 without `distributed.initialize`.")
 def process_count(backend: str | None = None) -> int:
     """Return the number of processes.
-
-    Args:
-        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
-
-    Returns:
-        The number of processes, 1 without `distributed.initialize`.
-
-    Raises:
-        RuntimeError: if there is no such platform, or if it has no usable device.
 
     Example:
         >>> jax.process_count()

@@ -1,35 +1,8 @@
-"""Functions of scipy on sharded arrays: linear algebra, special functions, statistics, transforms and optimization."""
+"""Functions of scipy on sharded arrays: linear algebra, special functions, statistics, transforms and optimization.
 
-from shardwise.base.lazy import set_public_names
-from shardwise.scipy import (
-    cluster,
-    fft,
-    integrate,
-    interpolate,
-    linalg,
-    ndimage,
-    optimize,
-    signal,
-    sparse,
-    spatial,
-    special,
-    stats,
-)
+The public names are listed in `__init__.pyi`.
+"""
 
-__all__ = [
-    "cluster",
-    "fft",
-    "integrate",
-    "interpolate",
-    "linalg",
-    "ndimage",
-    "optimize",
-    "signal",
-    "sparse",
-    "spatial",
-    "special",
-    "stats",
-]
+from shardwise.base.lazy import lazy_namespace
 
-
-set_public_names(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

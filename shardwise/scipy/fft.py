@@ -11,15 +11,12 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak, canonical_axes, compiled_function, type_of
 from shardwise.compiler.dtypes import DType, numpy_carrier
 from shardwise.lax.elementwise import complex as complex_from_parts
 from shardwise.typing import ArrayLike
-
-__all__ = ["dct", "dctn", "idct", "idctn"]
-
 
 _TRANSFORM = Family(
     {
@@ -38,14 +35,11 @@ _TRANSFORM = Family(
 )
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The transform, of the shape of `x` apart from `n`.")
 def dct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the discrete cosine transform of type 2 along an axis.
 
     Element k of the result is `2 * sum(x[i] * cos(pi * k * (2 * i + 1) / (2 * n)) for i in range(n))`.
-
-    Returns:
-        The transform, of the shape of `x` apart from `n`.
 
     Example:
         >>> jax.scipy.fft.dct(jnp.array([1.0, 1.0, 1.0, 1.0]))
@@ -54,16 +48,13 @@ def dct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm:
     return _transform("dct", x, type, None if n is None else (n,), (axis,), norm)
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The inverse transform, of the shape of `x` apart from `n`.")
 def idct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Compute the inverse of `dct` along an axis.
 
     Args:
         type: the type of the transform that is inverted, which must be 2.
         norm: the normalization of `dct`: None or "backward", or "ortho".
-
-    Returns:
-        The inverse transform, of the shape of `x` apart from `n`.
 
     Example:
         >>> jax.scipy.fft.idct(jnp.array([8.0, 0.0, 0.0, 0.0]))
@@ -72,7 +63,7 @@ def idct(x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm
     return _transform("idct", x, type, None if n is None else (n,), (axis,), norm)
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The transform, of the shape of `x` apart from `s`.")
 def dctn(
     x: ArrayLike,
     type: int = 2,
@@ -84,9 +75,6 @@ def dctn(
 
     Args:
         x: the array.
-
-    Returns:
-        The transform, of the shape of `x` apart from `s`.
 
     Raises:
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
@@ -100,7 +88,7 @@ def dctn(
     return _transform("dctn", x, type, s, axes, norm)
 
 
-@documented(_TRANSFORM)
+@documented(_TRANSFORM, returns="The inverse transform, of the shape of `x` apart from `s`.")
 def idctn(
     x: ArrayLike,
     type: int = 2,
@@ -114,9 +102,6 @@ def idctn(
         x: the array.
         type: the type of the transform that is inverted, which must be 2.
         norm: the normalization of `dctn`: None or "backward", or "ortho".
-
-    Returns:
-        The inverse transform, of the shape of `x` apart from `s`.
 
     Raises:
         ValueError: if `norm` is unknown, `s` and `axes` differ in length, or an axis is repeated, out of bounds or
@@ -200,4 +185,4 @@ def _orthogonal_scale(n: int, dtype: DType) -> Any:
     return jnp.where(jnp.arange(n) == 0, 0.5, math.sqrt(0.5)).astype(dtype) / math.sqrt(n)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

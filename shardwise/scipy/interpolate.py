@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import shardwise.numpy as jnp
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.tree_util import register_pytree_node
 from shardwise.typing import ArrayLike
-
-__all__ = ["RegularGridInterpolator"]
 
 
 @final
@@ -130,4 +128,4 @@ register_pytree_node(
     RegularGridInterpolator, lambda x: ((x.grid, x.values), (x.method, x.bounds_error, x.fill_value)), _unflatten
 )
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -6,12 +6,10 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand
 from shardwise.typing import ArrayLike
-
-__all__ = ["map_coordinates"]
 
 
 def map_coordinates(
@@ -103,4 +101,4 @@ _CONTINUATIONS: dict[str, Callable[[Any, int], Any]] = {
     "reflect": _reflect,
 }
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -8,10 +8,8 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.control import while_loop
 from shardwise.api.transformations.differentiate import value_and_grad
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.operands import as_inexact
-
-__all__ = ["OptimizeResults", "minimize"]
 
 _CONVERGED, _ITERATION_LIMIT, _LINE_SEARCH_FAILED, _LINE_SEARCH_LIMIT, _RUNNING = 0, 1, 3, 5, -1
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9
@@ -248,4 +246,4 @@ def _cubic_minimizer(low: _Point, high: _Point) -> Any:
     return low.length + jnp.clip(fraction, 0.1, 0.9) * width
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -12,8 +12,8 @@ import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
-from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.docstrings import Family, Parameter, documented
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
@@ -22,71 +22,19 @@ from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.numpy.elementwise import promote_inexact
-from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
+from shardwise.numpy.families import NOT_AN_ARRAY, NOT_REAL
+from shardwise.scipy import recurrences
 from shardwise.typing import ArrayLike, Axes
 
-__all__ = [
-    "bernoulli",
-    "bessel_jn",
-    "beta",
-    "betainc",
-    "betaln",
-    "boxcox",
-    "boxcox1p",
-    "comb",
-    "dawsn",
-    "digamma",
-    "entr",
-    "erf",
-    "erfc",
-    "erfcx",
-    "erfinv",
-    "exp1",
-    "expi",
-    "expit",
-    "expn",
-    "factorial",
-    "fresnel",
-    "gamma",
-    "gammainc",
-    "gammaincc",
-    "gammaln",
-    "gammasgn",
-    "hyp1f1",
-    "hyp2f1",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "kl_div",
-    "log_ndtr",
-    "log_softmax",
-    "loggamma",
-    "logit",
-    "logsumexp",
-    "multigammaln",
-    "ndtr",
-    "ndtri",
-    "owens_t",
-    "poch",
-    "polygamma",
-    "rel_entr",
-    "sici",
-    "softmax",
-    "spence",
-    "sph_harm_y",
-    "wofz",
-    "xlog1py",
-    "xlogy",
-    "zeta",
-]
+bessel_jn = recurrences.bessel_jn
+loggamma = recurrences.loggamma
+sph_harm_y = recurrences.sph_harm_y
 
-
-_REAL_ARGUMENT = Family(
-    {
-        "x": "real numbers.",
-    },
-    raises=["TypeError: if `x` is not an array or a number, or is complex."],
+_REAL = Parameter("real numbers.", NOT_REAL)
+_REAL_ARGUMENT = Family({"x": _REAL, "n": _REAL, "p": Parameter(error=NOT_REAL)})
+_ARGUMENT = Family({"x": Parameter(error=NOT_AN_ARRAY), "z": Parameter("real or complex numbers.", NOT_AN_ARRAY)})
+_LOGITS = Family(
+    {"x": Parameter("the logits.", NOT_AN_ARRAY), "axis": Parameter(error="ValueError: if an axis is out of range.")}
 )
 
 
@@ -140,10 +88,12 @@ def gamma(x: ArrayLike) -> Array:
 
 
 _REAL_ARGUMENTS = Family(
-    {
-        "x": "real numbers.",
-    },
+    {"x": "real numbers.", "a, b": "real numbers."},
     raises=["TypeError: if an argument is not an array or a number or is complex, or if the shapes do not\nbroadcast."],
+)
+_ARGUMENTS = Family(
+    {"p, q": "non-negative numbers.", "lmbda": "the exponents."},
+    raises=["TypeError: if an argument is not an array or a number, or if the shapes do not broadcast."],
 )
 
 
@@ -151,9 +101,6 @@ _REAL_ARGUMENTS = Family(
 @documented(_REAL_ARGUMENTS)
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the logarithm of the absolute value of the beta function.
-
-    Args:
-        a, b: real numbers.
 
     Returns:
         log(|B(a, b)|).
@@ -173,9 +120,6 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
 @documented(_REAL_ARGUMENTS)
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """Compute the beta function.
-
-    Args:
-        a, b: real numbers.
 
     Returns:
         Γ(a) Γ(b) / Γ(a + b).
@@ -520,17 +464,12 @@ def dawsn(x: ArrayLike) -> Array:
 
 
 @compiled_function
+@documented(_ARGUMENT)
 def wofz(z: ArrayLike) -> Array:
     """Compute the Faddeeva function, the scaled complementary error function of complex numbers.
 
-    Args:
-        z: real or complex numbers.
-
     Returns:
         exp(-z²) erfc(-iz), complex.
-
-    Raises:
-        TypeError: if `z` is not an array or a number.
 
     Example:
         >>> f"{jax.scipy.special.wofz(1.0).real:.4f}"
@@ -579,6 +518,7 @@ def ndtr(x: ArrayLike) -> Array:
     return gamma_erf.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
+@documented(_REAL_ARGUMENT)
 def ndtri(p: ArrayLike) -> Array:
     """Compute the quantile function of the standard normal distribution, the inverse of `ndtr`.
 
@@ -587,9 +527,6 @@ def ndtri(p: ArrayLike) -> Array:
 
     Returns:
         The number whose `ndtr` is `p`; NaN where `p` is not between 0 and 1.
-
-    Raises:
-        TypeError: if `p` is not an array or a number, or is complex.
 
     Example:
         >>> f"{jax.scipy.special.ndtri(0.975):.4f}"
@@ -629,6 +566,7 @@ def _log_ndtr(x: ArrayLike) -> Any:
 
 
 @compiled_function
+@documented(_ARGUMENT)
 def logit(x: ArrayLike) -> Array:
     """Compute the logit function, the inverse of `expit`.
 
@@ -638,9 +576,6 @@ def logit(x: ArrayLike) -> Array:
     Returns:
         log(x / (1 - x)).
 
-    Raises:
-        TypeError: if `x` is not an array or a number.
-
     Example:
         >>> f"{jax.scipy.special.logit(0.75):.4f}"
         '1.0986'
@@ -649,6 +584,7 @@ def logit(x: ArrayLike) -> Array:
     return jnp.log(x) - jnp.log1p(-x)
 
 
+@documented(_ARGUMENT)
 def expit(x: ArrayLike) -> Array:
     """Compute the logistic sigmoid function.
 
@@ -657,9 +593,6 @@ def expit(x: ArrayLike) -> Array:
 
     Returns:
         1 / (1 + exp(-x)).
-
-    Raises:
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> f"{jax.scipy.special.expit(0.0):.4f}"
@@ -721,17 +654,12 @@ def entr(x: ArrayLike) -> Array:
 
 
 @compiled_function
+@documented(_ARGUMENTS)
 def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """Compute the elementwise relative entropy p log(p / q).
 
-    Args:
-        p, q: non-negative numbers.
-
     Returns:
         p log(p / q); 0 where `p` is 0 and `q` is not negative, and inf where an argument is negative or only `q` is 0.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.rel_entr(1.0, 0.5):.4f}"
@@ -746,17 +674,12 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
 
 
 @compiled_function
+@documented(_ARGUMENTS)
 def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """Compute the elementwise Kullback-Leibler divergence p log(p / q) - p + q.
 
-    Args:
-        p, q: non-negative numbers.
-
     Returns:
         p log(p / q) - p + q, which is non-negative; inf where an argument is negative or only `q` is 0.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.kl_div(1.0, 0.5):.4f}"
@@ -767,18 +690,15 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
 
 
 @compiled_function
+@documented(_ARGUMENTS)
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Compute the Box-Cox transformation.
 
     Args:
         x: positive numbers.
-        lmbda: the exponents.
 
     Returns:
         (x^lmbda - 1) / lmbda, and log(x) where `lmbda` is 0.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.boxcox(2.0, 0.5):.4f}"
@@ -789,18 +709,15 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
 
 
 @compiled_function
+@documented(_ARGUMENTS)
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Compute the Box-Cox transformation of 1 + x.
 
     Args:
         x: numbers above -1.
-        lmbda: the exponents.
 
     Returns:
         ((1 + x)^lmbda - 1) / lmbda, and log(1 + x) where `lmbda` is 0.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.boxcox1p(1.0, 0.5):.4f}"
@@ -1026,6 +943,7 @@ def spence(x: ArrayLike) -> Array:
 
 
 @compiled_function
+@documented(_ARGUMENTS)
 def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """Compute Owen's T function.
 
@@ -1035,9 +953,6 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
 
     Returns:
         The integral of exp(-h²(1 + t²)/2) / (2π(1 + t²)) from 0 to `a`.
-
-    Raises:
-        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
 
     Example:
         >>> f"{jax.scipy.special.owens_t(1.0, 0.5):.4f}"
@@ -1116,19 +1031,15 @@ def logsumexp(
     return nn.logsumexp(a, axis, b, keepdims, return_sign, where)
 
 
+@documented(_LOGITS)
 def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Compute the softmax function exp(x) / sum(exp(x)) without overflow.
 
     Args:
-        x: the logits.
         axis: the axis or axes over which the result sums to 1; all by default.
 
     Returns:
         The probabilities, in the shape of `x`.
-
-    Raises:
-        ValueError: if an axis is out of range.
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.scipy.special.softmax(jnp.array([0.0, 0.0, 1000.0]))
@@ -1137,19 +1048,15 @@ def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     return nn.softmax(x, _all_axes(x, axis))
 
 
+@documented(_LOGITS)
 def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Compute the logarithm of the softmax function.
 
     Args:
-        x: the logits.
         axis: the axis or axes over which the probabilities sum to 1; all by default.
 
     Returns:
         The log probabilities, in the shape of `x`.
-
-    Raises:
-        ValueError: if an axis is out of range.
-        TypeError: if `x` is not an array or a number.
 
     Example:
         >>> jax.scipy.special.log_softmax(jnp.array([0.0, 1000.0]))
@@ -1162,4 +1069,4 @@ def _all_axes(x: ArrayLike, axis: Axes) -> Any:
     return tuple(range(type_of(x, "softmax").ndim)) if axis is None else axis
 
 
-set_public_names(__name__, __all__)
+publish(__name__, "bessel_jn", "loggamma", "sph_harm_y")

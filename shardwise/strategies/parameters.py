@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from shardwise import tree_util
+from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -24,15 +25,24 @@ from shardwise.tree_util import KeyPath
 Rules = Mapping[str, Any] | Sequence[tuple[str, Any]]
 
 
+_SHARDINGS = Family(
+    {
+        "params": "a pytree of arrays or of `ShapeDtypeStruct`s.",
+        "mesh": "the mesh.",
+        "axis": "the mesh axis.",
+        "base": "a pytree of shardings like `params` to refine, such as those of `tensor_parallel`; by default, all\n"
+        "parameters are replicated.",
+    },
+    returns="A pytree of shardings like `params`; None for leaves that are not arrays.",
+)
+
+
+@documented(_SHARDINGS)
 def data_parallel(params: object, mesh: Mesh) -> Any:
     """Replicate all parameters: every device has all of them, and a part of each batch.
 
     Args:
         params: a pytree of arrays or of `ShapeDtypeStruct`s: a dict, a Flax state, an Equinox module.
-        mesh: the mesh.
-
-    Returns:
-        A pytree of shardings like `params`; None for leaves that are not arrays.
 
     Raises:
         ValueError: if the keys of a dict in `params` cannot be sorted.
@@ -45,18 +55,14 @@ def data_parallel(params: object, mesh: Mesh) -> Any:
     return map_arrays(lambda name, shape: NamedSharding(mesh, PartitionSpec()), params)
 
 
+@documented(_SHARDINGS)
 def tensor_parallel(params: object, mesh: Mesh, rules: Rules, *, allow_uneven: bool = False) -> Any:
     """Shard parameters by rules on their names. Parameters that no rule matches are replicated.
 
     Args:
-        params: a pytree of arrays or of `ShapeDtypeStruct`s.
-        mesh: the mesh.
         rules: pairs of a regular expression and a spec, or a dict of these. The first one that matches a part of the
             name, such as `layers/0/attention/query/kernel`, counts.
         allow_uneven: whether devices may have shards of different sizes.
-
-    Returns:
-        A pytree of shardings like `params`; None for leaves that are not arrays.
 
     Raises:
         StrategyError: if a rule matches no parameter, or if its spec does not fit one: an unknown mesh axis, too many
@@ -97,19 +103,12 @@ def _hint(pattern: str, names: Sequence[str]) -> str:
     return f"Names of parameters are such as {', '.join(map(repr, near))}." if near else "There are no parameters."
 
 
+@documented(_SHARDINGS)
 def expert_parallel(params: object, mesh: Mesh, pattern: str, axis: str = "expert", *, base: object = None) -> Any:
     """Shard the weights of experts, which are stacked along their first dim, over a mesh axis.
 
     Args:
-        params: a pytree of arrays or of `ShapeDtypeStruct`s.
-        mesh: the mesh.
         pattern: a regular expression that matches a part of the names of these weights, such as `layers/0/experts/up`.
-        axis: the mesh axis.
-        base: a pytree of shardings like `params` to refine, such as those of `tensor_parallel`; by default, all
-            parameters are replicated.
-
-    Returns:
-        A pytree of shardings like `params`; None for leaves that are not arrays.
 
     Raises:
         StrategyError: if the mesh has no such axis, if the pattern matches no parameter, if a parameter that it matches
@@ -143,16 +142,13 @@ def expert_parallel(params: object, mesh: Mesh, pattern: str, axis: str = "exper
     return map_arrays(choose, params)
 
 
+@documented(_SHARDINGS, returns="A pytree of shardings.")
 def logical_axes(axes: object, mesh: Mesh, rules: Rules) -> Any:
     """Return shardings for parameters whose dims have logical names, such as `("embed", "mlp")`.
 
     Args:
         axes: a pytree whose leaves are tuples or specs of logical names, or None; one for each parameter.
-        mesh: the mesh.
         rules: the mesh axis, or tuple of mesh axes, of each logical name; None replicates it.
-
-    Returns:
-        A pytree of shardings.
 
     Raises:
         StrategyError: if a logical name has no rule, or if a rule names an unknown mesh axis.
@@ -186,6 +182,7 @@ def logical_axes(axes: object, mesh: Mesh, rules: Rules) -> Any:
     return tree_util.tree_map_with_path(choose, axes, is_leaf=is_names)
 
 
+@documented(_SHARDINGS, raises=["StrategyError: if the mesh has no such axis."])
 def fsdp(params: object, mesh: Mesh, axis: str = "data", *, base: object = None, min_size: int = 1024) -> Any:
     """Shard every parameter over a mesh axis, so that each device stores a part of all of them.
 
@@ -193,18 +190,7 @@ def fsdp(params: object, mesh: Mesh, axis: str = "data", *, base: object = None,
     function gathers it where it is used. Parameters without such a dim, and small ones, stay as in `base`.
 
     Args:
-        params: a pytree of arrays or of `ShapeDtypeStruct`s.
-        mesh: the mesh.
-        axis: the mesh axis.
-        base: a pytree of shardings like `params` to refine, such as those of `tensor_parallel`; by default, all
-            parameters are replicated.
         min_size: parameters with fewer elements are not sharded.
-
-    Returns:
-        A pytree of shardings like `params`; None for leaves that are not arrays.
-
-    Raises:
-        StrategyError: if the mesh has no such axis.
 
     Example:
         >>> mesh = jax.make_mesh((4, 2), ("data", "model"))

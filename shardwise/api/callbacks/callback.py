@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.control.callback import Callback
@@ -65,7 +66,24 @@ class _HostFunction:
         return array
 
 
+_CALLBACK = Family(
+    {
+        "callback": "the function of numpy arrays.",
+        "result_shape_dtypes": "a pytree like the function's result, of objects with a `shape` and a `dtype`.",
+        "*args": "pytrees of arrays, which `callback` receives as numpy arrays.",
+        "sharding": Parameter("not supported; must be None.", "NotImplementedError: if {} is not None."),
+        "**kwargs": "keyword arguments of `callback`.",
+    },
+    returns="The result of `callback`, as arrays.",
+    raises=[
+        "TypeError: if `callback` is not callable, if an argument is not an array, or if `result_shape_dtypes` holds\n"
+        "something without a shape and a dtype; when the program runs, if the result has another type."
+    ],
+)
+
+
 @filter_traceback
+@documented(_CALLBACK, raises=["ValueError: if `vmap_method` is unknown."])
 def pure_callback(
     callback: Function,
     result_shape_dtypes: object,
@@ -79,23 +97,9 @@ def pure_callback(
     The program may call it any number of times, and not at all if the result is unused.
 
     Args:
-        callback: the function of numpy arrays.
-        result_shape_dtypes: a pytree like the function's result, of objects with a `shape` and a `dtype`.
-        *args: pytrees of arrays, which `callback` receives as numpy arrays.
-        sharding: not supported; must be None.
         vmap_method: how to map the callback under `vmap`. None and "sequential" call it once per slice. "expand_dims"
             and "broadcast_all" call it once, with a batch dim in front of every operand; an operand that is not mapped
             has size 1 there with "expand_dims", and is broadcast with "broadcast_all".
-        **kwargs: keyword arguments of `callback`.
-
-    Returns:
-        The result of `callback`, as arrays.
-
-    Raises:
-        TypeError: if `callback` is not callable, if an argument is not an array, or if `result_shape_dtypes` holds
-            something without a shape and a dtype; when the program runs, if the result has another type.
-        ValueError: if `vmap_method` is unknown.
-        NotImplementedError: if `sharding` is not None.
 
     Example:
         >>> double = jax.jit(lambda x: jax.pure_callback(lambda x: 2 * x, x, x))
@@ -109,6 +113,7 @@ def pure_callback(
 
 
 @filter_traceback
+@documented(_CALLBACK)
 def io_callback(
     callback: Function,
     result_shape_dtypes: object,
@@ -122,20 +127,7 @@ def io_callback(
     It is called exactly once each time the program reaches this point, and before the compiled function returns.
 
     Args:
-        callback: the function of numpy arrays.
-        result_shape_dtypes: a pytree like the function's result, of objects with a `shape` and a `dtype`.
-        *args: pytrees of arrays, which `callback` receives as numpy arrays.
-        sharding: not supported; must be None.
         ordered: whether ordered callbacks are called in program order.
-        **kwargs: keyword arguments of `callback`.
-
-    Returns:
-        The result of `callback`, as arrays.
-
-    Raises:
-        TypeError: if `callback` is not callable, if an argument is not an array, or if `result_shape_dtypes` holds
-            something without a shape and a dtype; when the program runs, if the result has another type.
-        NotImplementedError: if `sharding` is not None.
 
     Example:
         >>> def show(x):

@@ -14,6 +14,7 @@ from shardwise.api.ref import RefScope
 from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
 from shardwise.api.transformations.vmap import vmap
 from shardwise.api.wrapping import wraps
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float, is_inexact
@@ -117,15 +118,38 @@ class _FlatFunctionWithAux(FlatFunction):
         return (*first, self.aux.restore(values[self.out_tree.num_leaves :])) if self.has_aux else first
 
 
+_DERIVATIVE = Family(
+    {
+        "function": "the function to differentiate.",
+        "has_aux": "whether `function` returns a pair (value, aux) of which only the value is differentiated.",
+        "argnums": "the position of the argument to differentiate with respect to, or several.",
+        "reduce_axes": Parameter("not supported; must be empty.", "NotImplementedError: if {} is not empty."),
+        "*primals": "the arguments at which to differentiate, pytrees of arrays.",
+    }
+)
+_GRADIENT = _DERIVATIVE.extended(
+    {
+        "function": "the function to differentiate; it returns one scalar.",
+        "holomorphic": "whether `function` is holomorphic; required for complex arguments with a complex value.",
+        "allow_int": "whether to permit integer arguments, which have gradients of dtype `float0`.",
+    },
+    raises=[
+        "TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with\n"
+        "`holomorphic`), if an argument is not of a floating or complex dtype and `allow_int` is false, or if\n"
+        "there is no positional argument with a number in `argnums`."
+    ],
+)
+_JACOBIAN = _DERIVATIVE.extended(
+    returns="A function with the arguments of `function` that returns the Jacobian; with `has_aux` a pair of it and\n"
+    "aux. For every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value\n"
+    "followed by those of the argument."
+)
+
+
 @filter_traceback
+@documented(_DERIVATIVE)
 def vjp(function: Function, *primals: object, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """Compute a function's value and its vector-Jacobian product (reverse mode).
-
-    Args:
-        function: the function to differentiate.
-        *primals: the arguments at which to differentiate, pytrees of arrays.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
-        reduce_axes: not supported; must be empty.
 
     Returns:
         The value and a function from a cotangent of the value to a tuple of cotangents of the arguments; with `has_aux`
@@ -134,7 +158,6 @@ def vjp(function: Function, *primals: object, has_aux: bool = False, reduce_axes
     Raises:
         TypeError: if `function` is not callable or returns something other than arrays, or if an argument is not a
             pytree of arrays; from the vjp function, if the cotangent has another structure or type than the value.
-        NotImplementedError: if `reduce_axes` is not empty.
 
     Example:
         >>> value, vjp_fun = jax.vjp(lambda x, y: x * y, 2.0, 5.0)
@@ -180,17 +203,13 @@ class _Pullback:
 
 
 @filter_traceback
+@documented(_DERIVATIVE, returns="The value and its tangent; with `has_aux` also aux.")
 def jvp(function: Function, primals: object, tangents: object, has_aux: bool = False) -> Any:
     """Compute a function's value and its Jacobian-vector product (forward mode).
 
     Args:
-        function: the function to differentiate.
         primals: the arguments at which to differentiate, a tuple or list of pytrees of arrays.
         tangents: their tangents, of the same structure and types.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
-
-    Returns:
-        The value and its tangent; with `has_aux` also aux.
 
     Raises:
         TypeError: if `function` is not callable, if `primals` or `tangents` is not a tuple or list, or if their
@@ -216,13 +235,9 @@ def jvp(function: Function, primals: object, tangents: object, has_aux: bool = F
 
 
 @filter_traceback
+@documented(_DERIVATIVE)
 def linearize(function: Function, *primals: object, has_aux: bool = False) -> Any:
     """Compute a function's value and its linear approximation, which can be evaluated for many tangents.
-
-    Args:
-        function: the function to differentiate.
-        *primals: the arguments at which to differentiate, pytrees of arrays.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
 
     Returns:
         The value and a function from tangents of the arguments to the tangent of the value; with `has_aux` also aux.
@@ -335,6 +350,7 @@ class _LinearTranspose:
         )
 
 
+@documented(_GRADIENT)
 def value_and_grad(
     function: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
@@ -345,23 +361,9 @@ def value_and_grad(
 ) -> Callable[_P, tuple[Any, Any]]:
     """Create a function that computes the value and the gradient of a scalar-valued function.
 
-    Args:
-        function: the function to differentiate; it returns one scalar.
-        argnums: the position of the argument to differentiate with respect to, or several.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
-        holomorphic: whether `function` is holomorphic; required for complex arguments with a complex value.
-        allow_int: whether to permit integer arguments, which have gradients of dtype `float0`.
-        reduce_axes: not supported; must be empty.
-
     Returns:
         A function with the arguments of `function` that returns (value, gradient); with `has_aux`
         ((value, aux), gradient). The gradient is a pytree like the argument, or a tuple if `argnums` is a sequence.
-
-    Raises:
-        TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with
-            `holomorphic`), if an argument is not of a floating or complex dtype and `allow_int` is false, or if
-            there is no positional argument with a number in `argnums`.
-        NotImplementedError: if `reduce_axes` is not empty.
 
     Example:
         >>> jax.value_and_grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0]))
@@ -393,6 +395,7 @@ def value_and_grad(
     return call
 
 
+@documented(_GRADIENT)
 def grad(
     function: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
@@ -403,23 +406,9 @@ def grad(
 ) -> Callable[_P, Any]:
     """Create a function that computes the gradient of a scalar-valued function.
 
-    Args:
-        function: the function to differentiate; it returns one scalar.
-        argnums: the position of the argument to differentiate with respect to, or several.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
-        holomorphic: whether `function` is holomorphic; required for complex arguments with a complex value.
-        allow_int: whether to permit integer arguments, which have gradients of dtype `float0`.
-        reduce_axes: not supported; must be empty.
-
     Returns:
         A function with the arguments of `function` that returns the gradient; with `has_aux` (gradient, aux). The
         gradient is a pytree like the argument, or a tuple if `argnums` is a sequence.
-
-    Raises:
-        TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with
-            `holomorphic`), if an argument is not of a floating or complex dtype and `allow_int` is false, or if
-            there is no positional argument with a number in `argnums`.
-        NotImplementedError: if `reduce_axes` is not empty.
 
     Example:
         >>> jax.grad(lambda x, y: (x**2 * y).sum())(jnp.array([1.0, 2.0]), 3.0)
@@ -437,6 +426,7 @@ def grad(
     return call
 
 
+@documented(_JACOBIAN)
 def jacfwd(
     function: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[_P, Any]:
@@ -445,15 +435,7 @@ def jacfwd(
     Forward mode suits functions with few arguments and many results.
 
     Args:
-        function: the function to differentiate.
-        argnums: the position of the argument to differentiate with respect to, or several.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
         holomorphic: whether `function` is holomorphic; required for complex arguments.
-
-    Returns:
-        A function with the arguments of `function` that returns the Jacobian; with `has_aux` a pair of it and aux. For
-        every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value followed by
-        those of the argument.
 
     Raises:
         TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
@@ -498,6 +480,7 @@ def jacfwd(
     return call
 
 
+@documented(_JACOBIAN)
 def jacrev(
     function: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
@@ -510,16 +493,8 @@ def jacrev(
     Reverse mode suits functions with many arguments and few results.
 
     Args:
-        function: the function to differentiate.
-        argnums: the position of the argument to differentiate with respect to, or several.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
         holomorphic: whether `function` is holomorphic; required for complex results.
         allow_int: whether to permit integer arguments, which have derivatives of dtype `float0`.
-
-    Returns:
-        A function with the arguments of `function` that returns the Jacobian; with `has_aux` a pair of it and aux. For
-        every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value followed by
-        those of the argument.
 
     Raises:
         TypeError: if `function` is not callable; when called, if an argument is of an integer dtype and
@@ -562,15 +537,13 @@ def jacrev(
     return call
 
 
+@documented(_DERIVATIVE)
 def hessian(
     function: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[_P, Any]:
     """Create a function that computes the Hessian: `jacfwd` of `jacrev`.
 
     Args:
-        function: the function to differentiate.
-        argnums: the position of the argument to differentiate with respect to, or several.
-        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
         holomorphic: whether `function` is holomorphic; required for complex arguments and results.
 
     Returns:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shardwise.base.docstrings import documented
 from shardwise.base.lazy import set_public_names
 from shardwise.experimental.array_serialization import tensorstore_impl
 from shardwise.experimental.array_serialization.tensorstore_impl import (
@@ -33,6 +34,7 @@ __all__ = [
 _numbers = itertools.count()
 
 
+@documented(tensorstore_impl.SPEC)
 def get_tensorstore_spec(
     ckpt_path: str | os.PathLike[str],
     ocdbt: bool = False,
@@ -41,20 +43,6 @@ def get_tensorstore_spec(
     driver: str = "zarr",
 ) -> dict[str, Any]:
     """Return the spec of an array at a path, by default as a zarr array in a folder of its own.
-
-    Args:
-        ckpt_path: a path, or a URL `gs://bucket/path` or `s3://bucket/path`. The last part is the name of the array.
-        ocdbt: whether the arrays of a folder are stored in one OCDBT database, whose keys are their names.
-        process_idx: the number of the process whose own folder, beside those of others, holds the array.
-        arr: an array whose shape, dtype and shards determine the metadata. Without it, writing adds the metadata.
-        driver: "zarr" or "zarr3".
-
-    Returns:
-        The spec.
-
-    Raises:
-        ValueError: if the path has no bucket or no name, if it is relative and `ocdbt` is true, or if `driver` is
-            neither of the two.
 
     Example:
         >>> from shardwise.experimental.array_serialization import serialization

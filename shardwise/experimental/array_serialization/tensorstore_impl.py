@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.creation import devices_by_box, put_box
+from shardwise.base.docstrings import Family, documented
 from shardwise.base.lazy import lazy_module, set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
@@ -34,6 +35,24 @@ _LARGEST_CHUNK = 1 << 31  # bytes
 _REMOTE_DRIVERS = {"gs": "gcs", "s3": "s3"}
 
 
+SPEC = Family(
+    {
+        "ckpt_path": "a path, or a URL `gs://bucket/path` or `s3://bucket/path`. The last part is the name of the\n"
+        "array.",
+        "ocdbt": "whether the arrays of a folder are stored in one OCDBT database, whose keys are their names.",
+        "process_idx": "the number of the process whose own folder, beside those of others, holds the array.",
+        "arr": "an array whose shape, dtype and shards determine the metadata. Without it, writing adds the metadata.",
+        "driver": '"zarr" or "zarr3".',
+    },
+    returns="The spec.",
+    raises=[
+        "ValueError: if the path has no bucket or no name, if it is relative and `ocdbt` is true, or if `driver` is\n"
+        "neither of the two."
+    ],
+)
+
+
+@documented(SPEC)
 def get_tensorstore_spec(
     ckpt_path: str | os.PathLike[str],
     ocdbt: bool = True,
@@ -42,20 +61,6 @@ def get_tensorstore_spec(
     driver: str = "zarr3",
 ) -> dict[str, Any]:
     """Return the spec of an array at a path.
-
-    Args:
-        ckpt_path: a path, or a URL `gs://bucket/path` or `s3://bucket/path`. The last part is the name of the array.
-        ocdbt: whether the arrays of a folder are stored in one OCDBT database, whose keys are their names.
-        process_idx: the number of the process whose own folder, beside those of others, holds the array.
-        arr: an array whose shape, dtype and shards determine the metadata. Without it, writing adds the metadata.
-        driver: "zarr" or "zarr3".
-
-    Returns:
-        The spec.
-
-    Raises:
-        ValueError: if the path has no bucket or no name, if it is relative and `ocdbt` is true, or if `driver` is
-            neither of the two.
 
     Example:
         >>> jax.experimental.array_serialization.tensorstore_impl.get_tensorstore_spec("/run/w", ocdbt=False)

@@ -65,6 +65,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Array
 
 
+@compiled_function
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """Solve the linear systems `a x = b` by LU decomposition.
 
@@ -84,11 +85,6 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
         >>> jnp.linalg.solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
         Array([1., 2.], dtype=float32)
     """
-    return _solve(a, b)
-
-
-@compiled_function
-def _solve(a: ArrayLike, b: ArrayLike) -> Any:
     dtype, _ = promote_dtypes("solve", [type_of(x, "solve") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("solve", astype_weak(as_operand(a), dtype, False), square=True)
@@ -116,6 +112,7 @@ def _solve_matrices(a: Array, b: Array) -> Any:
     return lu_solve(*(broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
 
+@compiled_function
 @documented(SQUARE_MATRICES)
 def inv(a: ArrayLike) -> Array:
     """Invert square matrices.
@@ -128,11 +125,6 @@ def inv(a: ArrayLike) -> Array:
         Array([[ 0.5,  0. ],
                [-0.5,  1. ]], dtype=float32)
     """
-    return _inv(a)
-
-
-@compiled_function
-def _inv(a: ArrayLike) -> Any:
     a = as_matrices("inv", a, square=True)
     return lu_solve(a, identity(a.type.shape, a.type.dtype))
 

@@ -1,12 +1,10 @@
 """scipy.cluster.vq: assignment of observations to the codes of a code book."""
 
 import shardwise.numpy as jnp
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.typing import ArrayLike
-
-__all__ = ["vq"]
 
 
 def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
@@ -42,4 +40,4 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
     return jnp.argmin(distances, axis=-1), jnp.min(distances, axis=-1)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -6,6 +6,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
+from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
@@ -34,23 +35,34 @@ from shardwise.numpy.shapes import matrix_transpose
 from shardwise.numpy.vectorized import vectorize
 from shardwise.typing import ArrayLike
 
+_MATRICES = Family(
+    {
+        "a": Parameter(
+            "the matrices.",
+            "TypeError: if {} is not an array, or has a dtype that LAPACK does not support (such as float16).",
+        ),
+        "overwrite_a, check_finite": "ignored; accepted for compatibility with scipy.",
+    }
+)
+_SQUARE_MATRICES = _MATRICES.extended(raises=["ValueError: if `a` does not hold square matrices."])
+_RANK_2 = _MATRICES.extended(
+    {
+        "a": Parameter(
+            "the matrices.",
+            "TypeError: if {} is not an array of rank 2 or more, or has a dtype that LAPACK does not support.",
+        )
+    }
+)
 
+
+@documented(_SQUARE_MATRICES, returns="The triangular factors, with zeros in the other triangle.")
 def cholesky(a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the Cholesky decomposition of Hermitian positive definite matrices.
 
     The result is NaN where a matrix is not positive definite. Only the triangle selected by `lower` is read.
 
     Args:
-        a: the matrices.
         lower: whether to return the lower factor L with `a = L L*` instead of the upper factor R with `a = R* R`.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The triangular factors, with zeros in the other triangle.
-
-    Raises:
-        ValueError: if `a` does not hold square matrices.
-        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
         >>> jax.scipy.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
@@ -60,6 +72,7 @@ def cholesky(a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check
     return linalg.cholesky(a, upper=not lower, symmetrize_input=False)
 
 
+@documented(_SQUARE_MATRICES, returns="The Cholesky factor and `lower`.")
 def cho_factor(
     a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, bool]:
@@ -68,14 +81,6 @@ def cho_factor(
     Args:
         a: the Hermitian positive definite matrices.
         lower: whether to compute the lower factor instead of the upper one.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The Cholesky factor and `lower`.
-
-    Raises:
-        ValueError: if `a` does not hold square matrices.
-        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
         >>> jax.scipy.linalg.cho_factor(jnp.array([[4.0, 2.0], [2.0, 10.0]]))[0]
@@ -85,6 +90,7 @@ def cho_factor(
     return cholesky(a, lower), bool(lower)
 
 
+@documented(_RANK_2, raises=["ValueError: if `mode` is unknown."])
 def qr(
     a: ArrayLike,
     overwrite_a: bool = False,
@@ -103,10 +109,6 @@ def qr(
 
     Returns:
         A tuple of Q (unless `mode` is "r"), R, and with `pivoting` the column permutation.
-
-    Raises:
-        ValueError: if `mode` is unknown.
-        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
 
     Example:
         >>> jax.scipy.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]), mode="r")[0]
@@ -187,6 +189,7 @@ def svd(
 ) -> Any: ...
 
 
+@documented(_RANK_2)
 def svd(
     a: ArrayLike,
     full_matrices: bool = True,
@@ -198,16 +201,12 @@ def svd(
     """Compute the singular value decomposition `a = U diag(s) V*`.
 
     Args:
-        a: the matrices.
         full_matrices: whether U and V* are square, instead of having only as many vectors as singular values.
         compute_uv: whether to return U and V*.
         overwrite_a, check_finite, lapack_driver: ignored; accepted for compatibility with scipy.
 
     Returns:
         The tuple `(U, s, V*)`, or `s` alone without `compute_uv`. The singular values are in descending order.
-
-    Raises:
-        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
 
     Example:
         >>> jax.scipy.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
@@ -350,19 +349,13 @@ def _tridiagonal(d: Array, e: Array) -> Any:
     return Select()(row_column_mask(shape, "EQ", -1), Broadcast(shape, (1,))(subdiagonal), matrix)
 
 
+@documented(_RANK_2)
 def lu_factor(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
     """Compute the LU decomposition with partial pivoting in the form that `lu_solve` expects.
-
-    Args:
-        a: the matrices.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
 
     Returns:
         L (below the diagonal, without its unit diagonal) and U packed into one matrix, and the pivots: row i was
         interchanged with row `pivots[i]`.
-
-    Raises:
-        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
 
     Example:
         >>> jax.scipy.linalg.lu_factor(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[0]
@@ -373,6 +366,7 @@ def lu_factor(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
     return packed, pivots
 
 
+@documented(_MATRICES, returns="The tuple `(P, L, U)`, or `(P L, U)` with `permute_l`.")
 def lu(
     a: ArrayLike, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, ...]:
@@ -381,16 +375,10 @@ def lu(
     P is a permutation matrix, L is lower triangular with a unit diagonal, and U is upper triangular.
 
     Args:
-        a: the matrices.
         permute_l: whether to return the product `P L` instead of P and L.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        The tuple `(P, L, U)`, or `(P L, U)` with `permute_l`.
 
     Raises:
         ValueError: if `a` has a rank below 2.
-        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
         >>> jax.scipy.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[2]
@@ -517,6 +505,7 @@ def as_complex(a: Array) -> Any:
     return a if a.type.dtype.kind == "c" else Convert(np.result_type(a.type.dtype, np.complex64))(a)
 
 
+@documented(_SQUARE_MATRICES, returns="H, or the tuple `(H, Q)` with `calc_q`.")
 def hessenberg(a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """Reduce square matrices to Hessenberg form: `a = Q H Q*` with H zero below the first subdiagonal and Q unitary.
 
@@ -525,14 +514,6 @@ def hessenberg(a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False,
     Args:
         a: the square matrices.
         calc_q: whether to return Q.
-        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
-
-    Returns:
-        H, or the tuple `(H, Q)` with `calc_q`.
-
-    Raises:
-        ValueError: if `a` does not hold square matrices.
-        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
 
     Example:
         >>> jax.scipy.linalg.hessenberg(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -560,6 +541,7 @@ def _hessenberg(a: ArrayLike, *, calc_q: bool) -> list[Any]:
     return [reduced, Concatenate(ndim - 2)(first_row, Concatenate(ndim - 1)(zero_column, inner))]
 
 
+@documented(_RANK_2, returns="The tuple `(U, P)`.", raises=["ValueError: if `side` or `method` is unknown."])
 def polar(
     a: ArrayLike,
     side: str = "right",
@@ -573,17 +555,9 @@ def polar(
     U of a matrix that is not square has orthonormal columns or rows.
 
     Args:
-        a: the matrices.
         side: "right" for `a = U P`, "left" for `a = P U`.
         method: "qdwh" or "svd". Both use the singular value decomposition.
         eps, max_iterations: ignored; accepted for compatibility with JAX.
-
-    Returns:
-        The tuple `(U, P)`.
-
-    Raises:
-        ValueError: if `side` or `method` is unknown.
-        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
 
     Example:
         >>> jax.scipy.linalg.polar(jnp.array([[0.0, -2.0], [3.0, 0.0]]))[1]

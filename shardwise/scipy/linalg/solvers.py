@@ -50,12 +50,9 @@ _SOLVER = Family(
 )
 
 
-@documented(_SOLVER)
+@documented(_SOLVER, returns="The determinants, in the shape of the batch dims.")
 def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Compute the determinants of square matrices.
-
-    Returns:
-        The determinants, in the shape of the batch dims.
 
     Raises:
         TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).

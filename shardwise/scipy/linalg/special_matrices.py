@@ -101,15 +101,9 @@ _MATRIX = Family(
 )
 
 
-@documented(_MATRIX)
+@documented(_MATRIX, returns="The square matrices.", raises=["TypeError: if `c` is not an array or a number."])
 def circulant(c: ArrayLike) -> Array:
     """Build circulant matrices: each column is the one before it, rotated down by one.
-
-    Returns:
-        The square matrices.
-
-    Raises:
-        TypeError: if `c` is not an array or a number.
 
     Example:
         >>> jax.scipy.linalg.circulant(jnp.array([1, 2, 3]))
@@ -147,15 +141,12 @@ def companion(a: ArrayLike) -> Array:
     return concatenate([first_row[..., None, :], array(shift)], axis=-2)
 
 
-@documented(_MATRIX)
+@documented(_MATRIX, raises=["TypeError: if `a` is not an array or a number."])
 def fiedler_companion(a: ArrayLike) -> Array:
     """Build Fiedler companion matrices: pentadiagonal matrices whose eigenvalues are the roots of a polynomial.
 
     Returns:
         The square matrices, with one row less than there are coefficients; an empty array for one coefficient.
-
-    Raises:
-        TypeError: if `a` is not an array or a number.
 
     Example:
         >>> jax.scipy.linalg.fiedler_companion(jnp.array([1.0, 2.0, 3.0]))
@@ -311,15 +302,12 @@ def hilbert(n: int) -> Array:
     return _as_default_float(scipy.linalg.hilbert(n))
 
 
-@documented(_MATRIX)
+@documented(_MATRIX, raises=["ValueError: if `n` is negative."])
 def invhilbert(n: int) -> Array:
     """Return the inverse of the Hilbert matrix.
 
     Returns:
         The square matrix of size `n`, with the default float dtype. Its elements are integers, rounded to that dtype.
-
-    Raises:
-        ValueError: if `n` is negative.
 
     Example:
         >>> jax.scipy.linalg.invhilbert(2)

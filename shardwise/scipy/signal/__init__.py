@@ -1,20 +1,8 @@
-"""scipy.signal: convolution, correlation, Fourier transforms of segments, power spectra and trends."""
+"""scipy.signal: convolution, correlation, Fourier transforms of segments, power spectra and trends.
 
-from shardwise.base.lazy import set_public_names
-from shardwise.scipy.signal.convolutions import convolve, convolve2d, correlate, correlate2d, fftconvolve
-from shardwise.scipy.signal.spectra import csd, detrend, istft, stft, welch
+The public names are listed in `__init__.pyi`.
+"""
 
-__all__ = [
-    "convolve",
-    "convolve2d",
-    "correlate",
-    "correlate2d",
-    "csd",
-    "detrend",
-    "fftconvolve",
-    "istft",
-    "stft",
-    "welch",
-]
+from shardwise.base.lazy import lazy_namespace
 
-set_public_names(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

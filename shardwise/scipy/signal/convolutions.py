@@ -34,14 +34,11 @@ _CONVOLUTION = Family(
 )
 
 
-@documented(_CONVOLUTION)
+@documented(_CONVOLUTION, raises=["TypeError: if an argument is not an array."])
 def convolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto", precision: PrecisionLike = None
 ) -> Array:
     """Convolve two arrays of the same rank.
-
-    Raises:
-        TypeError: if an argument is not an array.
 
     Example:
         >>> jax.scipy.signal.convolve(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 1.0]))
@@ -54,17 +51,11 @@ def convolve(
     return _direct("convolve", in1, in2, mode, precision)
 
 
-@documented(_CONVOLUTION)
+@documented(_CONVOLUTION, returns="The correlation.", raises=["TypeError: if an argument is not an array."])
 def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto", precision: PrecisionLike = None
 ) -> Array:
     """Cross-correlate two arrays of the same rank: convolve `in1` with the reversed conjugate of `in2`.
-
-    Returns:
-        The correlation.
-
-    Raises:
-        TypeError: if an argument is not an array.
 
     Example:
         >>> jax.scipy.signal.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]), mode="valid")
@@ -100,7 +91,7 @@ def convolve2d(
     return _direct("convolve2d", in1, in2, mode, precision)
 
 
-@documented(_CONVOLUTION)
+@documented(_CONVOLUTION, returns="The correlation.")
 def correlate2d(
     in1: ArrayLike,
     in2: ArrayLike,
@@ -114,9 +105,6 @@ def correlate2d(
     Args:
         in1, in2: the matrices. Integers become floats.
         precision: the precision of the products.
-
-    Returns:
-        The correlation.
 
     Raises:
         ValueError: if the arguments are not matrices, `mode` is unknown, or with "valid" no matrix contains the other.

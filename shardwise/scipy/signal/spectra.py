@@ -148,7 +148,7 @@ _SPECTRUM = Family(
 )
 
 
-@documented(_SPECTRUM)
+@documented(_SPECTRUM, raises=["ValueError: if sizes do not fit, or `boundary` is unknown."])
 def stft(
     x: ArrayLike,
     fs: float = 1.0,
@@ -172,9 +172,6 @@ def stft(
     Returns:
         The frequencies, the times of the centers of segments, and the transforms. Their axis of frequencies replaces
         `axis`, the last axis is that of segments.
-
-    Raises:
-        ValueError: if sizes do not fit, or `boundary` is unknown.
 
     Example:
         >>> frequencies, times, transforms = jax.scipy.signal.stft(jnp.ones(32), nperseg=8)

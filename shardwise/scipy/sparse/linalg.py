@@ -16,13 +16,11 @@ from shardwise import tree
 from shardwise.api.control import fori_loop, while_loop
 from shardwise.api.transformations.differentiate import linear_transpose
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.compiler.dtypes import DType
 from shardwise.lax.solve import custom_linear_solve
-
-__all__ = ["bicgstab", "cg", "gmres"]
 
 Function = Callable[..., Any]
 
@@ -330,4 +328,4 @@ def _minimum(hessenberg: Any, norm: Any) -> tuple[Any, Any]:
     return solution, jnp.linalg.norm(right - hessenberg @ solution)
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import shardwise.numpy as jnp
 from shardwise import random
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.typing import ArrayLike, DTypeLike
-
-__all__ = ["Rotation", "Slerp"]
 
 _SMALL_ANGLE = 1e-3  # below it, series are exact in single precision
 _GIMBAL_LOCK = 1e-7
@@ -299,4 +297,4 @@ class Slerp(NamedTuple):
         return self.rotations[before] * Rotation.from_rotvec(self.rotvecs[before] * part[..., None])
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

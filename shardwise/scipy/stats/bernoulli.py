@@ -3,9 +3,10 @@
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, in_unit_interval, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution, in_unit_interval
 from shardwise.typing import ArrayLike
 
 

@@ -1,8 +1,9 @@
 """Beta distribution with shape parameters `a` and `b` on the interval from `loc` to `loc + scale`."""
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

@@ -1,9 +1,10 @@
 """Binomial distribution: the number of successes in `n` trials with success probability `p`, shifted by `loc`."""
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

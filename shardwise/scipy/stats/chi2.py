@@ -1,9 +1,10 @@
 """Chi-squared distribution with `df` degrees of freedom, shifted by `loc` and scaled by `scale`."""
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

@@ -6,14 +6,12 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 from shardwise.typing import ArrayLike
-
-__all__ = ["logpdf", "pdf"]
 
 _TOLERANCE = 1e-6  # allowed deviation of the sum of a point's components from 1
 
@@ -83,4 +81,4 @@ def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     return jnp.exp(logpdf(x, alpha))
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

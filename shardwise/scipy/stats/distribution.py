@@ -9,14 +9,12 @@ Each function has the signature of a function that returns `Arguments`, so that 
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeAlias, final
 
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.compiler.ir.record import record
@@ -173,15 +171,3 @@ class Distribution:
             return formula(x, *shape)
         source, relation = next((source, f) for source, f in _RELATIONS[name].items() if getattr(self, source))
         return relation(self._standard(source, x, *shape))
-
-
-def publish(module: str) -> None:
-    """Make the functions that a module defines its public names: `__all__`, and what `dir` lists."""
-    namespace = vars(sys.modules[module])
-    names = sorted(
-        name
-        for name, value in namespace.items()
-        if inspect.isfunction(value) and value.__module__ == module and not name.startswith("_")
-    )
-    namespace["__all__"] = names
-    set_public_names(module, names)

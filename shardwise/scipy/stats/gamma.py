@@ -1,8 +1,9 @@
 """Gamma distribution with shape parameter `a`, scale `scale` and support from `loc`."""
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

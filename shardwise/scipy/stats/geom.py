@@ -1,8 +1,9 @@
 """Geometric distribution: the number of trials up to the first success, each with success probability `p`."""
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

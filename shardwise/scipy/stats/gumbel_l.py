@@ -1,7 +1,8 @@
 """Left-skewed Gumbel distribution (of minima) with mode `loc` and scale `scale`."""
 
 import shardwise.numpy as jnp
-from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution, publish
+from shardwise.base.lazy import publish
+from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

@@ -1,8 +1,9 @@
 """Laplace (double exponential) distribution with mean `loc` and mean absolute deviation `scale`."""
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
-from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

@@ -6,16 +6,13 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
 from shardwise.scipy import special
 from shardwise.typing import ArrayLike
-
-__all__ = ["logpmf", "pmf"]
-
 
 _MULTINOMIAL = Family(
     {
@@ -70,4 +67,4 @@ def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     return jnp.exp(logpmf(x, n, p))
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

@@ -9,15 +9,12 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.base.docstrings import Family, documented
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.scipy import linalg
 from shardwise.typing import ArrayLike
-
-__all__ = ["logpdf", "pdf"]
-
 
 _MULTIVARIATE_NORMAL = Family(
     {
@@ -32,7 +29,7 @@ _MULTIVARIATE_NORMAL = Family(
 )
 
 
-@documented(_MULTIVARIATE_NORMAL)
+@documented(_MULTIVARIATE_NORMAL, returns="The log density of each point.")
 def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
     """Compute the log probability density function of the multivariate normal distribution.
 
@@ -40,9 +37,6 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
 
     Args:
         allow_singular: not supported; must be None.
-
-    Returns:
-        The log density of each point.
 
     Raises:
         NotImplementedError: if `allow_singular` is not None.
@@ -85,14 +79,11 @@ def _logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Any:
     return -0.5 * squared_distance - 0.5 * size * math.log(2 * math.pi) - half_log_det
 
 
-@documented(_MULTIVARIATE_NORMAL)
+@documented(_MULTIVARIATE_NORMAL, returns="The density of each point.")
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """Compute the probability density function of the multivariate normal distribution.
 
     Leading axes are batch axes and broadcast.
-
-    Returns:
-        The density of each point.
 
     Example:
         >>> f"{jax.scipy.stats.multivariate_normal.pdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
@@ -101,4 +92,4 @@ def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     return jnp.exp(logpdf(x, mean, cov))
 
 
-set_public_names(__name__, __all__)
+publish(__name__)

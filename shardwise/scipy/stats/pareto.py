@@ -3,7 +3,8 @@
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution, in_unit_interval, publish
+from shardwise.base.lazy import publish
+from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution, in_unit_interval
 from shardwise.typing import ArrayLike
 
 

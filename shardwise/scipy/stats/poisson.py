@@ -5,10 +5,11 @@ import math
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 _SERIES_FROM = 50.0  # from this `mu` on, the entropy is an asymptotic series in 1 / mu instead of a sum

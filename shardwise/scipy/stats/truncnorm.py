@@ -3,10 +3,11 @@
 import numpy as np
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.scipy import special
 from shardwise.scipy.stats import norm
-from shardwise.scipy.stats.distribution import Arguments, Distribution, log1mexp, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution, log1mexp
 from shardwise.typing import ArrayLike
 
 

@@ -3,8 +3,9 @@
 import math
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.scipy import special
-from shardwise.scipy.stats.distribution import Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

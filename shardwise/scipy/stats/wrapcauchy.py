@@ -3,8 +3,9 @@
 import math
 
 import shardwise.numpy as jnp
+from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
-from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution, publish
+from shardwise.scipy.stats.distribution import EVERY_FUNCTION, Arguments, Distribution
 from shardwise.typing import ArrayLike
 
 

@@ -1,0 +1,20 @@
+from shardwise.strategies.accumulate import accumulate_gradients as accumulate_gradients
+from shardwise.strategies.activations import (
+    context_parallel as context_parallel,
+    sequence_parallel as sequence_parallel,
+)
+from shardwise.strategies.initialize import initialize as initialize
+from shardwise.strategies.loss_scale import LossScale as LossScale, all_finite as all_finite, select as select
+from shardwise.strategies.memory import offload as offload, remat as remat
+from shardwise.strategies.metadata import partition_metadata as partition_metadata
+from shardwise.strategies.parameters import (
+    count_bytes as count_bytes,
+    data_parallel as data_parallel,
+    expert_parallel as expert_parallel,
+    fsdp as fsdp,
+    like_parameters as like_parameters,
+    logical_axes as logical_axes,
+    tensor_parallel as tensor_parallel,
+)
+from shardwise.strategies.precision import PrecisionPolicy as PrecisionPolicy, mixed_precision as mixed_precision
+from shardwise.strategies.zero import Zero as Zero, zero as zero
