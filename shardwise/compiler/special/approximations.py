@@ -40,7 +40,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log1p, Sin
 from shardwise.compiler.special.gamma_erf import CompositeFunction, ErfInv, SpecialFunction
 
-scipy = lazy_module("scipy")
+scipy = lazy_module("scipy")  # see `gamma_erf`
 
 erf_inv = unary_function(ErfInv())
 
