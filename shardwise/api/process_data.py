@@ -20,7 +20,7 @@ from shardwise.runtime.client import devices, process_count
 
 if TYPE_CHECKING:
     import hashlib
-else:  # its import takes a hundredth of the time to import the package
+else:  # 4.5 ms
     hashlib = lazy_module("hashlib")
 
 

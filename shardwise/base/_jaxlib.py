@@ -24,17 +24,17 @@ import numpy as np
 from jaxlib import _hlo, _jax, _profiler
 from jaxlib import version as _version
 from jaxlib import xla_client as _xla
+from jaxlib.cpu import _lapack
 
 from shardwise.base.blas_threads import run_blas_in_calling_thread
 from shardwise.base.dlpack_capsule import tensor_in
 from shardwise.base.lazy import lazy_module
 
-# MLIR's bindings take half as long to import as this package, and scipy's LAPACK takes longer.
+# MLIR's bindings take 10 to 36 ms each, and few programs need them.
 _mlir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
-_lapack = lazy_module("jaxlib.cpu._lapack")
 
 PyTreeRegistry: TypeAlias = _jax.pytree.PyTreeRegistry
 PyTreeDef: TypeAlias = _jax.pytree.PyTreeDef

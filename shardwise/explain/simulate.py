@@ -4,26 +4,20 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from shardwise import tree_util
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
-from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.render_hooks import HtmlReport
+from shardwise.compiler.report.report import Plan
+from shardwise.compiler.report.timeline import Step
+from shardwise.execute import plan_report as planning
+from shardwise.explain import page, text
 from shardwise.explain.plan import prepare
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
-
-if TYPE_CHECKING:
-    from shardwise.compiler.report.report import Plan
-    from shardwise.compiler.report.timeline import Step
-    from shardwise.execute import plan_report as planning
-    from shardwise.explain import page, text
-else:  # `import shardwise` imports this module: load the rest on first use
-    planning = lazy_module("shardwise.execute.plan_report")
-    page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
 
 _PRODUCTS, _MEMORY, _EXPOSED, _IDLE = "products", "memory", "exposed communication", "idle"
 

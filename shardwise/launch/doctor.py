@@ -20,7 +20,7 @@ from shardwise.base.lazy import lazy_module
 from shardwise.processes.environment import NoProcessesError, find_processes
 from shardwise.version import JAXLIB_BOUNDS, NEWEST_JAXLIB, OLDEST_JAXLIB, UNSUPPORTED_JAXLIB, __version__
 
-_linear_algebra = lazy_module("scipy.linalg")
+_linear_algebra = lazy_module("scipy.linalg")  # 280 ms, and other commands do not need it
 
 PROCESSES, DEVICES_EACH = 2, 2  # of the loopback collective
 CHECK_TIME = 120  # seconds for a check that starts processes

@@ -9,7 +9,7 @@ from shardwise.base.lazy import lazy_module, lazy_namespace
 from shardwise.lax.fft import fft as fft  # its module has the same name
 
 __all__, _get_public, __dir__ = lazy_namespace(__name__, __file__)
-_forms = lazy_module("shardwise.api.jaxprs.jaxpr_forms")
+_forms = lazy_module("shardwise.api.jaxprs.jaxpr_forms")  # 66 ms
 
 
 def __getattr__(name: str) -> Any:

@@ -1,18 +1,16 @@
 """Named axes as types see them: whether a value varies, is unreduced or is reduced along an axis of shard_map."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeAlias, TypeVar
 
 from shardwise import tree
-from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
 from shardwise.compiler.ops.collective.named import PReduced, PUnreduced, PVary
 from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context, mesh_of_types
 from shardwise.errors import UnboundAxisError
-
-difflib = lazy_module("difflib")
 
 # The name of an axis that `vmap`, `pmap` or `shard_map` binds, or several names.
 AxisNames: TypeAlias = Hashable | Sequence[Hashable]
@@ -149,7 +147,7 @@ def bound_axis_sizes(function: str, axis_name: AxisNames) -> dict[Any, int]:
     for name in names:
         if name not in bound:
             listed = f"The bound names are: {', '.join(map(repr, bound))}." if bound else "No axis name is bound."
-            if near := difflib.get_close_matches(str(name), [other for other in bound if isinstance(other, str)], 1):
+            if near := get_close_matches(str(name), [other for other in bound if isinstance(other, str)], 1):
                 listed = f"Did you mean {near[0]!r}? {listed}"
             raise UnboundAxisError(
                 f"unbound axis name {name!r}. {listed} `vmap(fun, axis_name={name!r})` binds a name in `fun`, and "

@@ -17,7 +17,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.box import Box, Span, box_of, box_text
 
-html = lazy_module("html")
+html = lazy_module("html")  # 2.5 ms, and only notebooks need it
 
 MAX_SHARDS = 8  # shards that are shown of an array with shards on other processes
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardwise.processes.member import Member
     from shardwise.runtime import process_set
-else:
+else:  # 2.5 ms and 66 ms; only programs of several processes need them
     json = lazy_module("json")
     process_set = lazy_module("shardwise.runtime.process_set")
 

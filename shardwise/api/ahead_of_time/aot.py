@@ -35,7 +35,7 @@ from shardwise.runtime.memory_stats import MemoryStats
 if TYPE_CHECKING:
     from shardwise.compiler.report.report import Plan
     from shardwise.execute import plan_report as planning
-else:
+else:  # 41 ms
     planning = lazy_module("shardwise.execute.plan_report")
 
 

@@ -32,7 +32,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-fractions = lazy_module("fractions")
+fractions = lazy_module("fractions")  # 2.9 ms, and few programs need it
 
 Fills = tuple[Any, ...]  # for each dim, its fill
 ClassGroup = dict[int, int]  # for each padding class of a group, its number of elements per unit of the group

@@ -19,7 +19,7 @@ from shardwise.errors import HardwareError
 
 if TYPE_CHECKING:
     from shardwise.compiler.plan import chip_table
-else:  # programs that run on CPU need no table
+else:  # 10 ms, and programs that run on CPU need no table
     chip_table = lazy_module("shardwise.compiler.plan.chip_table")
 
 # Virtual devices share one memory and a few cores. The specs have the order of magnitude of a laptop. They are not

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -19,10 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from shardwise.base.caches import registered_cache
-from shardwise.base.lazy import lazy_module
 from shardwise.errors import ShardingError
-
-difflib = lazy_module("difflib")
 
 
 @final
@@ -219,7 +217,7 @@ class AbstractMesh(_MeshAxes):
 
     def unknown_axis_message(self, axis: str) -> str:
         """Return the message that the mesh has no axis of this name, with a suggestion."""
-        near = difflib.get_close_matches(axis, self.axis_names, 1)
+        near = get_close_matches(axis, self.axis_names, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Its axes are {', '.join(map(repr, self.axis_names))}."
         return f"the mesh {self} has no axis {axis!r}. {hint}"
 

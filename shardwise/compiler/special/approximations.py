@@ -26,7 +26,7 @@ from shardwise.compiler.ops.elementwise.rounding import floor
 from shardwise.compiler.ops.elementwise.transcendental import cos, exp, log, log1p, sin
 from shardwise.compiler.special.gamma_erf import CompositeFunction, ErfInv, SpecialFunction
 
-scipy = lazy_module("scipy")
+scipy = lazy_module("scipy")  # see `gamma_erf`
 
 erf_inv = unary_function(ErfInv)
 

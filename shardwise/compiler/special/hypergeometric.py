@@ -29,7 +29,7 @@ from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp_program
 
-scipy = lazy_module("scipy")
+scipy = lazy_module("scipy")  # see `gamma_erf`
 
 lgamma = unary_function(Lgamma)
 

@@ -6,6 +6,7 @@ close to each other, these converge slowly: Temme's uniform expansion is used th
 """
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
@@ -23,8 +24,7 @@ from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
 from shardwise.compiler.special.gamma_erf import CompositeFunction, Digamma, Erfc, Lgamma, MultiOperandFunction
 from shardwise.compiler.special.while_any import while_any
 
-fractions = lazy_module("fractions")
-scipy = lazy_module("scipy")
+scipy = lazy_module("scipy")  # see `gamma_erf`
 
 lgamma, digamma, erfc = unary_function(Lgamma), unary_function(Digamma), unary_function(Erfc)
 
@@ -405,13 +405,13 @@ def _temme() -> list[list[float]]:
     """
     orders, powers = 7, 20
     count = powers + 2 * orders + 2
-    alpha = [fractions.Fraction(0), fractions.Fraction(1)]
+    alpha = [Fraction(0), Fraction(1)]
     for n in range(2, count + 1):
-        products = sum((alpha[i] * alpha[n + 1 - i] for i in range(2, n)), fractions.Fraction(0))
+        products = sum((alpha[i] * alpha[n + 1 - i] for i in range(2, n)), Fraction(0))
         alpha.append(alpha[n - 1] / (n + 1) - products / 2)
-    r = [fractions.Fraction(1)]
+    r = [Fraction(1)]
     for n in range(1, count):
-        r.append(-sum((alpha[i + 1] * r[n - i] for i in range(1, n + 1)), fractions.Fraction(0)))
+        r.append(-sum((alpha[i + 1] * r[n - i] for i in range(1, n + 1)), Fraction(0)))
     row = r[1:]
     rows = []
     for order in range(orders):

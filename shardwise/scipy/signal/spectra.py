@@ -15,7 +15,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact
 from shardwise.typing import ArrayLike
 
-_scipy_signal = lazy_module("scipy.signal")
+_scipy_signal = lazy_module("scipy.signal")  # 1.2 s, and only some windows need it
 
 # The name of a window of scipy, a tuple of a name and parameters, or a vector of weights.
 Window: TypeAlias = str | tuple[Any, ...] | Array | np.ndarray

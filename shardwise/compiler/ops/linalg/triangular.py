@@ -38,7 +38,7 @@ from shardwise.compiler.ops.linalg.lapack import (
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
 
-scipy = lazy_module("scipy")
+scipy = lazy_module("scipy")  # scipy.linalg takes 280 ms, and only the numpy meaning needs it
 
 
 @final
