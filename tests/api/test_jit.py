@@ -198,15 +198,16 @@ def test_dump_writes_every_stage(tmp_path):
         "04-lower_keys",
         "05-hoist",
         "06-merge_stacks",
-        "07-dce",
-        "08-erase_shardings",
-        "09-layout_problem",
-        "10-choose",
-        "11-partition",
-        "12-lower",
+        "07-crop_pads",
+        "08-dce",
+        "09-erase_shardings",
+        "10-layout_problem",
+        "11-choose",
+        "12-partition",
+        "13-lower",
     ]
-    assert texts["01-trace"].startswith("program ") and texts["08-erase_shardings"] == "(unchanged since trace)\n"
-    assert "stablehlo.multiply" in texts["12-lower"]
+    assert texts["01-trace"].startswith("program ") and texts["09-erase_shardings"] == "(unchanged since trace)\n"
+    assert "stablehlo.multiply" in texts["13-lower"]
 
 
 def test_argument_structures_are_distinguished():

@@ -1,7 +1,7 @@
 """The loop of special functions: it runs until no element needs another iteration."""
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ops.elementwise.formula import Expr, where
+from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.special.while_any import while_any
 
 
