@@ -35,6 +35,7 @@ from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import lower_keys
+from shardwise.compiler.transforms.merge_factorizations import merge_factorizations
 from shardwise.compiler.transforms.merge_stacks import merge_stacks
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ else:  # loaded on first use: few programs need them
     move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
 # `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
 # unused equations.
-SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, dce)
+SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, merge_factorizations, dce)
 _dumps = count()
 
 

@@ -199,15 +199,16 @@ def test_dump_writes_every_stage(tmp_path):
         "05-hoist",
         "06-merge_stacks",
         "07-crop_pads",
-        "08-dce",
-        "09-erase_shardings",
-        "10-layout_problem",
-        "11-choose",
-        "12-partition",
-        "13-lower",
+        "08-merge_factorizations",
+        "09-dce",
+        "10-erase_shardings",
+        "11-layout_problem",
+        "12-choose",
+        "13-partition",
+        "14-lower",
     ]
-    assert texts["01-trace"].startswith("program ") and texts["09-erase_shardings"] == "(unchanged since trace)\n"
-    assert "stablehlo.multiply" in texts["13-lower"]
+    assert texts["01-trace"].startswith("program ") and texts["10-erase_shardings"] == "(unchanged since trace)\n"
+    assert "stablehlo.multiply" in texts["14-lower"]
 
 
 def test_argument_structures_are_distinguished():

@@ -209,6 +209,7 @@ class Op:
         cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
         fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per iteration of its factors.
+        is_factorization: whether the op factors matrices or solves with them, which takes long.
         is_constant: whether the op has no operands, and its result is known when it is compiled.
         is_elementwise: whether each element of the result depends on one element of each operand, at the same position.
         only_moves: whether the elements of the result are elements of the operands, at other positions.
@@ -241,6 +242,7 @@ class Op:
     cheap_to_recompute: ClassVar[bool] = False
     fusion: ClassVar[Fusion] = OWN_KERNEL
     is_contraction: ClassVar[bool] = False
+    is_factorization: ClassVar[bool] = False
     is_constant: ClassVar[bool] = False
     is_elementwise: ClassVar[bool] = False
     only_moves: ClassVar[bool] = False

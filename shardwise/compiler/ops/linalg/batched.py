@@ -45,6 +45,7 @@ class BatchedMatrixOp(Op):
     square.
     """
 
+    is_factorization = True
     core_ranks: ClassVar[tuple[int, ...]] = (2,)
     accepts: ClassVar[DtypeSet] = LAPACK_DTYPES
     square: ClassVar[bool] = False
