@@ -25,7 +25,7 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.trace.build import rewrite
 
-scipy = lazy_module("scipy")  # scipy.special takes 290 ms, and only the numpy meaning needs it
+scipy = lazy_module("scipy")  # scipy.special takes 290 ms, and few programs need it
 
 
 class SpecialFunction(Unary):
