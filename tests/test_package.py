@@ -108,7 +108,8 @@ def test_import_loads_the_compiler_but_no_rarely_used_modules():
 
 
 # The hardest order: all submodules are loaded before a name is accessed, so that a submodule of the same name would
-# hide it. The stubs are read with `ast`, not with the reader of the lazy loader.
+# hide it. The stubs are read with `ast`, not with the reader of the lazy loader. One stub lists no lazy names, but the
+# methods of arrays: tests/numpy/test_array_methods.py compares them.
 _CHECK_STUBS = """
 import ast, importlib, pathlib, pkgutil, sys, shardwise
 for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."):
@@ -116,7 +117,7 @@ for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."):
 count = 0
 for module in [module for name, module in sys.modules.items() if name.startswith("shardwise")]:
     stub = pathlib.Path(module.__file__).with_suffix(".pyi")
-    if not stub.exists() or module.__name__ == "shardwise.compiler.arrays.namespace":  # a class with methods from above
+    if not stub.exists() or module.__name__ == "shardwise.compiler.arrays.namespace":
         continue
     values, public = {}, set()
     for node in ast.parse(stub.read_text()).body:

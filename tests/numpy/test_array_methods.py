@@ -5,6 +5,9 @@ import pytest
 
 import shardwise as sw
 from shardwise import numpy as jnp
+from shardwise.compiler.arrays.namespace import NamespaceMethods
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.numpy.array_methods import ArrayMethods
 
 X = np.array([[3, -1, 2], [0, 5, -4]], np.float32)
 N = np.array([[3, 1, 2], [0, 5, 4]], np.int32)
@@ -51,3 +54,11 @@ def test_rounded_integers_are_unchanged():
 def test_methods_work_in_a_trace():
     doubled = sw.jit(lambda x: x.take(2, 1) + x.diagonal(1) + x.squeeze().sum())(jnp.asarray(X))
     np.testing.assert_array_equal(doubled, X.take(2, 1) + X.diagonal(1) + X.sum())
+
+
+def test_arrays_and_tracers_have_the_methods_that_type_checkers_see():
+    """The stub of `NamespaceMethods` says that it is `ArrayMethods`; at run time, its methods are attached."""
+    methods = {name: x for name, x in vars(ArrayMethods).items() if callable(x) or isinstance(x, property)}
+    assert {"sum", "at", "T", "__array_namespace__"} <= methods.keys()
+    for cls in (NamespaceMethods, sw.Array, Tracer):
+        assert {name: getattr(cls, name) for name in methods} == methods

@@ -26,7 +26,7 @@ from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
 from shardwise.compiler.ops.elementwise.unary import Unary
 from shardwise.compiler.trace.build import rewrite
 
-scipy = lazy_module("scipy")  # scipy.special takes 290 ms, and only the numpy meaning needs it
+scipy = lazy_module("scipy")  # scipy.special takes 290 ms, and few programs need it
 
 
 class SpecialFunction(Unary):
