@@ -26,7 +26,7 @@ from shardwise.errors import CheckpointError, CorruptCheckpoint
 
 
 def run_checkpoint_command(parsed: Namespace) -> int:
-    """Run a subcommand, and return the exit code: 1 if a checkpoint is corrupt or differs."""
+    """Run a subcommand, and return the exit code: 1 if `verify` or `diff` finds something, 2 after an error."""
     commands: dict[str, Callable[[], int]] = {
         "ls": lambda: _list(parsed.path),
         "inspect": lambda: _inspect(parsed.path),
@@ -39,7 +39,7 @@ def run_checkpoint_command(parsed: Namespace) -> int:
         return commands[parsed.checkpoint_command]()
     except (CheckpointError, OSError) as error:
         print(f"shardwise checkpoint {parsed.checkpoint_command}: {error}", file=sys.stderr)
-        return 1
+        return 2
 
 
 def _console() -> Console:
@@ -105,14 +105,14 @@ def _progress() -> Progress:
 
 
 def _verify(paths: Sequence[str]) -> int:
-    failed = 0
+    code = 0
     for path in paths:
         try:
             print(f"{path}: {_verify_one(path):,} bytes, every checksum matches")
         except CheckpointError as error:
             print(error, file=sys.stderr)
-            failed += 1
-    return 1 if failed else 0
+            code = max(code, 1 if isinstance(error, CorruptCheckpoint) else 2)
+    return code
 
 
 def _verify_one(path: str) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.base.lazy import lazy_module
 from shardwise.launch.checkpoint_parser import add_checkpoint_arguments
+from shardwise.launch.completion import SHELLS, completion_script
 from shardwise.launch.doctor import run_doctor
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
@@ -20,15 +21,16 @@ from shardwise.launch.simulate_parser import (
     split_script_arguments,
 )
 from shardwise.launch.standard_streams import discard_output, open_standard_streams
-from shardwise.launch.subcommand import add_command
+from shardwise.launch.subcommand import CommandParser, add_command
 from shardwise.version import __version__
 
 if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
-    from shardwise.launch import launcher, simulate_commands
+    from shardwise.launch import chip_list, launcher, simulate_commands
 else:
     # These load the API, rich and the checkpoints in half a second, which the other commands do not need.
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
+    chip_list = lazy_module("shardwise.launch.chip_list")
     simulate_commands = lazy_module("shardwise.launch.simulate_commands")
     # This needs signals and process groups, which Windows does not have.
     launcher = lazy_module("shardwise.launch.launcher")
@@ -76,15 +78,20 @@ def _run_command(parser: ArgumentParser, parsed: Namespace, script_arguments: Se
             return simulate_commands.run_simulate(parsed, script_arguments)
         case "calibrate":
             return simulate_commands.run_calibrate(parsed)
+        case "completion":
+            print(completion_script(parser, parsed.shell, chip_list.chip_names()), end="")
+            return 0
         case _:
             return run_doctor(as_json=parsed.json)
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+    parser = CommandParser(
         prog="shardwise",
         description="Run programs with Shardwise, and check checkpoints and this machine.",
-        epilog="shardwise COMMAND --help describes a command and shows an example.",
+        epilog="shardwise COMMAND --help describes a command and shows an example. Exit codes: 0 if all is well, 1 if "
+        "the command found something wrong, 2 if it could not do its work, 128 + N after signal N; `run` and `launch` "
+        "end with the code of the script.",
     )
     parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -168,6 +175,15 @@ def _parser() -> ArgumentParser:
         commands, "doctor", "check this machine, and say how to fix what is wrong", "shardwise doctor --json"
     )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+
+    completion = add_command(
+        commands,
+        "completion",
+        "print a script that completes commands, options and chips in a shell",
+        'eval "$(shardwise completion bash)"      # in ~/.bashrc; zsh in ~/.zshrc\n'
+        "shardwise completion fish > ~/.config/fish/completions/shardwise.fish",
+    )
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
     return parser
 
 
@@ -214,5 +230,5 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
         # Without the number of the error, if it is one of ours.
         text = error.strerror if isinstance(error, OSError) and not error.filename else None
         print(f"shardwise launch: {text or error}", file=sys.stderr)
-        code = 1
+        code = 2
     os._exit(code)  # XLA's coordination service would wait for processes that were killed

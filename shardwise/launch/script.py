@@ -25,7 +25,8 @@ def run_script(script: str, arguments: Sequence[str], is_module: bool) -> None:
     if is_module:
         sys.path[0] = ""
         if not _exists(script):
-            sys.exit(f"shardwise run: there is no module {script!r}")
+            print(f"shardwise run: there is no module {script!r}", file=sys.stderr)
+            sys.exit(2)
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(script).resolve().parent)

@@ -57,7 +57,7 @@ def _run(command: str, action: Callable[[], None]) -> int:
         raise  # the reader of the output has ended
     except (CommandError, HardwareError, ShardingError, OSError) as error:
         print(f"shardwise {command}: {error}", file=sys.stderr)
-        return 1
+        return 2
     return 0
 
 

@@ -1,8 +1,16 @@
 """The arguments of `shardwise explain`, `simulate` and `calibrate`. Parsing them does not load the commands."""
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from shardwise.base.lazy import lazy_module
+
+if TYPE_CHECKING:
+    from shardwise.launch import chip_list
+else:
+    chip_list = lazy_module("shardwise.launch.chip_list")  # it loads the planner and rich
 
 _CONTRACT = """\
 TARGET is FILE.py:FUNCTION or package.module:FUNCTION. The same file has a function `arguments` that returns the
@@ -24,8 +32,18 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 def add_simulate_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `shardwise simulate`."""
     _add_target(parser, hardware_required=True, repeatable="; repeat it to sweep")
+    parser.add_argument("--list-chips", action=_ListChips, nargs=0, help="print the known chips, and exit")
     parser.add_argument("--no-overlap", action="store_true", help="collectives do not run beside compute")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot of a sweep: .png, .svg or .pdf")
+
+
+@final
+class _ListChips(Action):
+    """An option that prints the chips instead of running the command, as `--help` prints the help."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:
+        chip_list.print_chips()
+        parser.exit()
 
 
 def split_script_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

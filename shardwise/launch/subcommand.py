@@ -1,7 +1,28 @@
 """Subcommands of the command `shardwise`, each with an example in its help."""
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from typing import Any
+import re
+from argparse import ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from difflib import get_close_matches
+from typing import Any, NoReturn, final
+
+_UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+@final
+class CommandParser(ArgumentParser):
+    """A parser that suggests a command or a value for one that is misspelled. The exit code of an error is 2."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := _UNKNOWN.search(message):
+            close = get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), 1)
+            message += f"; did you mean {close[0]!r}?" if close else ""
+        super().error(message)
+
+
+def subcommands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    """Return the subcommands of a parser by name; none for most."""
+    actions = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+    return {name: child for action in actions for name, child in action.choices.items()}
 
 
 def add_command(commands: Any, name: str, summary: str, example: str) -> ArgumentParser:

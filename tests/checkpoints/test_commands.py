@@ -39,8 +39,8 @@ def test_ls_and_inspect(saved, capsys):
     assert run("inspect", saved) == 0
     text = capsys.readouterr().out
     assert "float32[300,1000]" in text and "arrays/2" in text and "packs/0" in text and "int 7" in text
-    assert run("ls", saved / "none") == 1 and "no checkpoint in" in capsys.readouterr().err
-    assert run("ls", saved) == 1 and "step-1 is itself a checkpoint" in capsys.readouterr().err
+    assert run("ls", saved / "none") == 2 and "no checkpoint in" in capsys.readouterr().err
+    assert run("ls", saved) == 2 and "step-1 is itself a checkpoint" in capsys.readouterr().err
 
 
 def test_names_and_metadata_are_printed_as_they_are(tmp_path, capsys):
@@ -82,15 +82,15 @@ def test_paths_without_a_checkpoint_are_errors(saved, tmp_path, capsys):
     (tmp_path / ".partial-step-2-0123").mkdir()  # a checkpoint that is being written
     for path in ("file", "empty", "none", ".partial-step-2-0123"):
         for command in (("inspect",), ("verify",), ("diff", saved)):
-            assert run(*command, tmp_path / path) == 1
+            assert run(*command, tmp_path / path) == 2
             assert f"there is no checkpoint at {tmp_path / path}" in capsys.readouterr().err
-    assert run("inspect", saved.parent) == 1 and "It has the checkpoints step-1." in capsys.readouterr().err
-    assert run("inspect", ORBAX / "standard") == 1 and "There is an Orbax checkpoint" in capsys.readouterr().err
-    assert run("import", saved, tmp_path / "new") == 1 and "needs no import" in capsys.readouterr().err
-    assert run("import", tmp_path / "empty", tmp_path / "new") == 1 and "no Orbax" in capsys.readouterr().err
-    assert run("import", tmp_path / "none", tmp_path / "new") == 1 and "No such file" in capsys.readouterr().err
-    assert run("import", tmp_path / "file", tmp_path / "new") == 1 and "not a safetensors" in capsys.readouterr().err
-    assert run("export", saved, tmp_path / "none" / "x") == 1 and "there is no folder" in capsys.readouterr().err
+    assert run("inspect", saved.parent) == 2 and "It has the checkpoints step-1." in capsys.readouterr().err
+    assert run("inspect", ORBAX / "standard") == 2 and "There is an Orbax checkpoint" in capsys.readouterr().err
+    assert run("import", saved, tmp_path / "new") == 2 and "needs no import" in capsys.readouterr().err
+    assert run("import", tmp_path / "empty", tmp_path / "new") == 2 and "no Orbax" in capsys.readouterr().err
+    assert run("import", tmp_path / "none", tmp_path / "new") == 2 and "No such file" in capsys.readouterr().err
+    assert run("import", tmp_path / "file", tmp_path / "new") == 2 and "not a safetensors" in capsys.readouterr().err
+    assert run("export", saved, tmp_path / "none" / "x") == 2 and "there is no folder" in capsys.readouterr().err
 
 
 def test_verify(saved, capsys):
@@ -100,7 +100,7 @@ def test_verify(saved, capsys):
     content[100] ^= 4
     file.write_bytes(content)
     assert run("verify", saved) == 1 and "'w', [0:300, 0:1000], cannot be read" in capsys.readouterr().err
-    assert run("verify", saved / "none") == 1 and "no checkpoint" in capsys.readouterr().err
+    assert run("verify", saved / "none") == 2 and "no checkpoint" in capsys.readouterr().err
 
 
 def test_diff(saved, tmp_path, capsys):
@@ -196,7 +196,7 @@ def test_names_of_safetensors_are_kept(tmp_path, name):
 @pytest.mark.parametrize(("name", "problem"), [("a\0b", "NUL"), ("x" * 5000, "more than 4096")], ids=["NUL", "long"])
 def test_names_that_a_checkpoint_cannot_hold_are_not_imported(tmp_path, capsys, name, problem):
     _write_safetensors(tmp_path / "x", name)
-    assert run("import", tmp_path / "x", tmp_path / "one") == 1
+    assert run("import", tmp_path / "x", tmp_path / "one") == 2
     assert problem in capsys.readouterr().err and not (tmp_path / "one").exists()
 
 
@@ -215,9 +215,9 @@ def test_export_and_import(saved, tmp_path, capsys):
     restored = checkpoints.restore(tmp_path / "back")
     np.testing.assert_array_equal(restored["w"], arrays["w"])
     assert checkpoints.verify(tmp_path / "back") == 1_200_012
-    assert run("export", saved, file) == 1 and "exists" in capsys.readouterr().err
-    assert run("import", file, tmp_path / "back") == 1 and "exists" in capsys.readouterr().err
-    assert run("import", file, file, tmp_path / "twice") == 1 and "in another of the files" in capsys.readouterr().err
+    assert run("export", saved, file) == 2 and "exists" in capsys.readouterr().err
+    assert run("import", file, tmp_path / "back") == 2 and "exists" in capsys.readouterr().err
+    assert run("import", file, file, tmp_path / "twice") == 2 and "in another of the files" in capsys.readouterr().err
 
 
 def test_dtypes_of_safetensors(tmp_path):
@@ -233,12 +233,12 @@ def test_dtypes_of_safetensors(tmp_path):
     for name, array in read_safetensors(tmp_path / "x").items():
         assert array.dtype == np.asarray(tree[name]).dtype and array.tobytes() == np.asarray(tree[name]).tobytes()
     checkpoints.save(tmp_path / "four", {"x": jnp.arange(3).astype(jnp.int4)}).wait()
-    assert run("export", tmp_path / "four", tmp_path / "y") == 1 and not (tmp_path / "y").exists()
+    assert run("export", tmp_path / "four", tmp_path / "y") == 2 and not (tmp_path / "y").exists()
 
 
 def test_arrays_that_would_have_one_name_are_not_exported(tmp_path, capsys):
     checkpoints.save(tmp_path / "one", {"a.b": jnp.ones(2), "a": {"b": jnp.zeros(3)}}).wait()
-    assert run("export", tmp_path / "one", tmp_path / "x") == 1
+    assert run("export", tmp_path / "one", tmp_path / "x") == 2
     assert "two arrays would have the name 'a.b'" in capsys.readouterr().err and not (tmp_path / "x").exists()
 
 

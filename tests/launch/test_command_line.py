@@ -41,7 +41,7 @@ def test_the_checkpoint_command_runs(tmp_path):
     command = [sys.executable, "-m", "shardwise", "checkpoint", "ls", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
-    assert run.returncode == 1 and run.stdout == ""
+    assert run.returncode == 2 and run.stdout == ""
     assert run.stderr == f"shardwise checkpoint ls: there is no checkpoint in {tmp_path}\n"
 
 
@@ -80,7 +80,7 @@ def test_wrong_scripts_are_errors(command, script, message, capsys):
 )
 def test_a_module_that_does_not_exist_is_an_error(module):
     run = run_command("run", "-m", module)
-    assert (run.returncode, run.stderr) == (1, f"shardwise run: there is no module {module!r}\n")
+    assert (run.returncode, run.stderr) == (2, f"shardwise run: there is no module {module!r}\n")
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ class TestFunctions:
 
     def test_stages_of_a_compiled_function(self, model, capsys):
         model.write_text(f"{MODEL}\ncompiled = jax.jit(jnp.sin).lower(1.0).compile()\n")
-        assert main(["explain", f"{model}:compiled", "--arguments", "none", "--stages"]) == 1
+        assert main(["explain", f"{model}:compiled", "--arguments", "none", "--stages"]) == 2
         assert "compiled' is already lowered. Name the function" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ class TestFunctions:
     )
     def test_errors_of_stages(self, model, arguments, message, capsys):
         replaced = [text.replace("MODEL", str(model)).replace("FOLDER", str(model.parent)) for text in arguments]
-        assert main(["explain", "--stages", *replaced]) == 1
+        assert main(["explain", "--stages", *replaced]) == 2
         error = capsys.readouterr().err
         assert error.startswith("shardwise explain: ") and "Traceback" not in error
         assert re.search(message.replace("?", r"\?"), error), error
@@ -185,7 +185,7 @@ class TestFunctions:
     )
     def test_errors(self, model, arguments, message, capsys):
         replaced = [text.replace("MODEL", str(model)).replace("FOLDER", str(model.parent)) for text in arguments]
-        assert main(["simulate", "--hardware", "h100", *replaced]) == 1
+        assert main(["simulate", "--hardware", "h100", *replaced]) == 2
         error = capsys.readouterr().err
         assert error.startswith("shardwise simulate: ") and "Traceback" not in error
         pattern = message.replace("?", r"\?").replace("(", r"\(")

@@ -46,6 +46,15 @@ def built_in_chips() -> Mapping[str, Chip]:
     return {CPU.name: CPU, **chip_table.parse_chips(text, "chips.toml", {CPU.name: CPU})}
 
 
+def known_chips() -> Mapping[str, Chip]:
+    """Return the built-in chips and those of the user's table, by name.
+
+    Raises:
+        HardwareError: if the user's table is not valid.
+    """
+    return {**_user_chips(), **built_in_chips()}
+
+
 def user_table() -> Path:
     """Return the path of the user's table of chips, the setting `chip_table`. The file need not exist."""
     return Path(config.chip_table).expanduser()
@@ -69,8 +78,8 @@ def chip(hardware: str | Chip) -> Chip:
         return _chip_of_table(match["path"], match["name"])
     name = hardware.lower().removeprefix("tpu").strip(" -_")
     chips = built_in_chips()
-    if name not in chips:
-        chips = {**chips, **_user_chips()}
+    if name not in chips:  # the user's table is read only then: it may be invalid
+        chips = known_chips()
     if name not in chips:
         raise HardwareError(f"unknown hardware {hardware!r}. {_near_names(name, chips)}")
     return chips[name]
