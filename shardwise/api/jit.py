@@ -60,7 +60,7 @@ from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.launch_cache import LaunchCache
 from shardwise.execute.lru import LruCache
 from shardwise.execute.request import Request
-from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.execute.traceback_filter import explained, filter_traceback
 from shardwise.runtime.array import ArrayImpl
 from shardwise.runtime.client import local_devices
 
@@ -153,20 +153,23 @@ class Jitted(Generic[_P, _R]):
 
     def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
         """Run the function compiled. A call that is not a repetition of another one ends in `_call` or `_launch`."""
-        state = all_threads.state or config.state
-        if self._has_static or state.disable_jit or open_frames():
-            return self._call(state, args, keywords)
-        leaves, structure = _flatten_arguments(args, keywords)
         try:
-            mesh = mesh_context.mesh, mesh_context.runs_programs
-            entry = self._launches.get((structure, mesh, state.trace_settings, (), *[x.signature for x in leaves]))
-        except AttributeError:  # a leaf is not an array
-            entry = None
-        if entry is None:
-            return self._launch(state, args, keywords, (), leaves, structure)
-        launch, out_tree = entry
-        outputs = launch.run(leaves)
-        return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
+            state = all_threads.state or config.state
+            if self._has_static or state.disable_jit or open_frames():
+                return self._call(state, args, keywords)
+            leaves, structure = _flatten_arguments(args, keywords)
+            try:
+                mesh = mesh_context.mesh, mesh_context.runs_programs
+                entry = self._launches.get((structure, mesh, state.trace_settings, (), *[x.signature for x in leaves]))
+            except AttributeError:  # a leaf is not an array
+                entry = None
+            if entry is None:
+                return self._launch(state, args, keywords, (), leaves, structure)
+            launch, out_tree = entry
+            outputs = launch.run(leaves)
+            return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
+        except Exception as error:
+            raise explained(error)  # noqa: B904 - the same error
 
     def _call(self, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Call a function that may have static arguments, inside other traces too."""
@@ -210,7 +213,7 @@ class Jitted(Generic[_P, _R]):
         entry = launches.get(key) or launches.promote(key)
         if entry is None:
             arguments = self._arguments(args, keywords)
-            traced = self._traced_function(arguments)
+            traced = self._traced(arguments)
             if any(isinstance(x, Tracer) for x in traced.constants):
                 return self._stage(arguments)  # the function closes over a tracer
             if traced.refs:
@@ -346,7 +349,12 @@ class Jitted(Generic[_P, _R]):
                     f"types {', '.join(map(str, arguments.types)) or 'none'}"
                 )
             with mesh_context.traced_for(mesh):
-                traced = trace(self._body(arguments.split), arguments.structure, self._types_inside(arguments))
+                traced = trace(
+                    self._body(arguments.split),
+                    arguments.structure,
+                    self._types_inside(arguments),
+                    partial(self._names, arguments),
+                )
             if may_be_cached(traced.captured):
                 self._programs.insert(key, traced)
                 if traced.reads_argument_mesh:
@@ -388,11 +396,6 @@ class Jitted(Generic[_P, _R]):
             return True
         return mesh_context.program_mesh is not None
 
-    @filter_traceback
-    def _traced_function(self, arguments: Arguments) -> TracedFunction:
-        return self._traced(arguments)
-
-    @filter_traceback
     def _compile(self, arguments: Arguments) -> tuple[Launch, tree.Structure | None]:
         """Compile the function; return its launch, and the structure of its results or None for a single array."""
         request, traced = self._request(arguments)
@@ -401,7 +404,6 @@ class Jitted(Generic[_P, _R]):
             launch = compile_request(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
         return launch, None if traced.structure == _LEAF else traced.structure
 
-    @filter_traceback
     def _stage(self, arguments: Arguments) -> Any:
         """Record the function as one op of the open frame; its shardings become sharding constraints."""
         if self.options.compiler_options:
@@ -599,8 +601,16 @@ def _only_device(device: Device | None, backend: str | None, in_shardings: objec
     return local_devices(backend=backend)[0] if device is None else device
 
 
-def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> TracedFunction:
-    """Trace `function` for arguments of this pytree structure, whose leaves have these types."""
+def trace(
+    function: Callable[..., Any],
+    structure: tree.Structure,
+    types: Sequence[ArrayType],
+    input_names: Callable[[], Sequence[str]] | None = None,
+) -> TracedFunction:
+    """Trace `function` for arguments of this pytree structure, whose leaves have these types.
+
+    `input_names` returns the names of the leaves, for messages.
+    """
     flat = FlatFunction(function, structure)
     scope = RefScope(as_inputs=True)
 
@@ -608,7 +618,7 @@ def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequen
         with scope:
             return [*flat(*leaves), *scope.written_values]
 
-    program, captured = build(with_refs, types, function_name(function))
+    program, captured = build(with_refs, types, function_name(function), input_names=input_names)
     reads_mesh = mesh_context.reads_argument_mesh
     refs = [x for x in captured if isinstance(x, Ref)]
     if refs:

@@ -55,6 +55,7 @@ from shardwise.execute.transfer import transfer, transfer_to_memory
 from shardwise.monitoring import record_event_duration_secs
 from shardwise.runtime.array import (
     ArrayImpl,
+    Donation,
     HostArgument,
     array_signature,
     await_elements,
@@ -131,11 +132,9 @@ class Launch:
             return
         for index, array in enumerate(arrays):
             if array.is_deleted():
-                raise deleted_error(
-                    array.type, f"argument {self.request.names[index]} of `{self.request.program.name}`"
-                )
+                raise deleted_error(array, f"argument {self.request.names[index]} of `{self.request.program.name}`")
         deleted = next(array for array in self.constants if array.is_deleted())
-        raise deleted_error(deleted.type, f"an array that `{self.request.program.name}` closes over")
+        raise deleted_error(deleted, f"an array that `{self.request.program.name}` closes over")
 
     def _run_general(self, arguments: Sequence[ArrayImpl | HostArgument]) -> list[ArrayImpl]:
         """Run with transfers, donation, launch hooks and checks."""
@@ -158,6 +157,10 @@ class Launch:
                     buffers[number] = transfer(arrays[number], sharding).buffers
         if True in self.request.donated:
             memory.any_donated = True
+            donation = Donation(self.request.program.name, user_source())
+            for array, is_donated in zip(arrays, self.request.donated, strict=False):
+                if is_donated:
+                    array.donated_by = donation
             if len(set(map(id, buffers))) < len(buffers):
                 self._check_donated_once(buffers)  # with several devices, XLA would abort the process
         keys = check_key_reuse(self.request.program, [*arrays, *self.constants]) if config.debug_key_reuse else None

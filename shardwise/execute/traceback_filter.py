@@ -5,6 +5,7 @@ calls the user's code removes the package's frames, unless the setting `tracebac
 this package prints a type with a mark, such as `f32[]~`, a sentence that explains the mark is added to its text.
 """
 
+import contextlib
 import types
 from collections.abc import Callable
 from functools import wraps
@@ -26,10 +27,15 @@ def filter_traceback(function: _Function) -> _Function:
         try:
             return function(*args, **keywords)
         except Exception as error:
-            _explain_types(error)
-            raise without_package_frames(error)  # noqa: B904 - the same error
+            raise explained(error)  # noqa: B904 - the same error
 
     return call  # type: ignore[return-value]
+
+
+def explained(error: Exception) -> Exception:
+    """Return an error with the marks of types explained, and without this package's frames, to raise it again."""
+    _explain_types(error)
+    return without_package_frames(error)
 
 
 def _explain_types(error: Exception) -> None:
@@ -53,8 +59,11 @@ def without_package_frames(error: Exception) -> Exception:
         error.add_note(_NOTE)
     kept = []
     entry = error.__traceback__
+    is_inside = False  # whether the frame before is one of this package
     while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        file = entry.tb_frame.f_code.co_filename
+        is_inside = file.startswith(PACKAGE) or (is_inside and file == contextlib.__file__)
+        if not is_inside:
             kept.append(entry)
         entry = entry.tb_next
     rebuilt: types.TracebackType | None = None

@@ -260,6 +260,11 @@ def single_key(name: str, key: ArrayLike, uses: bool = True) -> Any:
 
     `uses` tells whether the function uses the key, so that no other may (`debug_key_reuse`).
     """
+    if key is None or isinstance(key, (tuple, list)):
+        raise TypeError(
+            f"{name}: the first argument is a key, such as `random.key(0)`, not {key!r}. Write "
+            f"`{name}(key, …)`, with a new key of `random.split` for every call."
+        )
     key_type = type_of(key, name)
     typed = as_operand(key)
     if not is_key(key_type.dtype):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir import dispatch
+from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import zero_term
 from shardwise.compiler.ops.shape.slicing import Slice
@@ -168,9 +169,10 @@ memory = _Memory()
 class ArrayImpl(Array):
     """An immutable n-dimensional array on devices, created by `shardwise.numpy`, `device_put` or compiled functions."""
 
-    __slots__ = ("__weakref__", "buffers", "origin", "run", "signature", "type")
+    __slots__ = ("__weakref__", "buffers", "donated_by", "origin", "run", "signature", "type")
 
     buffers: Any
+    donated_by: "Donation"  # set if its memory was donated
     origin: "ProcessSet"  # set if several processes compute the elements, and the sharding has devices of one only
     run: object  # identifies the launch that produced it: its results become ready together
     signature: ArraySignature
@@ -319,7 +321,7 @@ class ArrayImpl(Array):
 
     def _alive(self) -> "ArrayImpl":
         if self.is_deleted():
-            raise deleted_error(self.type, "an array that is read")
+            raise deleted_error(self, "an array that is read")
         return self
 
     @property
@@ -695,11 +697,29 @@ class HostArgument:
         return False
 
 
-def deleted_error(type: ArrayType, what: str) -> RuntimeError:
+class Donation(NamedTuple):
+    """The call that an array was donated to.
+
+    Attributes:
+        function: the name of the compiled function.
+        source: the user's line with the call.
+    """
+
+    function: str
+    source: Source
+
+
+def deleted_error(array: "ArrayImpl | HostArgument", what: str) -> RuntimeError:
     """Return the error for a use after donation or deletion. `what` names the array."""
+    donation: Donation | None = getattr(array, "donated_by", None)
+    if donation is None:
+        return RuntimeError(
+            f"{what} is a {array.type} whose memory was freed: `delete` was called, or it was donated to a compiled "
+            "function together with another array of the same memory. Use the function's result instead."
+        )
     return RuntimeError(
-        f"{what} is a {type} whose memory was freed: it was donated to a compiled function, or deleted. "
-        "Use the function's result instead, or do not donate it."
+        f"{what} is a {array.type} whose memory was freed: it was donated to `{donation.function}` by the call at "
+        f"{donation.source}. Use the function's result instead, or do not donate it."
     )
 
 

@@ -45,7 +45,10 @@ class Callbacks:
         finally:
             del self._runs[run]
         if failures:
-            raise error_of_callback(failures[0])
+            error = error_of_callback(failures[0])
+            # XLA's failure, which is handled here, is how the callback's exception reaches this thread, and no news.
+            error.__suppress_context__ |= failures[0].__context__ is None
+            raise error
 
     def record_failure(self, error: BaseException) -> None:
         """Record a failure in every active run: a callback does not know which run called it."""

@@ -136,6 +136,7 @@ def test_python_if_on_a_traced_value():
     assert text == (
         "Python needs True or False here (`if`, `while`, `and`, `or`, `not`), but the value of this bool[] is not "
         f"known while `keep_positive` is traced.\n  It was created at test_errors.py:{line} by compare.\n"
+        "  It depends on the argument `a`.\n"
         "  Traced values are known only when the compiled function runs: choose between arrays with `jnp.where`,\n"
         "  between functions with `lax.cond`, loop with `lax.while_loop`, or make the argument static "
         "(`static_argnums` or `static_argnames` of jit)."
@@ -333,7 +334,7 @@ def test_grad_needs_a_real_scalar_and_float_inputs():
     )
     assert message_of(TypeError, sw.grad(train_step), {"w": 3}, {"tokens": jnp.ones(2)}).endswith(
         "with respect to `params['w']`: it is i32[]~, but derivatives need a floating or complex dtype. "
-        "Convert it with `.astype`, or remove it from argnums."
+        "Convert it with `.astype`, or remove it from argnums, or pass allow_int=True for a derivative of dtype float0."
     )
     assert "argnums has 2, but the function was called with 1 positional arguments" in (
         message_of(TypeError, sw.grad(lambda v: v, argnums=2), 1.0)

@@ -127,7 +127,8 @@ def test_mode_from_any():
         (
             lambda: lax.dynamic_slice(X, (1, 0), (5, 2)),
             TypeError,
-            "dynamic_slice: sizes (5, 2) must have one entry per dim of f32[4,3], none larger than the dim",
+            "dynamic_slice: slice_sizes (5, 2) must be from 0 to the size of each dim: "
+            "dim 0 of f32[4,3] has 4 elements, not 5",
         ),
         (
             lambda: lax.dynamic_update_slice(X, np.ones((2, 2), np.int32), (1, 0)),

@@ -329,7 +329,8 @@ def as_sharding(name: str, target: object) -> Sharding | None:
         return SingleDeviceSharding(target)
     if target is None or isinstance(target, (Sharding, PartitionSpec)):
         return resolve_sharding(target, name)
-    raise ValueError(f"{name} needs a Sharding or a device, not {target!r}")
+    hint = f"; write `jax.devices({target!r})[0]`" if isinstance(target, str) else ""
+    raise ValueError(f"{name} needs a Sharding or a device, not {target!r}{hint}")
 
 
 def _is_unconstrained(sharding: Sharding) -> bool:
@@ -358,7 +359,7 @@ def _put(leaf: ArrayLike, sharding: Sharding | None) -> Array:
         )
     if isinstance(leaf, ArrayImpl):
         if leaf.is_deleted():
-            raise deleted_error(leaf.type, "the operand of device_put")
+            raise deleted_error(leaf, "the operand of device_put")
         if leaf.committed and leaf.sharding == sharding:
             return leaf
         _check_on_processes(leaf, sharding)
@@ -481,6 +482,6 @@ def block_until_ready(x: _T) -> _T:
     arrays = [leaf for leaf in tree.leaves(x) if isinstance(leaf, ArrayImpl)]
     for array in arrays:
         if array.is_deleted():
-            raise deleted_error(array.type, "block_until_ready: the array")
+            raise deleted_error(array, "block_until_ready: the array")
     wait(arrays)
     return x

@@ -692,8 +692,10 @@ def _check_inputs(
         if holomorphic and dtype.kind != "c":
             problem = "with holomorphic=True it must have a complex dtype"
         elif not is_inexact(dtype) and not allow_int:
+            may_be_int = ", or pass allow_int=True for a derivative of dtype float0" if name != "jacfwd" else ""
             problem = (
                 "derivatives need a floating or complex dtype. Convert it with `.astype`, or remove it from argnums"
+                f"{may_be_int}"
             )
         elif name == "jacfwd" and dtype.kind == "c" and not holomorphic:
             problem = (

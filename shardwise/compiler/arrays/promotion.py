@@ -9,6 +9,7 @@ float. With `numpy_dtype_promotion="strict"` only Python scalars are promoted, a
 """
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,20 @@ def canonical_dtype(dtype: DTypeLike | KeyDType) -> DType:
     """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
     if isinstance(dtype, KeyDType):
         return KEY_DTYPES[dtype.impl]
-    wide: DType = np.dtype(dtype)
+    wide = _numpy_dtype(dtype)
     return wide if config.enable_x64 else _NARROW.get(wide, wide)
+
+
+def _numpy_dtype(dtype: DTypeLike) -> DType:
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        if not isinstance(dtype, str):
+            raise
+        known = [str(np.dtype(known)) for known in SHORT_NAMES.values()]
+        close = get_close_matches(dtype, known, 1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
+        raise TypeError(f"there is no dtype {dtype!r}.{hint}") from error
 
 
 def requested_dtype(name: str, dtype: DTypeLike | None) -> Any:

@@ -142,9 +142,10 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
     while len(entries) > len(shape) and entries[-1] in (None, ()):
         entries.pop()
     if len(entries) > len(shape):
+        remedy = f"Remove {len(entries) - len(shape)}: a spec has at most one entry per dim."
         raise ShardingError(
             f"{spec} has {len(entries)} entries, but the array has rank {len(shape)} (shape {shape}). "
-            f"Remove {len(entries) - len(shape)}: a spec has at most one entry per dim."
+            + (remedy if shape else "A scalar is not sharded: its spec is P().")
         )
     dims: list[tuple[str, ...]] = []
     open_dims = []

@@ -26,6 +26,7 @@ def build(
     axes: Mapping[Any, int] | None = None,
     tracked: frozenset[Any] = frozenset(),
     frame_type: Callable[..., Frame] = Frame,
+    input_names: Callable[[], Sequence[str]] | None = None,
 ) -> tuple[Program, list[Any]]:
     """Stage `function` for arguments of the given types.
 
@@ -39,11 +40,13 @@ def build(
         axes: the axis names that the frame binds, with their sizes.
         tracked: the bound axes for which types track varying values.
         frame_type: the class of the frame, or a function that creates the frame.
+        input_names: returns the names of the arguments, for messages.
 
     Returns:
         The program, and the outer values that are its last inputs.
     """
     frame = frame_type(name, stages_all=True, axes=axes, tracked=tracked)
+    frame.input_names = input_names
     with frame.open(), outside_scopes():
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
     frame.check_leaks()

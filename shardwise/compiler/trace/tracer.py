@@ -37,6 +37,8 @@ from shardwise.errors import (
     UnexpectedTracerError,
 )
 
+MAX_NAMED_ARGUMENTS = 4  # in a message
+
 
 class Frame:
     """A function that is being staged into a Program.
@@ -47,6 +49,7 @@ class Frame:
         axes: the axis names that the frame binds, with their sizes.
         tracked: the bound axes for which types track varying values.
         inputs: the inputs of the program so far.
+        input_names: returns the names of the first inputs, for messages; None if they are not arguments of the user's.
         equations: the equations of the program so far.
     """
 
@@ -62,6 +65,7 @@ class Frame:
         self.axes = axes or {}
         self.tracked = tracked
         self.inputs: list[Value] = []
+        self.input_names: Callable[[], Sequence[str]] | None = None
         self.equations: list[Equation] = []
         self._tracers: list[ref[Tracer]] | None = [] if config.check_tracer_leaks else None
         self._captured: dict[int, tuple[Any, Value]] = {}
@@ -213,8 +217,23 @@ class Frame:
             f"{use}, but the value of this {tracer.type} is not known while `{self.name}` is traced.\n"
             f"  It was created at {tracer.source}"
             + (f" by {tracer.made_by.op.name}" if tracer.made_by is not None else f" as an argument of `{self.name}`")
-            + f".\n  Traced values are known only when the compiled function runs: {advice()}"
+            + f".{self._describe_dependence(tracer.value)}\n"
+            f"  Traced values are known only when the compiled function runs: {advice()}"
         )
+
+    def _describe_dependence(self, value: Value) -> str:
+        """Return a sentence with the arguments that a value is computed from; empty if their names are not known."""
+        if self.input_names is None:
+            return ""
+        needed = {value}
+        for equation in reversed(self.equations):
+            if not needed.isdisjoint(equation.outputs):
+                needed.update(equation.inputs)
+        names = [name for input, name in zip(self.inputs, self.input_names(), strict=False) if input in needed]
+        if not names:
+            return ""
+        shown = names if len(names) <= MAX_NAMED_ARGUMENTS else [*names[:MAX_NAMED_ARGUMENTS], f"{len(names)} in all"]
+        return f"\n  It depends on the argument{'s' if len(names) > 1 else ''} {', '.join(shown)}."
 
     def leak_message(self, tracer: "Tracer") -> str:
         """Return the message for a tracer that is used after its frame is closed."""

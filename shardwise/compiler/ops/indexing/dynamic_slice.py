@@ -50,9 +50,14 @@ class DynamicSlice(Op):
 
     def out_type(self, x: ArrayType, *starts: ArrayType) -> ArrayType:
         _check_starts(self.name, x, starts)
-        if len(self.sizes) != x.ndim or not all(0 <= n <= whole for n, whole in zip(self.sizes, x.shape, strict=True)):
+        if len(self.sizes) != x.ndim:
+            raise TypeError(f"dynamic_slice: {x} has {x.ndim} dims, but slice_sizes {self.sizes} has {len(self.sizes)}")
+        for dim, (size, whole) in enumerate(zip(self.sizes, x.shape, strict=True)):
+            if 0 <= size <= whole:
+                continue
             raise TypeError(
-                f"dynamic_slice: sizes {self.sizes} must have one entry per dim of {x}, none larger than the dim"
+                f"dynamic_slice: slice_sizes {self.sizes} must be from 0 to the size of each dim: dim {dim} of {x} has "
+                f"{whole} elements, not {size}"
             )
         return x.with_shape(self.sizes)
 

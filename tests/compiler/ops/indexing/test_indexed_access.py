@@ -35,7 +35,8 @@ ROWS = ((1,), (0,), (), (), (0,))
         (
             DynamicSlice((4,)),
             "f32[3] i32[]",
-            "dynamic_slice: sizes (4,) must have one entry per dim of f32[3], none larger than the dim",
+            "dynamic_slice: slice_sizes (4,) must be from 0 to the size of each dim: "
+            "dim 0 of f32[3] has 3 elements, not 4",
         ),
         (
             DynamicSlice((1, 1)),
