@@ -6,8 +6,8 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, final
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, final
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
@@ -51,6 +51,24 @@ def _outside_frame() -> FrameType | None:
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return frame
+
+
+class CallSite(NamedTuple):
+    """A call in the code outside of this package. Its line is looked up only when it is printed, which takes longer."""
+
+    code: CodeType
+    instruction: int  # the offset in the code
+
+    def __str__(self) -> str:
+        """Return `train.py:41`."""
+        lines = (line for start, end, line in self.code.co_lines() if start <= self.instruction < end)
+        return f"{self.code.co_filename.rpartition('/')[2]}:{next(lines, None) or self.code.co_firstlineno}"
+
+
+def call_site() -> CallSite | None:
+    """Return the innermost call on the stack that is outside of this package."""
+    frame = _outside_frame()
+    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
 
 
 def calling_package() -> str:

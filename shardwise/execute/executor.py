@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwise.base._jaxlib import CompilerOptions, Device, RuntimeFailure
 from shardwise.base.caches import register, registered_cache
-from shardwise.base.call_site import warn_user
+from shardwise.base.call_site import call_site, warn_user
 from shardwise.base.config import all_threads, config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.methods import Array
@@ -157,7 +157,7 @@ class Launch:
                     buffers[number] = transfer(arrays[number], sharding).buffers
         if True in self.request.donated:
             memory.any_donated = True
-            donation = Donation(self.request.program.name, user_source())
+            donation = Donation(self.request.program.name, call_site())
             for array, is_donated in zip(arrays, self.request.donated, strict=False):
                 if is_donated:
                     array.donated_by = donation

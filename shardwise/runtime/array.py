@@ -23,12 +23,12 @@ from shardwise.base._jaxlib import (
     to_numpy,
 )
 from shardwise.base.caches import registered_cache
+from shardwise.base.call_site import CallSite
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir import dispatch
-from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import zero_term
 from shardwise.compiler.ops.shape.slicing import Slice
@@ -702,11 +702,11 @@ class Donation(NamedTuple):
 
     Attributes:
         function: the name of the compiled function.
-        source: the user's line with the call.
+        site: where it was called; None if the user's code did not call it.
     """
 
     function: str
-    source: Source
+    site: CallSite | None
 
 
 def deleted_error(array: "ArrayImpl | HostArgument", what: str) -> RuntimeError:
@@ -719,7 +719,7 @@ def deleted_error(array: "ArrayImpl | HostArgument", what: str) -> RuntimeError:
         )
     return RuntimeError(
         f"{what} is a {array.type} whose memory was freed: it was donated to `{donation.function}` by the call at "
-        f"{donation.source}. Use the function's result instead, or do not donate it."
+        f"{donation.site}. Use the function's result instead, or do not donate it."
     )
 
 
