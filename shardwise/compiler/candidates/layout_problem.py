@@ -43,12 +43,13 @@ class LayoutProblem:
         free: the free values: constants, and values computed cheaply from constants. Every device computes its own, in
             any layout, so they have no candidates and cost nothing.
         candidates: for each axis, the candidates of every planned equation.
-        reduced_in_loops: the carries and stacks of loops that may not be partial, because they would not fit in memory.
-        requested_out_pins: the pins of the outputs that the user requested; None for an inferred or a chosen layout.
+        reduced_in_loops: the carries and stacks of loops that may not be partial, because partial they would exceed
+            memory.
+        requested_out_pins: the user's pins of the outputs; None for an inferred or a chosen layout.
         out_names: the names of the outputs, for messages.
-        user_meshes: the meshes of which one must have axes for the layout of each output; empty if any layout will do.
+        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them; empty if not.
         shardings: the shardings of values along Explicit axes, from their types.
-        moves: changes of the dims that axes may shard, if not those of the pins.
+        moves: changes to the dims that the pins seed.
     """
 
     program: Program
@@ -92,7 +93,7 @@ class LayoutProblem:
 
 
 def format_candidates(problem: LayoutProblem) -> str:
-    """Return the text of the candidates: for each axis, a line for each planned equation."""
+    """Format the candidates as a string: per axis, one line per planned equation."""
     blocks = [
         [
             f"candidates along {axis!r} {{",
@@ -105,7 +106,7 @@ def format_candidates(problem: LayoutProblem) -> str:
 
 
 def _leads_to(problem: LayoutProblem, boundaries: Iterable[Equation]) -> Iterator[Equation]:
-    """Yield equations through which partial sums could reach the last operand of these boundary equations."""
+    """Yield the equations through which partial sums could reach the last operand of these boundary equations."""
     producers = {value: equation for equation in problem.planned for value in equation.outputs}
     pending = [producers[boundary.inputs[-1]] for boundary in boundaries if boundary.inputs[-1] in producers]
     seen: set[Equation] = set()
@@ -138,7 +139,7 @@ def reduce_in_loops(problem: LayoutProblem, boundaries: Iterable[Equation]) -> L
 @final
 @dataclass(frozen=True, eq=False)
 class ProgramStructure:
-    """What propagation computes from a program alone, whatever the pins are.
+    """The results of analyses that depend on the program alone, not on pins.
 
     Attributes:
         unfolded: the program as a flat list of equations.
@@ -156,7 +157,7 @@ class ProgramStructure:
 
     @cached_property
     def free(self) -> tuple[frozenset[Value], frozenset[Value]]:
-        """The free values, and those among them that hold one finite number other than zero in all elements."""
+        """The free values, and the free values all of whose elements are the same finite, nonzero number."""
         return free_values(self.unfolded)
 
 
@@ -182,8 +183,8 @@ def layout_problem(
         user_meshes: the meshes that the user named; the layout of each output is expressed on one of them. If empty,
             outputs may be sharded along sub-axes.
         shardings: the shardings of values along Explicit axes; the other values are replicated along these.
-        structure: the structure of the program, if it is known.
-        moves: changes of the dims that axes may shard, if not those of the pins.
+        structure: the structure of the program, if it was computed before.
+        moves: changes to the dims that the pins seed.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -195,7 +196,7 @@ def layout_problem(
         )
     names = tuple(out_names) or tuple(f"output {index}" for index in range(len(program.outputs)))
     requested = tuple(out_pins)
-    if not mesh.axis_names:  # one device: there is nothing to choose
+    if not mesh.axis_names:  # a single device: nothing to plan
         return LayoutProblem(
             program,
             mesh,
@@ -262,7 +263,7 @@ def pinned_values(
 
 
 def free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:
-    """Return the free values, and those among them that hold one finite number other than zero in all elements."""
+    """Return the free values, and the free values all of whose elements are the same finite, nonzero number."""
     free: set[Value] = set()
     numbers: dict[Value, Any] = {}
     for equation in unfolded.equations:
