@@ -52,7 +52,7 @@ class RowExchange:
         return -(-self.row_count // self.count) * self.count
 
     def bytes_sent(self, before: int, after: int) -> float:
-        """Return the bytes that each device sends. `before`, `after`: a shard's bytes per row of operands and results."""
+        """Return the bytes that each device sends. `before`, `after`: a shard's bytes per row, in and out."""
         if self.uses_all_to_all:
             return self.padded_row_count * (before + after) * (self.count - 1) / self.count
         return float(self.row_count * before * (self.count - 1))
