@@ -87,7 +87,7 @@ class LayoutProblem:
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """All values, including those of programs that control ops hold."""
+        """All values, including values of the programs that control ops hold."""
         results = (value for equation in self.unfolded.equations for value in equation.outputs)
         return (*self.program.inputs, *results)
 

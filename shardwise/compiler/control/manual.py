@@ -300,7 +300,7 @@ class Manual(ControlRules):
         return tuple(axis for axis in self.axes if axis in self._used_axes and axis not in others)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """Remove the mesh axes of the batch dim from the region: those of `spmd_axis_name`, or Explicit axes."""
+        """Remove the mesh axes of the batch dim from the region: `spmd_axis_name`, or Explicit axes."""
         batch_axes = axis.explicit.dims[0] if axis.explicit else ()
         leaving = axis.spmd or tuple(name for name in batch_axes if name in self.axes)
         label = f"with spmd_axis_name={leaving}" if axis.spmd else f"over a dim that is sharded along {leaving}"
