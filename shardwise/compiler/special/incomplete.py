@@ -93,7 +93,7 @@ class IgammaGradA(IncompleteGamma):
         return where((x < 0) | ~(a > 0) | (x != x), math.nan, where((x == math.inf) | (a == math.inf), 0, derivative))
 
     def numpy_function(self, a: NumpyArray, x: NumpyArray) -> Any:
-        """Differentiate the series term by term. The absolute error is small; in the tails, the relative error is not."""
+        """Differentiate the series term by term. The absolute error is small; relative errors in the tails are not."""
         wide_a, wide_x = (np.asarray(y, np.longdouble) for y in np.broadcast_arrays(a, x))
         inside = (wide_a > 0) & (wide_x > 0) & (wide_x < 1e4) & (wide_a < 1e4)
         b, y = np.where(inside, wide_a, 1), np.where(inside, wide_x, 1)
