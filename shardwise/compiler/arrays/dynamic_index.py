@@ -50,7 +50,7 @@ tree_util.register_pytree_node(
 def ds(start: "ArrayLike | None", size: int | None = None, stride: int | None = None) -> Any:
     """Create a slice with a dynamic start, as an entry of an index.
 
-    `x[ds(i, n)]` is `x[i : i + n]`, also if `i` is traced. A start that is too large is clamped, so that the result
+    `x[ds(i, n)]` is `x[i : i + n]`, where `i` may be traced. A start that is too large is clamped, so that the result
     always has `n` elements.
 
     Args:

@@ -47,7 +47,8 @@ class LayoutProblem:
             memory.
         requested_out_pins: the user's pins of the outputs; None for an inferred or a chosen layout.
         out_names: the names of the outputs, for messages.
-        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them; empty if not.
+        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them; empty if any
+            layout is allowed.
         shardings: the shardings of values along Explicit axes, from their types.
         moves: changes to the dims that the pins seed.
     """
@@ -180,7 +181,7 @@ def layout_problem(
         in_pins: the pins of the inputs.
         out_pins: the pins of the outputs. Outputs with None get an inferred pin, or none.
         out_names: the names of the outputs, for messages; by default `output 0` and so on.
-        user_meshes: the meshes that the user named; the layout of each output is expressed on one of them. If empty,
+        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them. If empty,
             outputs may be sharded along sub-axes.
         shardings: the shardings of values along Explicit axes; the other values are replicated along these.
         structure: the structure of the program, if it was computed before.

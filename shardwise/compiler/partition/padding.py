@@ -211,7 +211,7 @@ def _link_classes(groups: dict[int, ClassGroup], sizes: Mapping[int, int], first
 
 
 class LedDim(NamedTuple):
-    """A dim of an operand or result, named by the factor that leads it, with its number of shards."""
+    """A dim of an operand or result that a given factor leads, with its number of shards."""
 
     number: int  # index of the operand or result
     dim: int

@@ -54,7 +54,7 @@ class named_scope:
     """Name a part of a program: `with named_scope("attention"): …`, or `@named_scope("attention")` on a function.
 
     The ops inside carry the names of all enclosing scopes in their locations, which appear in profiles, in the compiled
-    program's text and in messages. A scope does not change results or cause a recompilation.
+    program and in messages. A scope does not change results or cause a recompilation.
 
     Args:
         name: the name of the scope.
