@@ -100,6 +100,7 @@ def run_stages(
     """
     dump = StageDump(keeps=bool(config.dump_to)) if dump is None else dump
     dump.add("trace", program)
+    # Shardings are erased after `simplify`, because `merge_stacks` and `crop_pads` skip values with Explicit shardings.
     simplified, shardings = erase_shardings(simplify(program, dump), mesh)
     dump.add("erase_shardings", simplified)
     ins = [
@@ -118,6 +119,7 @@ def run_stages(
     dump.add("partition", local)
     donors = [number for number, is_donated in enumerate(donated) if is_donated]
     planned = PartitionedProgram(problem, plan, local)
+    # `fit_memory` is last, because the two searches before it may increase memory by up to `MEMORY_RATIO`.
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)
         dump.add("move_exchanges", planned)

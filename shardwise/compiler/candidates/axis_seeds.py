@@ -170,6 +170,7 @@ def seed_axes(
                 }
                 changed = changed or not reached <= seeds.groups
                 seeds.groups.update(reached)
+    # Sources are removed last, because the fixed point above could seed their groups again.
     for move in moves:
         if move.source is not None:
             seeds_of[move.axis].groups.discard(dim_groups.find(*move.source))

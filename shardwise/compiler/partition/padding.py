@@ -87,6 +87,7 @@ class Padding:
         sizes = {}
         for factor, led_dims in uneven_leading_factors(rule, choice, self.mesh).items():
             size, shards = rule.sizes[factor], led_dims[0].shards
+            # Fractions, because a padded class size need not be a multiple of the elements per unit of the factor.
             class_sizes = {
                 fractions.Fraction(
                     self._class_size(values[led.number], led.dim) * size, values[led.number].type.shape[led.dim]

@@ -80,7 +80,7 @@ def _cheapest(
     mesh = costs.mesh
     queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, 0, before, ())]
     best = {before: 0.0}
-    tie_breaker = count(1)
+    tie_breaker = count(1)  # layouts have no order, so heapq must not compare them
     while queue:
         cost, _, layout, steps = heapq.heappop(queue)
         if layout == after:
@@ -90,7 +90,7 @@ def _cheapest(
         shard = array.with_shape(layout.shard_shape(array.shape, mesh))
         for ops, reached in _moves(layout, after, mesh):
             if any(size % mesh.extent(axes) for size, axes in zip(array.shape, reached.dims, strict=True)):
-                continue
+                continue  # the array is padded already, so every layout of the route must divide its sizes
             total = cost + sum([step_cost(op, shard, costs) for op in ops])
             if total < best.get(reached, math.inf) and _shard_bytes(array, reached, mesh) <= limit:
                 best[reached] = total

@@ -76,6 +76,7 @@ def eliminate(
         if now > size:  # its neighbourhood has grown since it was pushed
             heapq.heappush(heap, (now, variable))
         elif now > limit:
+            # Fix the variable with the most neighbours, because that removes the most edges of the graph.
             fixed = max((variable, *graph.neighbours[variable]), key=lambda v: (len(graph.neighbours[v]), -v))
             hinted = hint() if hinted is None else hinted
             chosen[fixed] = hinted[fixed]

@@ -135,7 +135,7 @@ def _largest_chain(program: PartitionedProgram, operands: Sequence[_Operand], gr
         chain.bytes += operand.bytes
     largest, chain = max(chains.items(), key=lambda item: item[1].bytes)
     extent = program.problem.mesh.extent(chain.axes)
-    uneven = {largest}
+    uneven = {largest}  # groups that are no target: they would be uneven, or are sharded already
     for operand in operands:
         if groups.find(operand.value, operand.dim) != largest:
             continue
