@@ -334,8 +334,7 @@ class Member:
     def exchange_callbacks(
         self, processes: str, launch: int, error: BaseException | None, ranks: Collection[int], timeout: float
     ) -> CallbackResult | None:
-        """Report whether a callback of a launch failed here to the other processes of a set, and wait for their
-        reports.
+        """Report to the other processes of a set whether a callback failed here, and wait for their reports.
 
         Returns:
             The result of all processes; None if one of them failed otherwise, or after `timeout` seconds.

@@ -105,8 +105,7 @@ class Leave(Message):
 @final
 @dataclass(frozen=True)
 class Comparison(Message):
-    """The member is about to launch a program on a set of processes, and waits until the others launch the same
-    program.
+    """The member is about to launch a program on a set of processes, and waits until the others launch it too.
 
     `number` counts the comparisons on this set. `launch` counts its launches before this one, and `rolling_hash` is
     their hash.

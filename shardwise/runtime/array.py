@@ -618,8 +618,7 @@ def _shard_bytes(array: ArrayImpl) -> int:
 
 
 def pending_origin(operands: Sequence[ArrayImpl]) -> "ProcessSet | None":
-    """Return the processes that compute the operands, if there are several and not all operands are ready and
-    confirmed.
+    """Return the processes that compute the operands, if there are several and not all is ready and confirmed.
 
     If operands come from several process sets, the first set that is not ready is returned, and the others become its
     sources.

@@ -109,8 +109,7 @@ class _Cluster:
         local_device_ids: Sequence[int] | None = None,
         partition_index: int | None = None,
     ) -> None:
-        """Connect to the other processes, and create the clients. Every process calls this once, before it uses a
-        device.
+        """Connect to the other processes, and create the clients. Every process calls this before it uses a device.
 
         If a process fails before all clients are created, all others raise PeerFailure.
 

@@ -98,8 +98,7 @@ class Group:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Send heartbeats in a `with` block that reads, writes or deletes files, so that others wait beyond the
-        timeout.
+        """Send heartbeats in a `with` block that accesses files, so that others wait beyond the timeout.
 
         A stopped process sends none. Nor does a process without progress for an hour, because its storage hangs.
         """

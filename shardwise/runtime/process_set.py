@@ -203,8 +203,7 @@ class ProcessSet:
         self._compare(_Program(f"{VALUE}{type}{where}", numbers, content))
 
     def confirm(self) -> None:
-        """Wait until the launches of this process are confirmed to equal the others' launches, up to the slowest
-        process.
+        """Wait until this process's launches are confirmed to equal the others' launches, up to the slowest process.
 
         A value that the host reads next must be ready. Then every process that takes part in its computation has
         launched its program, and no process waits for a slower one. Launches that another process has not made yet are
@@ -474,8 +473,7 @@ class Waiters:
         self._busy = 0  # threads that wait for XLA
 
     def wait(self, awaited: Buffers | Token, has_failed: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `awaited.block_until_ready()` returns or raises. Return False if a failure or the timeout comes
-        first.
+        """Wait until `awaited.block_until_ready()` returns or raises. Return False if a failure or timeout comes first.
 
         After a failure, ready values can still be read, so there is a short grace period.
         """

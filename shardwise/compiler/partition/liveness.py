@@ -34,8 +34,7 @@ class Level(NamedTuple):
 
 
 def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[Level]]:
-    """Return the peak bytes of a device, and the stack of programs at the peak: the program, its running loop, and so
-    on.
+    """Return the peak bytes of a device, and the stack of nested programs that run at the peak.
 
     Args:
         local: the program of one device.

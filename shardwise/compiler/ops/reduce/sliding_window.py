@@ -60,8 +60,7 @@ class WindowDimension(NamedTuple):
         return last_start // self.stride + 1 if last_start >= 0 else 0
 
     def transposed(self, size: int) -> "WindowDimension":
-        """Return the windows of the transpose, which slide over the outputs: one for each element of an operand of
-        `size`.
+        """Return the windows of the transpose, which slide over the outputs: one per element of an operand of `size`.
 
         The window of an element holds the outputs whose windows contain the element, the last position first.
         """
