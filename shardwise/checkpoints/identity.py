@@ -48,7 +48,7 @@ def check_unchanged(location: Location, identity: str | None) -> Iterator[None]:
             raise _deleted(location) from error
         raise
     if identity is not None and _current_identity(location, identity) not in (identity, None):
-        raise _deleted(location)  # None would be fine: all blocks were read before it was deleted
+        raise _deleted(location)  # replaced; if it was deleted instead, all blocks were read before
 
 
 def _current_identity(location: Location, before: str) -> str | None:

@@ -109,7 +109,7 @@ def simulate(
         function: the function, jitted or not; or a lowered or compiled function, which needs no arguments.
         hardware: the chip to predict for: a name ("h100", "v5e", …) in the built-in table or in the table of the
             setting `chip_table`, or the path of a table (`docs/simulate.md`).
-        mesh: the mesh to predict for. The arguments are resharded to the same specs on this mesh, so that a function
+        mesh: the mesh to predict for. The arguments have the same specs on this mesh, so that a function
             for 8 devices can be simulated on 512. By default, the mesh of the arguments.
         overlap: whether collectives overlap with compute; by default, as on the hardware.
 

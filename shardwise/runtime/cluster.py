@@ -2,8 +2,8 @@
 
 `join` connects to the coordinator first, which raises exceptions if the processes are not compatible. Then XLA's
 clients connect, with Gloo between CPUs and with NCCL between GPUs. XLA aborts a process that waits too long for a lost
-one, or that loses the coordination service. Therefore XLA's timeouts are effectively infinite, every call that waits
-for other processes is supervised, and the service is reached through a relay.
+one, or that loses the coordination service. Therefore XLA's timeouts are set so that they do not expire first, every call that
+waits for other processes is supervised, and the service is reached through a relay.
 """
 
 import atexit
@@ -109,7 +109,7 @@ class _Cluster:
         local_device_ids: Sequence[int] | None = None,
         partition_index: int | None = None,
     ) -> None:
-        """Connect to the other processes, and create the clients. Every process calls this before it uses a device.
+        """Connect to the other processes and create the clients, once per process, before any use of a device.
 
         If a process fails before all clients are created, all others raise PeerFailure.
 

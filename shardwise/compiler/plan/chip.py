@@ -99,8 +99,8 @@ class Chip:
         """Return the links of a ring along these axes as one link: the bandwidth per device, and the worst latency.
 
         Devices of a mesh are in row-major order, node by node, so the last axes are within a node. Between nodes, a
-        ring uses the slow links of all its devices in a node. If several rings cross the node, each uses one slow link;
-        a ring that includes all devices of the node uses all of them.
+        ring uses the slow links of all its devices in a node: a ring with one device per node uses one slow link, and a
+        ring that includes all devices of the node uses all of them.
         """
         if _span(mesh, axes) <= self.fast_domain_size:
             return Link(self.sending_rate, self.fast_link.latency)
