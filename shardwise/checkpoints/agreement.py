@@ -1,7 +1,7 @@
 """Agreement: all processes that save a checkpoint must have the same tree.
 
-A global array is the same everywhere. Python values, numpy arrays and arrays that each process has on a device of its
-own may differ, and only one process writes them.
+A global array is the same in all processes. Python values, numpy arrays and arrays on a process's own device may
+differ, and only one process writes them.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def check_agreement(group: Group, snapshot: Snapshot) -> None:
     """Raise an error in all processes of a group if their trees differ.
 
     Raises:
-        CheckpointError: the first leaf that differs.
+        CheckpointError: if they differ; the message has the first leaf that differs.
     """
     if group.count == 1:
         return

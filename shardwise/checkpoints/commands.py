@@ -139,7 +139,7 @@ def _diff(first: str, second: str) -> int:
 
 
 def _changed_elements(readers: tuple[Reader, Reader], names: Sequence[str]) -> dict[str, str]:
-    """Return, for each array of the same type in both checkpoints that differs, how many elements differ."""
+    """Return how many elements differ, for each array that has the same type in both checkpoints and differs."""
     small = set(readers[0].small) & set(readers[1].small)
     changes: dict[str, str] = {}
     for batch in readers[0].batches(name for name in names if name in small):
@@ -154,7 +154,7 @@ def _changed_elements(readers: tuple[Reader, Reader], names: Sequence[str]) -> d
 
 
 def _change(pairs: Iterable[Sequence[HostArray]]) -> str | None:
-    """Return how many elements of an array differ, which comes in pairs of blocks; None if none does."""
+    """Describe how many elements of an array, given as pairs of blocks, differ; None if none does."""
     different, total, largest, undefined = 0, 0, 0.0, 0
     for pair in pairs:
         blocks = [block.reshape(-1) for block in pair]
@@ -203,7 +203,7 @@ def _show(started: Save) -> None:
 
 
 def _printable(name: str) -> str:
-    """Return the name of a leaf; quoted and escaped if it is empty or has characters that a terminal does not print."""
+    """Return the name of a leaf, quoted and escaped if it is empty or has unprintable characters."""
     return name if name and name.isprintable() else repr(name)
 
 

@@ -1,4 +1,4 @@
-"""Compare the leaves of a checkpoint with those that a program asks for."""
+"""Compare the leaves of a checkpoint with the leaves that a program requests."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ _MOST = 50  # lines in a message
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Return the end of a message that lists `lines`, of many only the first."""
+    """Format the end of a message that lists `lines`; only the first if there are many."""
     shown = "".join(f"\n  {line}" for line in lines[:_MOST])
     return shown if len(lines) <= _MOST else f"{shown}\n  and {len(lines) - _MOST} more"
 
@@ -34,7 +34,7 @@ def check_targets(
         targets: the targets of the program, by name.
         cast: whether dtypes may differ.
         allow_missing: whether the checkpoint may lack leaves.
-        allow_extra: whether it may have leaves that are not asked for.
+        allow_extra: whether it may have leaves that are not requested.
 
     Raises:
         CheckpointMismatch: if they differ.
@@ -62,7 +62,7 @@ def check_targets(
 
 
 def _difference(leaf: Leaf, target: Target, cast: bool) -> str | None:
-    """Return how a leaf differs from its target; None if it does not."""
+    """Describe how a leaf differs from its target; None if it does not."""
     if not isinstance(leaf, ArrayLeaf) or target.shape is None:
         is_same_kind = not isinstance(leaf, ArrayLeaf) and target.shape is None
         return None if is_same_kind else f"the checkpoint has {leaf}; the program asks for {target}"

@@ -1,4 +1,4 @@
-"""TensorStore's contexts: how many operations run at a time, and no cache."""
+"""TensorStore's contexts: the concurrency of operations, and no cache."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Delete a folder as far as possible, while other programs may delete it, too. `shutil.rmtree` stops at an error."""
+"""Delete a folder as far as possible, while other programs may delete it too. `shutil.rmtree` stops at an error."""
 
 import os
 from collections.abc import Callable

@@ -35,7 +35,7 @@ class Fields:
         return self._value[name]
 
     def error(self, name: str, problem: str) -> CorruptCheckpoint:
-        """Return the error for a field: `problem` follows its name and value."""
+        """Return the error for a field. `problem` follows the field's name and value in the message."""
         return CorruptCheckpoint(f"{self.where}: {name} {_short(self[name])} {problem}")
 
     def text(self, name: str) -> str:
@@ -54,11 +54,11 @@ class Fields:
         return value
 
     def size(self, name: str) -> int:
-        """Return a field that is an integer from 0 on."""
+        """Return a field that is a nonnegative integer."""
         return self._check_size(name, self[name])
 
     def sizes(self, name: str) -> list[int]:
-        """Return a field that is a list of integers from 0 on."""
+        """Return a field that is a list of nonnegative integers."""
         return [self._check_size(name, value) for value in self.list(name)]
 
     def list(self, name: str) -> list[Any]:
@@ -86,5 +86,5 @@ class Fields:
 
 
 def _short(value: object) -> str:
-    text = _REPR.repr(value)  # which does not print a forged value of many megabytes first
+    text = _REPR.repr(value)  # bounded, because a forged value may have many megabytes
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,9 +1,9 @@
 """File checksums: bind every file of a large array to the manifest.
 
 The index of a zarr shard holds offsets, which are the same in all files of an array. Each chunk ends with the crc32c of
-its data, so these checksums tell a file from those of other shards and other steps. They are read from the file:
-computing them would read the data again. All chunks of an array have one size, and TensorStore writes them one after
-the other, so their positions follow from the shapes.
+its data, so these checksums distinguish a file from files of other shards and other steps. They are read from the file,
+because computing them would read the data again. All chunks of an array have one size, and TensorStore writes them
+consecutively, so their positions follow from the shapes.
 """
 
 import math
@@ -16,7 +16,7 @@ from shardwise.checkpoints.location import Location
 from shardwise.checkpoints.manifest import CHECKSUM_BYTES, Chunked, Shape, chunk_grid, file_grid
 from shardwise.runtime.box import Box
 
-_INDEX_ENTRY_BYTES = 16  # of the offset and the size of a chunk
+_INDEX_ENTRY_BYTES = 16  # the offset and the size of a chunk
 
 
 @final
@@ -35,13 +35,13 @@ class ChunkRange:
     chunks: tuple[int, ...]
 
     def recorded(self, blocks: Chunked) -> bytes:
-        """Return the checksums of the chunks that the manifest holds, one after the other."""
+        """Return the concatenated checksums of the chunks from the manifest."""
         assert blocks.checksums is not None
         checksums = np.frombuffer(blocks.checksums[self.file_index], np.uint32)
         return checksums[list(self.chunks)].tobytes()
 
     def read(self, location: Location, blocks: Chunked, itemsize: int) -> bytes:
-        """Return the checksums of the chunks that the file holds, one after the other.
+        """Return the concatenated checksums of the chunks from the file.
 
         Raises:
             CorruptCheckpoint: if there is no such file, or if it is too short.
@@ -52,7 +52,7 @@ class ChunkRange:
 
 
 def chunk_range(shape: Shape, blocks: Chunked, box: Box) -> ChunkRange:
-    """Return the chunks that hold the elements of a box, which is inside one file."""
+    """Return the chunks that contain the elements of a box, which is inside one file."""
     position = tuple(low // size for (low, _), size in zip(box, blocks.file_shape, strict=True))
     grid = chunk_grid(shape, blocks.file_shape, blocks.chunk_shape, position)
     starts = [index * size for index, size in zip(position, blocks.file_shape, strict=True)]

@@ -1,7 +1,7 @@
-"""Check zarr arrays that another program wrote, before TensorStore allocates what their metadata asks for.
+"""Check zarr arrays that another program wrote, before TensorStore allocates memory according to their metadata.
 
-TensorStore ends the process if an allocation fails. So the shapes, the number of chunks and the decoded size of every
-chunk are compared with the bytes that are stored.
+TensorStore aborts the process if an allocation fails. So the shapes, the number of chunks and the decoded size of every
+chunk are compared with the stored bytes.
 """
 
 import itertools
@@ -20,8 +20,8 @@ from shardwise.runtime.box import Box
 _LARGEST_METADATA = 1 << 20  # bytes
 _LARGEST_RANK = 32
 _LARGEST_ITEM = 16  # bytes, of complex128
-_SLACK = 1 << 20  # bytes that an encoded chunk may have besides its elements
-_LOOSENESS = 16  # a chunk may be encoded in many small blocks, each of which counts as a large one
+_SLACK = 1 << 20  # bytes that an encoded chunk may have in addition to its elements
+_LOOSENESS = 16  # a chunk may be encoded in many small blocks, each of which is bounded as a large one
 _INDEX_ENTRY = 16  # bytes: the offset and the size of a chunk in a shard
 _ABSENT = (1 << 64) - 1
 
@@ -34,11 +34,11 @@ class ForeignZarr:
     Attributes:
         where: its name, for errors.
         shape: its shape.
-        chunk_shape: the shape of the block that one key holds.
-        inner_shape: the shape of the blocks in a shard; None if a key holds one block.
+        chunk_shape: the shape of the block under one key.
+        inner_shape: the shape of the blocks in a shard; None if a key holds a single block.
         is_compressed: whether blocks are compressed by zstd.
-        first_key: what the keys of chunks start with.
-        separator: what is between the indices in a key.
+        first_key: the prefix of the keys of chunks.
+        separator: the separator between the indices in a key.
         has_index_checksum: whether the index of a shard ends with a checksum.
         has_chunk_checksum: whether a block ends with a checksum.
     """
@@ -62,7 +62,7 @@ class ForeignZarr:
             itemsize: the bytes of an element.
 
         Raises:
-            CorruptCheckpoint: if a chunk is missing, is larger than its elements, or would be when it is decoded.
+            CorruptCheckpoint: if a chunk is missing, or is larger than its elements, encoded or decoded.
         """
         spans = [
             range(low // chunk, -(-high // chunk)) for (low, high), chunk in zip(box, self.chunk_shape, strict=True)
@@ -116,12 +116,12 @@ def _read_value(store: Any, key: str, limit: int, where: str) -> bytes:
     """Return the value of a key.
 
     Raises:
-        CorruptCheckpoint: if it is missing, or has more than `limit` bytes. Nothing is allocated then.
+        CorruptCheckpoint: if it is missing, or has more than `limit` bytes, for which no memory is allocated.
     """
     try:
         is_larger = store.read(key, byte_range=slice(limit, limit + 1)).result().state == "value"
     except ValueError as error:
-        if not str(error).startswith("OUT_OF_RANGE"):  # which means that the value is smaller
+        if not str(error).startswith("OUT_OF_RANGE"):  # OUT_OF_RANGE means that the value is smaller
             raise
         is_larger = False
     if is_larger:
@@ -137,11 +137,11 @@ def check_zarr(store: Any, is_zarr3: bool, where: str) -> ForeignZarr:
 
     Args:
         store: TensorStore's key-value store with the keys of the array.
-        is_zarr3: whether its format is zarr3, and not zarr2.
+        is_zarr3: whether its format is zarr3. Otherwise it is zarr2.
         where: its name, for errors.
 
     Raises:
-        CorruptCheckpoint: if the metadata is missing or not valid, or if there are fewer keys than chunks.
+        CorruptCheckpoint: if the metadata is missing or invalid, or if there are fewer keys than chunks.
         CheckpointError: if a chunk does not fit in memory.
     """
     name = "zarr.json" if is_zarr3 else ".zarray"
@@ -219,7 +219,7 @@ def _decode_zarr3(fields: Fields, where: str) -> ForeignZarr:
 
 
 def _codecs(fields: Fields, name: str) -> dict[str, Fields | None]:
-    """Return the configurations of a list of codecs, by their names."""
+    """Return the configurations of a list of codecs, by codec name."""
     codecs: dict[str, Fields | None] = {}
     for value in fields.list(name):
         codec = Fields(value, f"{fields.where}: {name}")

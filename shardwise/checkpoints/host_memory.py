@@ -14,7 +14,7 @@ _MEMORY = Path("/proc/meminfo")
 
 
 def memory_capacity() -> int:
-    """Return the bytes of memory and swap of this machine; without a bound where they are not known."""
+    """Return the bytes of memory and swap of this machine; unbounded if they are unknown."""
     try:
         lines = _MEMORY.read_text().splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def check_fits_memory(nbytes: int, what: str) -> None:
 
 
 def empty_host_array(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> np.ndarray[Any, Any]:
-    """Return an array without values.
+    """Return an uninitialized array.
 
     Raises:
         CheckpointError: if there is not enough memory. `what` begins the message.

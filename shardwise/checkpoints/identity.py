@@ -1,4 +1,4 @@
-"""Identity of a checkpoint: tells whether two reads of one path are reads of the same checkpoint.
+"""Identity of a checkpoint: detects whether two reads of one path read the same checkpoint.
 
 A writer may delete a step, or replace it, while another process reads it.
 """
@@ -13,9 +13,9 @@ from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpo
 
 
 def identity_of(location: Location) -> str | None:
-    """Return a digest of where the files of the checkpoint are and of its manifest; None if there is no checkpoint.
+    """Return a digest of a checkpoint's location and manifest; None if there is no checkpoint.
 
-    A manifest that is not valid has an identity, too.
+    An invalid manifest has an identity too.
 
     Raises:
         CheckpointError: if it cannot be read.
@@ -32,11 +32,11 @@ def identity_of(location: Location) -> str | None:
 
 @contextmanager
 def check_unchanged(location: Location, identity: str | None) -> Iterator[None]:
-    """Return a context to read a checkpoint in, which finds out whether it is deleted or replaced meanwhile.
+    """Return a context for reading a checkpoint, which detects whether the checkpoint is deleted or replaced meanwhile.
 
     Args:
         location: the checkpoint.
-        identity: its identity; None if there was no checkpoint, so that nothing is checked.
+        identity: its identity; None if there was no checkpoint, in which case nothing is checked.
 
     Raises:
         CheckpointNotFound: if the context fails because the checkpoint was deleted, or if it was replaced.
@@ -48,11 +48,11 @@ def check_unchanged(location: Location, identity: str | None) -> Iterator[None]:
             raise _deleted(location) from error
         raise
     if identity is not None and _current_identity(location, identity) not in (identity, None):
-        raise _deleted(location)  # if it was deleted after all blocks were read, they are complete
+        raise _deleted(location)  # replaced; if it was deleted instead, all blocks were read before
 
 
 def _current_identity(location: Location, before: str) -> str | None:
-    """Return the identity of a checkpoint; the one from before if it cannot be read now."""
+    """Return the current identity of a checkpoint; `before` if it cannot be read."""
     try:
         return identity_of(location)
     except CheckpointError:

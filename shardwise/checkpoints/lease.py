@@ -1,8 +1,9 @@
-"""Lease: the sign that a save is in flight, so that other programs do not delete its files as those of a dead save.
+"""Lease: marks a save in flight, so that other programs do not delete its files as the remains of a dead save.
 
 The first process of a save renews the lease until the save ends. On a file system, the lease is a locked file: the
-system releases the lock when the process dies, so that a program on the same machine sees at once that the lease has
-ended. Locks do not reach other machines everywhere, and object stores have none; there, a lease ends by its age.
+system releases the lock when the process dies, so that a program on the same machine detects at once that the lease has
+ended. Locks do not work across machines on all file systems, and object stores have none; there, a lease ends by its
+age.
 """
 
 import logging
@@ -20,13 +21,11 @@ from typing import Any, Self, final
 from shardwise.base.lazy import lazy_module
 from shardwise.errors import CheckpointError
 
-fcntl: Any = lazy_module("fcntl")  # Windows has none
+fcntl: Any = lazy_module("fcntl")  # Windows does not have it
 
 _RENEWAL = 10.0  # seconds between two renewals
-_FILE_AGE = (
-    600.0  # seconds without renewal after which the lease of a file system has ended, by the clock of its server
-)
-_OBJECT_AGE = 3600.0  # by the clocks of two machines, which differ by less than 15 minutes: S3 requires that
+_FILE_AGE = 600.0  # seconds without renewal after which a lease on a file system has ended, by its server's clock
+_OBJECT_AGE = 3600.0  # by the clocks of two machines, which differ by less than 15 minutes, as S3 requires
 _ATTEMPTS = 10  # to create a lease
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -81,7 +80,7 @@ class Lease(ABC):
 
     @abstractmethod
     def _renew(self) -> None:
-        """Make the lease younger."""
+        """Renew the lease."""
 
     @abstractmethod
     def _is_held(self) -> bool:
@@ -98,7 +97,7 @@ class FileLease(Lease):
 
     def __init__(self, path: Path):
         self.path = path
-        self._descriptor: int | None = None  # of the locked file
+        self._descriptor: int | None = None  # the locked file
         super().__init__()
 
     def __str__(self) -> str:
@@ -119,7 +118,7 @@ class FileLease(Lease):
         ) from failure
 
     def _create(self) -> None:
-        """Create the file, which appears with its lock and its content."""
+        """Create the file, which appears with its lock and its contents."""
         new = self.path.with_name(f"{self.path.name}.new")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -160,7 +159,7 @@ class FileLease(Lease):
 
 
 def has_file_lease_ended(path: Path, now: float) -> bool:
-    """Return whether no process holds the lease at `path`. `now` is the time of the file system's clock."""
+    """Return whether no process holds the lease at `path`. `now` is the time on the file system's clock."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -178,7 +177,7 @@ def has_file_lease_ended(path: Path, now: float) -> bool:
 
 
 def _try_lock(descriptor: int) -> bool | None:
-    """Lock a file unless another process has locked it, and return whether that succeeded; None without locks."""
+    """Try to lock a file. Return whether that succeeded; None if locks are not supported."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -194,8 +193,8 @@ class ObjectLease(Lease):
 
     Args:
         name: its URL.
-        read: a function that returns its content; None if it does not exist.
-        write: a function that writes its content, or deletes it for None.
+        read: returns its contents; None if it does not exist.
+        write: writes its contents, or deletes it for None.
     """
 
     def __init__(self, name: str, read: Callable[[], bytes | None], write: Callable[[bytes | None], None]):
@@ -223,7 +222,7 @@ class ObjectLease(Lease):
 
 
 def has_object_lease_ended(content: bytes | None) -> bool:
-    """Return whether a lease that was listed has ended. Its content is None if its writer has just deleted it."""
+    """Return whether a listed lease has ended. Its content is None if its writer has just deleted it."""
     if content is None:  # perhaps after a commit
         return False
     try:
@@ -233,7 +232,7 @@ def has_object_lease_ended(content: bytes | None) -> bool:
 
 
 def _machine() -> bytes:
-    """Return an identifier of this machine: processes with the same one see each other's locks."""
+    """Return an identifier of this machine. Processes on one machine see each other's locks."""
     try:
         return _BOOT_ID.read_bytes().strip()
     except OSError:  # not Linux

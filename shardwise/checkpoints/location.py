@@ -1,8 +1,8 @@
 """Location: a folder of a file system or a prefix of an object store, through TensorStore.
 
-A checkpoint is written to a location of its own and then committed: on a file system by one rename, on an object store
-by a marker that is written last. Before that, no reader sees it. A lease (`lease.py`) protects the files of a save
-that is not committed.
+A checkpoint is written to a separate location and then committed: on a file system by a rename, on an object store by a
+marker that is written last. Before that, no reader sees it. A lease (`lease.py`) protects the files of a save that is
+not committed.
 """
 
 import logging
@@ -28,24 +28,24 @@ from shardwise.checkpoints.lease import (
 )
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 
-ts: Any = lazy_module("tensorstore")  # an optional dependency; 53 ms
+ts: Any = lazy_module("tensorstore")  # an optional dependency, whose import takes 53 ms
 
 MANIFEST = "manifest.json"
 MARKER = "committed"
-_DRIVERS = {"s3": "s3", "gs": "gcs"}  # TensorStore's, by scheme
+_DRIVERS = {"s3": "s3", "gs": "gcs"}  # URL scheme → TensorStore driver
 _TOKEN = re.compile("[0-9a-f]{16}")  # the name of the prefix that holds the files of a checkpoint
-# Requests for markers and manifests are repeated for half a minute, with 1, 2, 4 … seconds between: a wrong address is
-# an error soon. TensorStore repeats those for arrays for many minutes.
+# Requests for markers and manifests are retried for half a minute, with 1, 2, 4 … seconds in between, so that a wrong
+# address is an error soon. TensorStore retries requests for arrays for many minutes.
 _RETRIES = {"max_retries": 5}
-_PARTIAL = ".partial-"  # begins the names of folders of checkpoints that are not committed
-_LEASE = ".lease"  # ends the names of leases, which begin with the name of the partial folder or the token
-_SET_ASIDE = "set-aside-"  # begins the names of the markers of checkpoints on object stores that were set aside
+_PARTIAL = ".partial-"  # prefix of the folders of checkpoints that are not committed
+_LEASE = ".lease"  # suffix of the names of leases, after the name of the partial folder or the token
+_SET_ASIDE = "set-aside-"  # prefix of the markers of checkpoints on object stores that were set aside
 
 _log = logging.getLogger("shardwise")
 
 
 def location_of(path: str | os.PathLike[str]) -> "Location":
-    """Return the location that a path or a URL names.
+    """Return the location of a path or a URL.
 
     Raises:
         CheckpointError: if TensorStore is not installed, or if the URL is not supported.
@@ -68,7 +68,7 @@ def location_of(path: str | os.PathLike[str]) -> "Location":
 
 
 def check_tensorstore() -> None:
-    """Raise an error that says how to install TensorStore, if it is not there."""
+    """Raise an error with installation instructions if TensorStore is not installed."""
     try:
         _ = ts.open
     except ImportError:
@@ -78,7 +78,7 @@ def check_tensorstore() -> None:
 
 
 class FolderSize(NamedTuple):
-    """The number of files in a folder, their bytes, and the bytes of the largest one besides a manifest."""
+    """The number of files in a folder, their bytes, and the bytes of the largest file that is not a manifest."""
 
     files: int
     nbytes: int
@@ -86,10 +86,11 @@ class FolderSize(NamedTuple):
 
 
 class Location(ABC):
-    """Where a checkpoint, or a folder of checkpoints, is.
+    """The location of a checkpoint, or of a folder of checkpoints.
 
     Attributes:
-        read_bytes: the bytes that one read of an array requests. More hide the latency of a store, and use more memory.
+        read_bytes: the bytes that one read of an array requests. More bytes hide the latency of a store, but use
+            memory.
         chunk_bytes: the largest chunk, in bytes. Each chunk has a checksum, which is read again after it is written.
     """
 
@@ -102,7 +103,7 @@ class Location(ABC):
 
     @abstractmethod
     def child(self, name: str) -> "Location":
-        """Return the location of this name inside this one."""
+        """Return the location with this name inside this one."""
 
     @abstractmethod
     def kvstore(self) -> dict[str, Any]:
@@ -110,11 +111,11 @@ class Location(ABC):
 
     @abstractmethod
     def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
-        """Return a file's content; None if there is no such file. Raises CorruptCheckpoint above `limit` bytes."""
+        """Return a file's contents; None if there is no such file. Raises CorruptCheckpoint above `limit` bytes."""
 
     @abstractmethod
     def read_at(self, name: str, offsets: Sequence[int], size: int) -> bytes:
-        """Return `size` bytes of a file from each of the offsets on, one after the other.
+        """Return the concatenation of `size` bytes of a file from each of the offsets.
 
         Raises:
             CorruptCheckpoint: if there is no such file, or if it is too short.
@@ -130,14 +131,14 @@ class Location(ABC):
 
     @abstractmethod
     def data(self) -> "Location | None":
-        """Return where the files of the committed checkpoint here are; None if there is no checkpoint."""
+        """Return the location of the committed checkpoint's files; None if there is no checkpoint."""
 
     @abstractmethod
     def size(self) -> "FolderSize | None":
-        """Return the number and the bytes of all files in it; None if that is not known.
+        """Return the number and the bytes of all files in it; None if unknown.
 
         Raises:
-            CorruptCheckpoint: if it holds something else than files and folders, such as a FIFO, which would block.
+            CorruptCheckpoint: if it contains anything but files and folders, such as a FIFO, which would block.
         """
 
     @abstractmethod
@@ -146,11 +147,11 @@ class Location(ABC):
 
     @abstractmethod
     def has_remains(self) -> bool:
-        """Return whether files without a manifest are here, which remain of a checkpoint that was partly deleted."""
+        """Return whether there are files without a manifest, which remain of a partly deleted checkpoint."""
 
     @abstractmethod
     def begin(self, token: str) -> "Location":
-        """Return the location to write a new checkpoint to, which `commit` turns into this one."""
+        """Return the location to which a new checkpoint is written; `commit` moves it here."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -170,7 +171,7 @@ class Location(ABC):
 
     @abstractmethod
     def set_aside(self, reason: str) -> str:
-        """Hide the checkpoint here without deleting its files, and return where they are.
+        """Hide the checkpoint without deleting its files, and return their new location.
 
         `reason` is one word, which becomes a part of the new name. Raises CheckpointError if that fails.
         """
@@ -184,7 +185,7 @@ class Location(ABC):
 
     @abstractmethod
     def clean(self) -> list[str]:
-        """Delete what interrupted saves left directly inside this location, and return its names.
+        """Delete the remains of interrupted saves directly inside this location, and return their names.
 
         The files of a save whose lease has not ended stay.
         """
@@ -195,7 +196,7 @@ class Folder(Location):
     """A folder of a file system."""
 
     read_bytes = 1 << 21
-    chunk_bytes = 1 << 19  # a chunk that is read is in a processor's cache when its checksum is computed
+    chunk_bytes = 1 << 19  # a read chunk is still in the CPU cache when its checksum is computed
 
     def __init__(self, path: Path):
         self.path = path
@@ -354,8 +355,9 @@ class Folder(Location):
     def _delete_partial(self, name: str, lease: Path) -> None:
         """Delete a partial folder whose lease has ended.
 
-        Its writer may only have slept. It checks the lease and renames the folder; so the lease is deleted first and
-        the folder is renamed before its files are deleted, and a folder with missing files is never committed.
+        Its writer may only have been suspended. The writer checks the lease and then renames the folder. So the lease
+        is deleted first, and the folder is renamed before its files are deleted: a folder with missing files is never
+        committed.
         """
         lease.unlink(missing_ok=True)
         doomed = self.path / f"{_PARTIAL}{secrets.token_hex(8)}"
@@ -366,7 +368,7 @@ class Folder(Location):
         delete_tree(doomed)
 
     def _clock(self) -> float:
-        """Return the time of the clock that stamps files here, which may be a server's."""
+        """Return the time on the clock that stamps files here, which may be a server's clock."""
         probe = self.path / f"{_PARTIAL}probe-{secrets.token_hex(4)}"
         try:
             with open(probe, "wb") as file:
@@ -381,16 +383,16 @@ class Folder(Location):
 class ObjectPrefix(Location):
     """A prefix of an object store, such as `s3://bucket/run/`.
 
-    The files of a checkpoint are under a prefix of their own inside it, which the marker names.
+    The files of a checkpoint are under a separate prefix inside it, which is recorded in the marker.
 
     Args:
         scheme: "s3" or "gs".
         bucket: the bucket.
-        path: the prefix, which ends with a slash; "" for the whole bucket.
+        path: the prefix, which ends with a slash; "" for the entire bucket.
     """
 
     read_bytes = 1 << 25
-    chunk_bytes = 1 << 23  # each checksum that is read is a request
+    chunk_bytes = 1 << 23  # reading a checksum is a request
 
     def __init__(self, scheme: str, bucket: str, path: str):
         self.scheme = scheme
@@ -470,7 +472,7 @@ class ObjectPrefix(Location):
             raise CheckpointExists(f"{self} exists: choose another name, or delete it first")
 
     def has_remains(self) -> bool:
-        return False  # the objects of the next checkpoint have another prefix
+        return False  # the next checkpoint has another prefix
 
     def begin(self, token: str) -> "ObjectPrefix":
         return self.child(token)
@@ -502,7 +504,7 @@ class ObjectPrefix(Location):
         self._request(lambda store: store.write(name, content), "written")
 
     def set_aside(self, reason: str) -> str:
-        # Objects cannot be renamed: they stay, and another marker names them.
+        # Objects cannot be renamed. They stay, and another marker refers to them.
         marker = self.read(MARKER)
         if marker is None:
             raise CheckpointError(f"{self} cannot be set aside: there is no checkpoint")
@@ -512,11 +514,11 @@ class ObjectPrefix(Location):
         return f"{self}/{name}"
 
     def delete(self) -> None:
-        # First the marker: without it, no reader sees the rest.
+        # Delete the marker first: without it, no reader sees the rest.
         marker = self.read(MARKER)
         self._put(MARKER, None)
         target = self
-        if any(key.startswith(_SET_ASIDE) for key in self._keys()):  # whose files stay
+        if any(key.startswith(_SET_ASIDE) for key in self._keys()):  # keep the files of checkpoints that were set aside
             token = b"" if marker is None else marker
             if not _TOKEN.fullmatch(token.decode(errors="replace")):
                 return
@@ -531,7 +533,7 @@ class ObjectPrefix(Location):
         left = []
         for name in sorted({key.split("/", 1)[0] for key in keys if "/" in key} - kept):
             child = self.child(name)
-            if child.read(MARKER) is None:  # it may have been committed since the keys were listed
+            if child.read(MARKER) is None:  # not committed since the keys were listed
                 child.delete()
                 left.append(name)
         return left
@@ -541,14 +543,14 @@ def folder_size(folder: Path) -> FolderSize:
     """Return the number and the bytes of all files in a folder.
 
     Raises:
-        CorruptCheckpoint: if something in it is neither a folder nor a regular file. TensorStore would wait for a FIFO,
-            and read a device without an end.
+        CorruptCheckpoint: if anything in it is neither a folder nor a regular file. TensorStore would wait for a FIFO,
+            and read a device without end.
     """
     files = nbytes = largest = 0
     for path in folder.rglob("*"):
         try:
             status = path.stat()
-        except FileNotFoundError:  # a symbolic link without a target: a missing file, which is an error when it is read
+        except FileNotFoundError:  # a dangling symbolic link is a missing file, which is an error when it is read
             continue
         except OSError as error:  # such as a loop of symbolic links
             raise CorruptCheckpoint(f"{path} cannot be read: {error.strerror}") from error
@@ -577,7 +579,7 @@ def _is_empty_folder(path: Path) -> bool:
 
 
 def _sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk. Some file systems cannot; their renames are ordered."""
+    """Wait until the names in a folder are durable. Some file systems cannot do this; their renames are ordered."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

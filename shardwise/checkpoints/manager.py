@@ -1,4 +1,4 @@
-"""Manager: the checkpoints of a training run: when to save, which to keep, and which to restore."""
+"""Manager: the checkpoints of a training run: when to save, which steps to keep, and which step to restore."""
 
 import logging
 import numbers
@@ -26,7 +26,7 @@ from shardwise.checkpoints.superseded import SupersededSteps
 from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 from shardwise.runtime.group import Group
 
-_MOST_DELETIONS = 20  # latest steps that may be deleted while they are read, one after the other
+_MOST_DELETIONS = 20  # the most latest steps in succession that may be deleted while they are read
 
 _log = logging.getLogger("shardwise")
 
@@ -55,28 +55,28 @@ class Manager:
 
     Args:
         folder: the folder or URL, which is created if it does not exist.
-        read_only: whether this manager only lists and restores steps, such as those of a run that another program
-            saves. It creates, writes and deletes nothing, so the folder may be read-only. It ignores SIGTERM.
+        read_only: whether this manager only lists and restores steps, for example of a run that another program saves.
+            It creates, writes and deletes nothing, so the folder may be read-only. It ignores SIGTERM.
         every_steps: save the steps that are multiples of it.
         every_minutes: save when the last save is this long ago.
         keep_last: keep this many of the latest steps. Without any of the `keep_` arguments, all steps are kept.
         keep_every: keep the steps that are multiples of it.
         keep_best: keep this many of the best steps, by `metric`.
-        metric: the name of the metric that says which step is best.
+        metric: the name of the metric by which steps are compared.
         is_larger_better: whether larger values of the metric are better.
         save_on_sigterm: whether a SIGTERM to any process makes all of them save the step that they have reached;
-            afterwards `stopping` is true. A handler of SIGTERM that the program installed before is called too, in a
-            program of one process; `close` raises its exceptions. With several processes, XLA handles the signal until
-            all managers are closed.
-        processes: the numbers of the processes that use this manager, if these are not all: for example those that
-            survived the death of another. `save_on_sigterm` must then be False.
+            afterwards `stopping` is true. In a program of one process, a handler of SIGTERM that the program installed
+            before is called too, and `close` raises its exceptions. With several processes, XLA handles the signal
+            until all managers are closed.
+        processes: the ranks of the processes that use this manager, if not all: for example the survivors of the death
+            of another. `save_on_sigterm` must then be False.
         timeout: how many seconds to wait for a process that neither answers nor reads nor writes; by default, the
             `peer_timeout` of `distributed.initialize`.
 
     Raises:
         CheckpointError: if the folder cannot be created or written.
         PeerFailure: if another process fails, or does not open the manager within the timeout.
-        ValueError: if an argument is not valid, or if arguments contradict each other.
+        ValueError: if an argument is invalid, or if arguments contradict each other.
 
     Example:
         >>> manager = jax.checkpoints.Manager(folder / "run", every_steps=10, keep_last=2, save_on_sigterm=False)
@@ -123,9 +123,9 @@ class Manager:
         self._last_time = time.monotonic()
         self._pending: Save | None = None
         self._processes = processes
-        self._metrics: dict[int, Mapping[str, float] | None] = {}  # of each step; None if it cannot be read
+        self._metrics: dict[int, Mapping[str, float] | None] = {}  # step → metrics; None if they cannot be read
         self._superseded = self._pending_superseded = SupersededSteps()
-        self._prune_failures: list[str] = []  # those that no warning has reported
+        self._prune_failures: list[str] = []  # the failures that no warning has reported
         self._group = Group(f"manager of {self._location}", timeout, processes)
         if not read_only:
             self._check_folder()
@@ -143,7 +143,7 @@ class Manager:
         self.close()
 
     def _check_folder(self) -> None:
-        """Create the folder, write a file to it, and delete what interrupted saves left."""
+        """Create the folder, write a file to it, and delete the remains of interrupted saves."""
 
         def prepare() -> None:
             if self._group.index == 0:
@@ -157,15 +157,15 @@ class Manager:
         """Return the saved steps that this process sees, in ascending order.
 
         Returns:
-            The steps of the checkpoints that are committed, except those that were set aside.
+            The steps of the committed checkpoints, except checkpoints that were set aside.
         """
         return list_steps(self._location)
 
     def latest(self) -> int | None:
-        """Return the latest saved step. Every process calls it, as it calls `save` and `restore`.
+        """Return the latest saved step. Every process calls it, like `save` and `restore`.
 
         Returns:
-            The latest step that a process sees, the same in all processes; None if there is none.
+            The latest step that any process sees, the same in all processes; None if there is none.
 
         Raises:
             CheckpointError: if a process cannot list the folder.
@@ -186,11 +186,11 @@ class Manager:
         """Save a step, if it is due. Every process calls it after each step.
 
         Args:
-            step: the number of the step, from 0 on.
+            step: the step, a nonnegative integer.
             tree: the pytree to save.
             metrics: numbers by name, for `keep_best`.
-            metadata: a JSON object to save beside it, such as the state of a data iterator.
-            force: whether to save in any case.
+            metadata: a JSON object to save with it, such as the state of a data iterator.
+            force: whether to save even if the step is not due.
 
         Returns:
             The save that is being written, or None if the step is not due.
@@ -235,16 +235,16 @@ class Manager:
         if self._every_seconds is None:
             return False
         is_due = time.monotonic() - self._last_time >= self._every_seconds
-        return bool(self._group.exchange(is_due)[0])  # clocks differ: process 0 decides
+        return bool(self._group.exchange(is_due)[0])  # process 0 decides, because clocks differ
 
     def restore(self, like: object = None, *, step: int | None = None, **options: Any) -> Restored:
         """Restore a step.
 
         Args:
             like: the pytree whose structure, types and shardings the result has, as for `restore`.
-            step: the step; by default the latest. If that is corrupt, a warning names it, and the one before is
-                restored; if another program deletes it meanwhile, the step that is the latest then. The next save sets
-                aside corrupt steps, and, if it goes back behind them, the steps after `step`.
+            step: the step; by default the latest. If the latest is corrupt, a warning names it, and the step before it
+                is restored; if another program deletes it meanwhile, the then latest step is restored. The next save
+                sets aside corrupt steps and, if it goes back behind them, the steps after `step`.
             options: further arguments of `restore`.
 
         Returns:
@@ -255,7 +255,7 @@ class Manager:
             CheckpointError: if there is no step, if none can be read, or if the processes do not see the same
                 checkpoint.
             CheckpointNotFound: if there is no such step, or if it was deleted while it was read.
-            CorruptCheckpoint: if the step that was asked for is corrupt.
+            CorruptCheckpoint: if the requested step is corrupt.
             CheckpointMismatch: if the checkpoint differs from `like`.
             PeerFailure: if another process fails, or does not restore within the timeout; the error names it.
         """
@@ -285,7 +285,7 @@ class Manager:
         raise CheckpointError(f"{self._location} has no step to restore: {reason}")
 
     def _wanted_step(self, step: int | None) -> int | None:
-        """Return a step that was asked for as a Python integer."""
+        """Return a requested step as a Python integer."""
         try:
             return None if step is None else checked_step(step)
         except (TypeError, ValueError):
@@ -297,8 +297,8 @@ class Manager:
         """Restore the step that all processes have selected.
 
         Returns:
-            What this process has restored; and for each process, whether the step was deleted meanwhile, and why it
-            could not be restored, or "".
+            The result in this process; and for each process, whether the step was deleted meanwhile, and why it could
+            not be restored, or "".
         """
         restored: Restored | None = None
         location = self._step_location(selected.step)
@@ -340,11 +340,11 @@ class Manager:
     def close(self) -> None:
         """Wait until the last save is committed. After the last manager is closed, SIGTERM is handled as before.
 
-        A SIGTERM that came after the last call of `save` takes effect then: by default, it ends the process.
+        A SIGTERM after the last call of `save` then takes effect: by default, it ends the process.
 
         Raises:
             CheckpointError: if it could not be written.
-            BaseException: the exception of the program's own handler of SIGTERM, if it raised one.
+            BaseException: the exception of the program's own SIGTERM handler, if it raised one.
         """
         try:
             self.wait()
@@ -359,7 +359,7 @@ class Manager:
     def _prune(self, committed: int, metrics: Mapping[str, float]) -> None:
         """Delete the steps that are not kept. Process 0 calls it after each commit, with the metrics of that step.
 
-        The step is saved, whatever happens here; so failures are warnings.
+        The step is already saved, so failures are only warnings.
         """
         if self._retention == Retention():
             return
@@ -380,12 +380,12 @@ class Manager:
                 )
 
     def _report_prune_failure(self, text: str) -> None:
-        """Log a failure now, in the background, and let the next call of `wait` warn of it."""
+        """Log a failure now, in the background, and let the next call of `wait` warn about it."""
         _log.warning("%s", text)
         self._prune_failures.append(text)
 
     def _metrics_of(self, step: int) -> Mapping[str, float] | None:
-        """Return the metrics of a step, which are read once; None if it cannot be read: the user decides what to do."""
+        """Return the metrics of a step, cached; None if they cannot be read, so that the user can decide what to do."""
         if step not in self._metrics:
             location = self._step_location(step)
             try:

@@ -1,7 +1,7 @@
 """Manifest: the description of a checkpoint, as JSON that is validated before anything else is read.
 
 The file is one JSON object: `format`, `format_version`, the `sha256` of the content, and the `content`. Its bytes
-before and after the content must be those that `encode_file` writes, so that no changed bit goes unnoticed.
+before and after the content must be exactly the bytes that `encode_file` writes, so that any changed bit is detected.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ FORMAT = "shardwise checkpoint"
 FORMAT_VERSION = 1
 LARGEST_MANIFEST = 1 << 30  # bytes
 DTYPES = {str(dtype): dtype for dtype in SHORT_NAMES.values()}
-_LARGEST_RANK = 64  # that numpy has
+_LARGEST_RANK = 64  # of numpy arrays
 _MOST_CHUNKS = 1 << 26  # in a file; their index has 1 GiB
 _KEY_IMPLS = ("threefry2x32", "rbg", "unsafe_rbg")
 _SCALARS = (bool, int, float, complex, str, type(None))
 
-CHECKSUM_BYTES = 4  # of the crc32c at the end of a chunk
+CHECKSUM_BYTES = 4  # the crc32c at the end of a chunk
 
 Shape = tuple[int, ...]
 
@@ -39,14 +39,15 @@ Shape = tuple[int, ...]
 @final
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Where a large array is stored: a zarr3 array in a folder of its own.
+    """The storage of a large array: a zarr3 array in its own folder.
 
     Attributes:
         folder: the folder, relative to the checkpoint.
         file_shape: the shape of the block that one file holds.
         chunk_shape: the shape of the blocks with checksums inside a file.
-        checksums: for each file, in row-major order, the crc32c of each of its chunks, one after the other. None if
-            they are not recorded: in packs, whose parts have checksums of their own, and in older checkpoints.
+        checksums: for each file, in row-major order, the concatenated crc32c of its chunks. None if they are not
+            recorded:
+            in packs, whose parts have their own checksums, and in older checkpoints.
     """
 
     folder: str
@@ -63,7 +64,7 @@ class Part:
     Attributes:
         process: the process whose pack holds it.
         offset: its first byte in the pack.
-        box: where it is in the array.
+        box: its position in the array.
         crc32: the checksum of its bytes.
     """
 
@@ -79,12 +80,12 @@ class ArrayLeaf:
     """An array of a checkpoint.
 
     Attributes:
-        dtype: the dtype of the stored elements; of PRNG keys, that of their words.
-        shape: the shape of the stored array; of PRNG keys, with a last dim of words.
+        dtype: the dtype of the stored elements; for PRNG keys, the dtype of their words.
+        shape: the shape of the stored array; for PRNG keys, with a trailing dim of words.
         key_impl: the implementation of PRNG keys; None for other arrays.
         is_host: whether it was a numpy array.
-        sharding: how it was sharded when it was saved, as text.
-        storage: where its elements are.
+        sharding: its sharding when it was saved, as a string.
+        storage: where its elements are stored.
         positions: for each key of its path, whether it is a position in a sequence.
     """
 
@@ -126,9 +127,9 @@ class Manifest:
     """The description of a checkpoint: its leaves, their types and where they are stored.
 
     Attributes:
-        leaves: the leaves of the saved pytree, by name, in their order.
+        leaves: the leaves of the saved pytree, by name, in order.
         packs: the number of bytes in the pack of each process; 0 if it has none.
-        metadata: the JSON object that the user saved beside the arrays.
+        metadata: the JSON object that the user saved with the arrays.
         versions: the versions of the packages that wrote it.
         created: when it was written, in ISO 8601.
     """
@@ -154,7 +155,7 @@ class Manifest:
         Raises:
             CheckpointError: if it would be too large to be read.
         """
-        # Leaf by leaf: JSON of all leaves as one object would take ten times the memory.
+        # Leaf by leaf, because the JSON of all leaves as one object would take ten times the memory.
         leaves = b",".join(_dump(name) + b":" + _dump(_encode_leaf(leaf)) for name, leaf in self.leaves.items())
         others = {
             "packs": list(self.packs),
@@ -173,10 +174,10 @@ class Manifest:
 
     @staticmethod
     def decode(data: bytes, where: str) -> "Manifest":
-        """Read and validate a manifest. `where` names its file in errors.
+        """Read and validate a manifest. `where` is its file, for errors.
 
         Raises:
-            CorruptCheckpoint: if it is truncated, changed or not valid.
+            CorruptCheckpoint: if it is truncated, changed or invalid.
             CheckpointError: if a newer version of the format wrote it.
         """
         content = Fields(_decode_file(data, where), f"{where}: content")
@@ -197,9 +198,9 @@ class Manifest:
         return manifest
 
     def check(self, where: str) -> None:
-        """Raise CorruptCheckpoint if `decode` would not return the same leaves. Leaf by leaf, which takes less memory.
+        """Raise CorruptCheckpoint if `decode` would not return the same leaves. It works leaf by leaf, to save memory.
 
-        `where` names the manifest's file in errors.
+        `where` is the manifest's file, for errors.
         """
         for name, leaf in self.leaves.items():
             encoded = _dump(_encode_leaf(leaf))
@@ -222,7 +223,7 @@ def file_grid(shape: Shape, file_shape: Shape) -> Shape:
 def chunk_grid(shape: Shape, file_shape: Shape, chunk_shape: Shape, position: Shape) -> Shape:
     """Return the number of chunks along each dim of the file at `position` in the grid of files.
 
-    Chunks outside of the array are not stored.
+    Chunks outside the array are not stored.
     """
     return tuple(
         -(-min(block, size - index * block) // chunk)
@@ -234,7 +235,7 @@ def check_value(name: str, value: object) -> Any:
     """Return a leaf that the manifest can hold.
 
     Raises:
-        CheckpointError: if it is neither a number nor a string nor None. `name` is that of the leaf.
+        CheckpointError: if it is neither a number nor a string nor None. `name` is the name of the leaf.
     """
     if type(value) not in _SCALARS:
         raise CheckpointError(
@@ -319,7 +320,7 @@ def _encode_value(value: object) -> Any:
 
 
 def _decode_file(data: bytes, where: str) -> dict[str, Any]:
-    """Return the content of a manifest's file, after its checksum was compared."""
+    """Return the content of a manifest's file, after verifying its checksum."""
     if len(data) > LARGEST_MANIFEST:
         raise CorruptCheckpoint(f"{where} has {len(data):,} bytes, more than {LARGEST_MANIFEST:,}")
     file = Fields(parse_json(data, where), where)

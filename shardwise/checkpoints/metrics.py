@@ -1,4 +1,4 @@
-"""Metrics of a step: numbers by name, which its manifest holds."""
+"""Metrics of a step: numbers by name, stored in its manifest."""
 
 from collections.abc import Mapping
 
@@ -32,7 +32,7 @@ def decode_metrics(manifest: Manifest, path: str) -> dict[str, float]:
     """Return the metrics that were saved with the step at `path`.
 
     Raises:
-        CheckpointError: if the checkpoint is not one of a Manager.
+        CheckpointError: if the checkpoint was not saved by a Manager.
     """
     try:
         return {name: float.fromhex(value) for name, value in manifest.metadata.get("metrics", {}).items()}

@@ -1,7 +1,7 @@
-"""Names of leaves: the path of a leaf in its pytree as text, such as `params/layers/0/kernel`.
+"""Names of leaves: the path of a leaf in its pytree as a string, such as `params/layers/0/kernel`.
 
 A name is a JSON pointer (RFC 6901) without its first slash: `~` and `/` inside a key are written as `~0` and `~1`.
-Names never become names of files.
+Names are never used as file names.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _LONGEST = 4096  # characters
 
 @final
 class _Branch:
-    """A node between the root and the leaves of a tree that is rebuilt from names: its children, by key."""
+    """An inner node of a tree that is rebuilt from names: its children, by key."""
 
     def __init__(self) -> None:
         self.children: dict[str | int, Any] = {}
@@ -35,7 +35,7 @@ def join_keys(keys: Iterable[str]) -> str:
 
 
 def split_name(name: str) -> list[str]:
-    """Return the keys of a name; at least one, because the name of a root without keys is the empty name too."""
+    """Return the keys of a name; at least one, because a root without keys also has the empty name."""
     return [key.replace("~1", "/").replace("~0", "~") for key in name.split("/")]
 
 
@@ -49,7 +49,7 @@ def leaf_name(path: tuple[Any, ...]) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return a name, if a checkpoint can hold it.
+    """Return a name, after checking that a checkpoint can hold it.
 
     Raises:
         CheckpointError: if a key has a NUL character, or if the name is too long.
@@ -65,12 +65,12 @@ def check_name(name: str) -> str:
 
 
 def position_keys(path: tuple[Any, ...]) -> list[bool]:
-    """Return for each key of a path whether it is a position in a sequence."""
+    """Return, for each key of a path, whether it is a position in a sequence."""
     return [isinstance(key, (tree_util.SequenceKey, tree_util.FlattenedIndexKey)) for key in path]
 
 
 def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
-    """Return nested dicts and lists with these leaves; each has, by its name, `position_keys` and a value.
+    """Return nested dicts and lists with these leaves. Each name is mapped to its `position_keys` and its value.
 
     Raises:
         CorruptCheckpoint: if a leaf is inside another leaf, or if a position is not a number.
@@ -97,7 +97,7 @@ def nested(leaves: dict[str, tuple[list[bool], Any]]) -> Any:
 
 
 def is_position(key: str) -> bool:
-    """Return whether a key is the decimal form of a number, in ASCII digits: `str.isdecimal` accepts others."""
+    """Return whether a key is a decimal number in ASCII digits. `str.isdecimal` accepts other digits too."""
     return key.isascii() and key.isdecimal()
 
 

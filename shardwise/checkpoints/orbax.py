@@ -24,7 +24,7 @@ _STRINGS = "_strings.json"
 _DATABASE = "manifest.ocdbt"
 _LARGEST_METADATA = 1 << 28  # bytes
 _LARGEST_DATABASE_MANIFEST = 1 << 26  # bytes
-_POSITION = 1  # Orbax's type of keys that are positions in a sequence
+_POSITION = 1  # Orbax's key type for positions in a sequence
 
 
 @final
@@ -69,7 +69,7 @@ def import_orbax(path: str | os.PathLike[str], target: str | os.PathLike[str]) -
 
     Raises:
         CheckpointError: if there is no Orbax checkpoint at `path`.
-        CorruptCheckpoint: if it is truncated or not valid.
+        CorruptCheckpoint: if it is truncated or invalid.
     """
     return save_sources(target, _leaves(path), {"imported from": str(path)})
 
@@ -85,7 +85,7 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         CheckpointError: if there is no Orbax checkpoint at `path`.
-        CorruptCheckpoint: if it is truncated or not valid.
+        CorruptCheckpoint: if it is truncated or invalid.
     """
     return nested(
         {
@@ -96,7 +96,7 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
 
 
 def _leaves(path: str | os.PathLike[str]) -> dict[str, tuple[tuple[bool, ...], Any]]:
-    """Return the leaves by name, each with whether the keys of its path are positions."""
+    """Return the leaves by name, each with flags for the keys of its path that are positions."""
     check_tensorstore()
     folder = _item_folder(Path(path).absolute())
     _check_files(folder)
@@ -125,7 +125,7 @@ def _leaves(path: str | os.PathLike[str]) -> dict[str, tuple[tuple[bool, ...], A
 
 
 def _item_folder(folder: Path) -> Path:
-    """Return the folder with the metadata of arrays: the checkpoint itself, or its only item that has some."""
+    """Return the folder with the metadata of arrays: the checkpoint itself, or its only item that has such metadata."""
     if (folder / _METADATA).exists():
         return folder
     items = sorted(item.parent for item in folder.glob(f"*/{_METADATA}"))
@@ -142,8 +142,8 @@ def _check_files(folder: Path) -> None:
     """Check the files that TensorStore opens.
 
     Raises:
-        CorruptCheckpoint: if there is a FIFO or a device, or if the manifest of a database is too large: TensorStore
-            reads it at once.
+        CorruptCheckpoint: if there is a FIFO or a device, or if the manifest of a database is too large, because
+            TensorStore reads it at once.
     """
     folder_size(folder)
     for file in folder.rglob(_DATABASE):

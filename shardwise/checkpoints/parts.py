@@ -1,4 +1,4 @@
-"""Messages by which processes tell each other what they have written: parts of packed arrays, and files."""
+"""Messages in which processes report the parts of packed arrays and the files that they have written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,12 +7,12 @@ from typing import Any
 from shardwise.checkpoints.manifest import ArrayLeaf, Chunked, Leaf, Part
 from shardwise.checkpoints.snapshot import Snapshot
 
-# For each large array, by name, the checksums of the files that this process has written, by the index of the file.
+# For each large array, by name, the checksums of the files that this process has written, by file index.
 FileChecksums = Mapping[str, Mapping[int, bytes]]
 
 
 def parts_of(snapshot: Snapshot, checksums: FileChecksums) -> dict[str, Any]:
-    """Return, as JSON, the bytes of this process's pack, the parts in it and its files, by the number of their leaf."""
+    """Return, as JSON, the bytes of this process's pack, and its parts and files by leaf index."""
     numbers = {name: number for number, name in enumerate(snapshot.leaves)}
     parts = {
         str(number): [(part.process, part.offset, part.box, part.crc32) for part in leaf.storage]
@@ -27,7 +27,7 @@ def parts_of(snapshot: Snapshot, checksums: FileChecksums) -> dict[str, Any]:
 
 
 def merge_parts(leaves: Mapping[str, Leaf], messages: Sequence[Mapping[str, Any]]) -> dict[str, Leaf]:
-    """Return the leaves of a process with its own parts and those in the messages of other processes."""
+    """Return the leaves of a process with its own parts and the parts in the messages of other processes."""
     merged = dict(leaves)
     names = list(leaves)
     for message in messages:

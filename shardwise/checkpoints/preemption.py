@@ -14,14 +14,14 @@ from shardwise.runtime.preemption import preemption
 
 @final
 class Preemption:
-    """Notices SIGTERM: in a cluster by XLA's preemption manager, which agrees with the other processes on the step."""
+    """Catches SIGTERM; in a cluster by XLA's preemption manager, which agrees with the other processes on the step."""
 
     def __init__(self) -> None:
         self.is_signalled = False
         self._uses_xla = False
 
     def install(self) -> None:
-        """Notice SIGTERM from now on. Without a cluster, only the main thread can."""
+        """Catch SIGTERM from now on. Without a cluster, this works only in the main thread."""
         self._uses_xla = cluster.store is not None
         if self._uses_xla:
             preemption.watch(cluster.store)
@@ -29,9 +29,9 @@ class Preemption:
             _shared.add(self)
 
     def uninstall(self) -> None:
-        """Handle SIGTERM as before, if no other object notices it.
+        """Restore the previous handling of SIGTERM, if no other object catches it.
 
-        A SIGTERM that came too late for a step to be saved has its effect now: it ends the process by default.
+        A SIGTERM that came too late for a step to be saved takes effect now: by default, it ends the process.
 
         Raises:
             BaseException: the exception of the program's own handler, if it raised one.
@@ -43,7 +43,7 @@ class Preemption:
         self._uses_xla = False
 
     def has_reached_last_step(self) -> bool:
-        """Return whether all processes save the step that they have reached, and stop; they call it in every step."""
+        """Return whether all processes save the current step and stop. They call it in every step."""
         if self._uses_xla:
             return preemption.has_reached_sync_point()
         if self.is_signalled:
@@ -53,15 +53,15 @@ class Preemption:
 
 @final
 class _SharedHandler:
-    """The handler of SIGTERM while objects notice it, in any number, which come and go in any order.
+    """The SIGTERM handler that any number of objects share, which may be added and removed in any order.
 
-    The program's handler is called too. Its exceptions are raised after the last object is removed, so that the step
-    is saved before. The objects of managers that were garbage-collected without `close` do not count: otherwise,
-    SIGTERM would have no effect for the rest of the program.
+    The program's handler is called too. Its exceptions are raised after the last object is removed, so that the step is
+    saved first. Objects of managers that were garbage-collected without `close` do not count, because SIGTERM would
+    otherwise have no effect for the rest of the program.
     """
 
     def __init__(self) -> None:
-        self.is_answered = True  # whether an object has returned from `has_reached_last_step` that a SIGTERM came
+        self.is_answered = True  # whether `has_reached_last_step` of an object has reported the SIGTERM
         self._references: list[weakref.ref[Preemption]] = []
         self._installed: _Handler | None = None
         self._raised: BaseException | None = None
@@ -70,13 +70,14 @@ class _SharedHandler:
         """Notify an object of SIGTERM from now on."""
         self._references.append(weakref.ref(notified))
         current = signal.getsignal(signal.SIGTERM)
-        # Another handler than the installed one is the program's, which may call the installed one in turn.
+        # If the current handler is not the installed one, it is the program's, which may call the installed one in
+        # turn.
         if _is_main_thread() and (self._installed is None or current is not self._installed):
             self._installed = _Handler(self, current)
             signal.signal(signal.SIGTERM, self._installed)
 
     def remove(self, notified: Preemption) -> None:
-        """Notify an object no longer. After the last one, handle SIGTERM as before."""
+        """Stop notifying an object. After the last one, restore the previous handling of SIGTERM."""
         alive = self._alive()
         if notified not in alive:
             return
@@ -96,7 +97,7 @@ class _SharedHandler:
             raise raised
 
     def notify(self) -> bool:
-        """Tell all objects that a SIGTERM came. Return whether there are any."""
+        """Notify all objects of a SIGTERM. Return whether there are any."""
         alive = self._alive()
         for notified in alive:
             notified.is_signalled = True
@@ -108,7 +109,7 @@ class _SharedHandler:
         self._raised = raised
 
     def reset_in_child(self) -> None:
-        """Handle SIGTERM as before in a process that was forked, such as a worker that loads data.
+        """Restore the previous handling of SIGTERM in a forked process, such as a data-loading worker.
 
         It does not save, and `multiprocessing` ends it by SIGTERM.
         """
@@ -127,7 +128,7 @@ class _SharedHandler:
 
 @final
 class _Handler:
-    """A handler of SIGTERM, and the one that it replaced; None if that is not Python's."""
+    """A SIGTERM handler, and the handler that it replaced; None if that is not Python's."""
 
     def __init__(self, shared: _SharedHandler, previous: Callable[[int, FrameType | None], Any] | int | None):
         self.previous = previous
@@ -143,7 +144,7 @@ class _Handler:
                     raise
                 self._shared.keep(error)
         elif not has_objects and self.previous is signal.SIG_DFL and signal.getsignal(number) is self:
-            # The last object was garbage-collected, or removed in another thread, which cannot change handlers.
+            # The last object was garbage-collected, or removed in another thread, where handlers cannot be changed.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

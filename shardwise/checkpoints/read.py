@@ -1,4 +1,4 @@
-"""Read arrays of a checkpoint, with a bound on the host memory that is in use."""
+"""Read arrays of a checkpoint, with bounded host memory."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text,
 
 _PACK_WINDOW = 1 << 24  # bytes of a pack that are read at a time
 _READS_IN_FLIGHT = 8
-_LARGEST_ZARR_FILE = 1 << 16  # bytes, of zarr's metadata
+_LARGEST_ZARR_FILE = 1 << 16  # bytes of zarr's metadata
 _ORBAX_FILES = ("_METADATA", "_CHECKPOINT_METADATA")
 
 HostArray = np.ndarray[Any, Any]
@@ -34,15 +34,15 @@ class Reader:
         path: the folder or URL.
 
     Attributes:
-        path: the path as text.
+        path: the path as a string.
         location: where its files are.
         manifest: its manifest.
-        large: the names of arrays that have folders of their own.
+        large: the names of arrays that have their own folders.
         small: the names of arrays in packs.
 
     Raises:
         CheckpointNotFound: if there is no checkpoint at `path`.
-        CorruptCheckpoint: if its manifest is not valid, or if files are missing.
+        CorruptCheckpoint: if its manifest is invalid, or if files are missing.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -51,13 +51,13 @@ class Reader:
         self.location, self.manifest = open_manifest(location)
         self._check_size()
         self._context = read_context()
-        self._folder, self._store = "", None  # the zarr3 array that was opened last
+        self._folder, self._store = "", None  # the last opened zarr3 array
         arrays = self.manifest.arrays.items()
         self.large = [name for name, leaf in arrays if isinstance(leaf.storage, Chunked)]
         self.small = [name for name, leaf in arrays if not isinstance(leaf.storage, Chunked)]
 
     def _check_size(self) -> None:
-        """Raise CorruptCheckpoint if there are fewer files than arrays need, or fewer bytes."""
+        """Raise CorruptCheckpoint if there are fewer files or bytes than the arrays need."""
         if (size := self.location.size()) is None:
             return
         if size.nbytes < self.manifest.nbytes:
@@ -74,7 +74,7 @@ class Reader:
                 f"{self.path}: the large arrays have {files:,} files, but there are only {size.files:,}: files are "
                 "missing"
             )
-        # TensorStore reads a file at once, and ends the process if it is larger than the memory.
+        # TensorStore reads a file at once, and aborts the process if the file is larger than the memory.
         packs = [(pack_blocks(index, nbytes), 1) for index, nbytes in enumerate(self.manifest.packs)]
         arrays = [(leaf.storage, leaf.dtype.itemsize) for leaf in self.manifest.arrays.values()]
         sizes = [largest_file(each, itemsize) for each, itemsize in [*packs, *arrays] if isinstance(each, Chunked)]
@@ -85,14 +85,14 @@ class Reader:
             )
 
     def boxes(self, name: str) -> list[Box]:
-        """Return the boxes to read an array in: those of the files of a large array, and all of a small one."""
+        """Return the boxes in which to read an array: one per file of a large array, or all of a small one."""
         leaf = self.manifest.arrays[name]
         if isinstance(leaf.storage, Chunked):
             return list(split_box(whole(leaf.shape), leaf.storage.file_shape))
         return [whole(leaf.shape)]
 
     def batches(self, names: Iterable[str], limit: int = 1 << 27) -> Iterator[list[str]]:
-        """Group small arrays to be read together, in the same order, of at most `limit` bytes or one by one."""
+        """Group small arrays to be read together, in order, into batches of at most `limit` bytes or a single array."""
         batch: list[str] = []
         nbytes = 0
         for name in names:
@@ -113,22 +113,22 @@ class Reader:
         """Read boxes of large arrays, in order.
 
         Args:
-            boxes: names of arrays, and indices into them.
-            memory_limit: the bytes of host memory that reads may use at a time. A larger box is read alone.
-            allocate: a function from a name and a box to an array of its shape and dtype, which the elements are read
-                into; by default, a new array.
+            boxes: names of arrays, and boxes of them.
+            memory_limit: the bytes of host memory that concurrent reads may use. A larger box is read alone.
+            allocate: returns an array of the shape and dtype of a named box, into which the elements are read; by
+                default, a new array.
 
         Returns:
             An iterator of the names, the indices and the elements.
         """
         # Bytes that are being read are in memory twice: in TensorStore's buffers and in the arrays.
         limit = min(memory_limit // 2, _READS_IN_FLIGHT * self.location.read_bytes)
-        reads: deque[tuple[str, Box, int, Any]] = deque()  # those in flight
-        started: deque[tuple[int, int, str, Box, HostArray]] = deque()  # boxes, each with its last read and its bytes
+        reads: deque[tuple[str, Box, int, Any]] = deque()  # reads in flight
+        started: deque[tuple[int, int, str, Box, HostArray]] = deque()  # boxes, with their last read and their bytes
         count = in_flight = in_arrays = 0
 
         def finish_read() -> Iterator[tuple[str, Box, HostArray]]:
-            """Wait for the first read in flight, and return the boxes that are complete then."""
+            """Wait for the first read in flight, and return the boxes that it completes."""
             nonlocal in_flight, in_arrays
             if reads:
                 in_flight -= self._finish(*reads.popleft())
@@ -180,7 +180,7 @@ class Reader:
         return data[box_index(box)]
 
     def _open(self, shape: Shape, dtype: np.dtype[Any], blocks: Chunked) -> Any:
-        """Return a zarr3 array. The last one stays open, because the boxes of an array are read one after the other."""
+        """Return a zarr3 array. The last one stays open, because the boxes of an array are read consecutively."""
         if self._folder != blocks.folder:
             self._store = open_blocks(self.location, shape, dtype, blocks, self._context).result()
             self._folder = blocks.folder
@@ -195,10 +195,10 @@ class Reader:
         return nbytes
 
     def _check_files(self, name: str, box: Box) -> None:
-        """Check that the files that hold a box of a large array belong to it, after its elements were read.
+        """Check that the files of a box of a large array belong to the array, after its elements were read.
 
         Raises:
-            CorruptCheckpoint: if the manifest has other checksums for their chunks.
+            CorruptCheckpoint: if the checksums of their chunks differ from the manifest.
         """
         leaf = self.manifest.arrays[name]
         assert isinstance(leaf.storage, Chunked)
@@ -263,7 +263,7 @@ class Reader:
         return box_size(part.box) * leaves[name].dtype.itemsize
 
     def _read_pack(self, process: int, start: int, stop: int, names: list[str]) -> bytes:
-        """Read bytes of the pack of a process, which hold these arrays."""
+        """Read the bytes of a process's pack that hold these arrays."""
         if start == stop:
             return b""
         nbytes = self.manifest.packs[process]
@@ -280,11 +280,11 @@ class Reader:
 
 
 def open_manifest(location: Location) -> tuple[Location, Manifest]:
-    """Return where the files of a committed checkpoint are, and its manifest.
+    """Return the location of a committed checkpoint's files, and its manifest.
 
     Raises:
         CheckpointNotFound: if there is no checkpoint.
-        CorruptCheckpoint: if the manifest is not valid.
+        CorruptCheckpoint: if the manifest is invalid.
     """
     data = location.data()
     content = None if data is None else data.read(MANIFEST, LARGEST_MANIFEST)

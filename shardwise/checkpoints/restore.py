@@ -1,4 +1,4 @@
-"""Restore checkpoints: each device gets its shard straight from the files that hold it."""
+"""Restore checkpoints: each device receives its shard directly from the files that hold it."""
 
 import os
 import re
@@ -38,22 +38,22 @@ def restore(
 ) -> Any:
     """Restore a checkpoint.
 
-    Every process calls it with the same arguments. Each reads the blocks that its devices need, from whatever mesh and
-    number of processes they were saved. Every block is compared with its checksum.
+    Every process calls it with the same arguments. Each reads the blocks that its devices need, whatever the mesh and
+    the number of processes were when they were saved. Every block is compared with its checksum.
 
     Args:
         path: the folder or URL of the checkpoint, or a `Reader` that has opened it.
-        like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has; where an
-            array is uncommitted, the restored one is too. Without `like`, the result is nested dicts and lists of
-            numpy arrays.
-        shardings: a sharding for all arrays, in place of those of `like`; or a tree prefix of `like` with shardings.
-            Without `like`, a tree prefix of the result; arrays whose sharding is None are numpy arrays.
-        only: a regular expression; leaves whose names it does not match are left out, or kept from `like`.
+        like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has. If an
+            array is uncommitted, the restored one is too. Without `like`, the result is nested dicts and lists of numpy
+            arrays.
+        shardings: a sharding for all arrays, instead of the shardings of `like`; or a tree prefix of `like` with
+            shardings. Without `like`, a tree prefix of the result; arrays whose sharding is None are numpy arrays.
+        only: a regular expression; leaves whose names it does not match are omitted, or kept from `like`.
         cast: whether arrays are converted to the dtypes of `like`, and on devices to 32-bit dtypes if 64-bit dtypes are
             disabled.
         allow_missing: whether leaves that the checkpoint lacks are kept from `like`.
         allow_extra: whether leaves that `like` lacks are ignored.
-        memory_limit: the bytes of host memory that reading may use; a shard that is larger is read alone.
+        memory_limit: the bytes of host memory that reading may use; a larger shard is read alone.
 
     Returns:
         The restored pytree.
@@ -62,8 +62,8 @@ def restore(
         CheckpointError: if it cannot be read.
         CheckpointNotFound: if there is no checkpoint at `path`, or if it was deleted or replaced while it was read.
         CorruptCheckpoint: if it was changed after it was written; the message names the array.
-        CheckpointMismatch: if it differs from `like`, or if arrays with 64-bit dtypes shall be on devices while these
-            dtypes are disabled; the message lists all such leaves.
+        CheckpointMismatch: if it differs from `like`, or if arrays with 64-bit dtypes are restored to devices while
+            these dtypes are disabled; the message lists all such leaves.
         ShardingError: if `shardings` is not a tree prefix.
         ValueError: if `only` is not a regular expression.
 
@@ -127,7 +127,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
     Raises:
         CheckpointNotFound: if there is no checkpoint at `path`.
-        CorruptCheckpoint: if its manifest is not valid.
+        CorruptCheckpoint: if its manifest is invalid.
 
     Example:
         >>> jax.checkpoints.save(folder / "step-9", {"w": jnp.arange(4.0)}, metadata={"run": 1}).wait()
@@ -167,7 +167,7 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
             large.append(name)
         else:
             small.append(name)
-    for names in reader.batches(small, memory_limit // 2):  # they are in memory as bytes and as arrays
+    for names in reader.batches(small, memory_limit // 2):  # halved, because they are in memory as bytes and as arrays
         for name, data in reader.read_small(names):
             restored[name] = _placed(data, targets[name])
     restored |= _restore_large(reader, {name: targets[name] for name in large}, memory_limit)
@@ -175,12 +175,12 @@ def _restore_leaves(reader: Reader, targets: Mapping[str, Target], memory_limit:
 
 
 def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: int) -> dict[str, Any]:
-    """Return the restored arrays that have folders of their own, by name."""
+    """Return the restored arrays that have their own folders, by name."""
     restored: dict[str, Any] = {}
     devices = {name: _boxes(reader.manifest.arrays[name], target) for name, target in targets.items()}
     left = {name: len(boxes) for name, boxes in devices.items()}
     written: dict[tuple[str, Box], Any] = {}  # shards on CPU devices, into whose memory the elements are read
-    done: dict[str, dict[Any, Any]] = {name: {} for name in targets}  # for each array, the shards by device
+    done: dict[str, dict[Any, Any]] = {name: {} for name in targets}  # array name → device → shard
     boxes = [(name, box) for name in targets for box in devices[name]]
 
     def allocate(name: str, box: Box) -> HostArray:
@@ -208,7 +208,7 @@ def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: 
                     del block
                 if not left[name]:
                     restored[name] = _assembled(done.pop(name), stored, target)
-            del data  # before the next box is read
+            del data  # free it before the next box is read
     for name in targets:  # no device of this process holds a part of it
         if name not in restored:
             restored[name] = _assembled({}, reader.manifest.arrays[name], targets[name])
@@ -216,7 +216,7 @@ def _restore_large(reader: Reader, targets: Mapping[str, Target], memory_limit: 
 
 
 def _as_committed(leaf: object, target: Target) -> object:
-    """Return a leaf that is committed to its devices or not, as its target is."""
+    """Return a leaf that is committed to its devices if its target is."""
     if target.committed or not isinstance(leaf, ArrayImpl):
         return leaf
     return leaf.with_signature(array_signature(leaf.type, leaf.sharding, False))
@@ -239,7 +239,7 @@ def _placed(data: HostArray, target: Target) -> Any:
 
 
 def _assembled(shards: Mapping[Any, Any], leaf: ArrayLeaf, target: Target) -> Any:
-    """Return an array of padded shards on the devices of this process."""
+    """Assemble an array from padded shards on the devices of this process."""
     sharding = _stored_sharding(target)
     local = [shards[device] for device in sharding.local_devices]
     if is_key(target.dtype):
@@ -248,13 +248,13 @@ def _assembled(shards: Mapping[Any, Any], leaf: ArrayLeaf, target: Target) -> An
 
 
 def _stored_sharding(target: Target) -> Sharding:
-    """Return the sharding of the stored array: of keys, that of their words."""
+    """Return the sharding of the stored array; for keys, the sharding of their words."""
     assert target.sharding is not None
     return key_data_sharding(target.sharding) if is_key(target.dtype) else target.sharding
 
 
 def _as_keys(words: ArrayImpl, target: Target) -> ArrayImpl:
-    """Return the keys that consist of these words, sharing their memory."""
+    """Wrap words as keys that share their memory."""
     assert target.shape is not None and target.sharding is not None
     signature = array_signature(ArrayType(target.shape, target.dtype), target.sharding, True)
     keys: ArrayImpl = words.with_signature(signature)

@@ -1,4 +1,4 @@
-"""Retention: which of the saved steps are kept."""
+"""Retention: the rules that decide which saved steps are kept."""
 
 import math
 import numbers
@@ -8,7 +8,7 @@ from typing import final
 
 
 def check_count(name: str, value: int | None) -> None:
-    """Raise an error unless an argument is None or an integer from 1 on.
+    """Raise an error unless an argument is None or a positive integer.
 
     Raises:
         ValueError: if it is not.
@@ -20,13 +20,13 @@ def check_count(name: str, value: int | None) -> None:
 @final
 @dataclass(frozen=True)
 class Retention:
-    """Which steps are kept: a step is kept if one of the rules keeps it. Without rules, all are kept.
+    """Rules for keeping steps. A step is kept if any rule keeps it. Without rules, all are kept.
 
     Attributes:
         last: keeps this many of the latest steps.
         every: keeps the steps that are multiples of it.
         best: keeps this many of the best steps.
-        metric: the metric that says which step is better.
+        metric: the metric by which steps are compared.
         is_larger_better: whether larger values of the metric are better.
     """
 
@@ -47,7 +47,7 @@ class Retention:
 
         Args:
             steps: the metrics of each step.
-            committed: the step that was just saved. It is always kept, as is the latest step.
+            committed: the step that was just saved. It is always kept, like the latest step.
         """
         if self.last is self.every is self.best is None or not steps:
             return []

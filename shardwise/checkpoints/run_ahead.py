@@ -1,6 +1,6 @@
 """Run calls on threads ahead of the use of their results.
 
-Allocating the shards of a restore takes as long as reading them, because of page faults.
+Restores need this because allocating shards takes as long as reading them, due to page faults.
 """
 
 import os
@@ -19,7 +19,7 @@ _AHEAD = 2 * _THREADS
 
 @contextmanager
 def run_ahead(calls: Iterable[Callable[[], Result]]) -> Iterator[Iterator[Result]]:
-    """Run calls on threads, some of them before their results are asked for.
+    """Run calls on threads, some of them before their results are needed.
 
     Returns:
         A context with an iterator of the results, in the order of the calls. Calls that have not begun when the context

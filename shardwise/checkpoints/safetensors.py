@@ -1,6 +1,6 @@
 """The safetensors format: a length of 8 bytes, a JSON header, and the bytes of all arrays.
 
-The package of that name writes files from arrays that are in memory; these functions stream.
+The package of that name writes files from arrays in memory; these functions stream.
 """
 
 import json
@@ -27,7 +27,7 @@ from shardwise.checkpoints.untrusted_json import parse_json
 from shardwise.errors import CheckpointError, CorruptCheckpoint
 from shardwise.runtime.box import box_index, box_of, box_shape, whole
 
-_LARGEST_HEADER = 100_000_000  # bytes, as the format says
+_LARGEST_HEADER = 100_000_000  # bytes, as in the format
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
     **{f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind in "IU" for bits in (8, 16, 32, 64)},
@@ -37,7 +37,7 @@ _DTYPES = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "C64": np.dtype(np.complex64),
 }
-_LARGEST_RANK = 64  # that numpy has
+_LARGEST_RANK = 64  # of numpy arrays
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -52,7 +52,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, 
 
     Raises:
         CheckpointError: if the file cannot be read.
-        CorruptCheckpoint: if the file is truncated, if its header is not valid, or if arrays overlap or leave holes.
+        CorruptCheckpoint: if the file is truncated, if its header is invalid, or if arrays overlap or leave holes.
 
     Example:
         >>> jax.checkpoints.save(folder / "a", {"w": jnp.arange(3)}).wait()
@@ -75,7 +75,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, 
 class _Entry:
     """An array of a safetensors file, whose elements are read when it is indexed.
 
-    Reads are not mapped: a file that shrinks is an error, where a mapping would end the process.
+    Reads do not use a memory map: a file that shrinks is an error here, whereas a map would abort the process.
 
     Attributes:
         file: the file.
@@ -118,7 +118,7 @@ def _read_header(file: Path) -> list[_Entry]:
     """Return the arrays of a safetensors file, in the order of its header.
 
     Raises:
-        CorruptCheckpoint: if the file is not a regular file, is truncated, or if its header is not valid.
+        CorruptCheckpoint: if the file is not a regular file, is truncated, or has an invalid header.
     """
     try:
         with open_regular_file(file) as opened:
@@ -156,10 +156,10 @@ def _read_header(file: Path) -> list[_Entry]:
 
 
 def _check_layout(file: Path, entries: list[_Entry], start: int, size: int) -> None:
-    """Check that the arrays cover all bytes after the header once, as the format requires.
+    """Check that the arrays cover all bytes after the header exactly once, as the format requires.
 
     Raises:
-        CorruptCheckpoint: if two arrays overlap, or if bytes belong to none.
+        CorruptCheckpoint: if two arrays overlap, or if bytes belong to no array.
     """
     end, before = start, ""
     for entry in sorted(entries, key=lambda entry: (entry.start, entry.nbytes)):
@@ -178,15 +178,15 @@ def import_safetensors(
     """Save the arrays of safetensors files as a checkpoint, with one block in memory at a time.
 
     Args:
-        files: the files; a name may be in one of them only.
+        files: the files; a name may occur in only one of them.
         path: where the checkpoint will be.
-        metadata: a JSON object to save beside the arrays.
+        metadata: a JSON object to save with the arrays.
 
     Returns:
         The save that is being written.
 
     Raises:
-        CorruptCheckpoint: if a file is truncated or not valid.
+        CorruptCheckpoint: if a file is truncated or invalid.
         CheckpointError: if two files have an array of the same name, if a checkpoint cannot hold a name, or if there is
             a checkpoint at `path`.
 
@@ -219,7 +219,7 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
 
     Raises:
         CheckpointError: if the file exists, if its folder does not, if safetensors has no name for a dtype, or if two
-            arrays would have one name, because a key has a dot.
+            arrays would have the same name, because a key contains a dot.
         CorruptCheckpoint: if the checkpoint was changed.
 
     Example:
@@ -272,7 +272,7 @@ def export_safetensors(path: str | os.PathLike[str], file: str | os.PathLike[str
 
 
 def _map(file: Path, start: int, dtype: np.dtype[Any], shape: Shape) -> np.memmap[Any, Any]:
-    """Return an array of a file, mapped into memory to be written, in the dtype in which elements are stored."""
+    """Map an array of a file into memory to be written, in the dtype in which elements are stored."""
     return np.memmap(file, stored_dtype(dtype), "r+", start, shape)
 
 

@@ -1,6 +1,6 @@
 """Save pytrees of sharded arrays, in the background.
 
-Every process writes the shards that it holds into a location that no reader sees. After all have written, process 0
+Every process writes the shards that it holds to a location that no reader sees. After all have written, process 0
 writes the manifest and commits.
 """
 
@@ -33,7 +33,7 @@ from shardwise.runtime.box import Box, box_index, relative, split_box, whole
 from shardwise.runtime.group import Group
 from shardwise.version import __version__
 
-BYTES_IN_FLIGHT = 1 << 29  # that TensorStore may be writing at a time
+BYTES_IN_FLIGHT = 1 << 29  # the most bytes that TensorStore may be writing at a time
 _log = logging.getLogger("shardwise")
 
 
@@ -44,15 +44,15 @@ class Save:
     Args:
         location: where it will be.
         snapshot: the leaves, shards and pack that this process writes.
-        metadata: a JSON object to save beside it.
+        metadata: a JSON object to save with it.
         group: the processes that write it.
         before_commit: a function that process 0 calls when everything is written, directly before the commit.
         after_commit: a function that process 0 calls after the checkpoint is committed.
 
     Attributes:
-        path: where it will be, as text.
+        path: where it will be, as a string.
         total_bytes: the bytes that this process writes.
-        written_bytes: how many of them are written.
+        written_bytes: the bytes that are already written.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Save:
         """Wait until the checkpoint is committed.
 
         Args:
-            timeout: how many seconds to wait; by default, as long as it takes.
+            timeout: the seconds to wait; by default, without limit.
 
         Raises:
             CheckpointError: if it could not be written; earlier checkpoints are unchanged.
@@ -126,7 +126,7 @@ class Save:
             leases: list[Lease] = []
 
             def take_lease() -> str:
-                """Return the token of this save; in process 0, protect its files from other programs."""
+                """Return the token of this save; in process 0, also take the lease that protects its files."""
                 token = secrets.token_hex(8)
                 if group.index == 0:
                     leases.append(stack.enter_context(location.lease(token)))
@@ -152,7 +152,7 @@ class Save:
                 group.gather(commit)
             except BaseException:
                 if group.index == 0:
-                    with suppress(CheckpointError):  # the next Manager of this folder deletes it
+                    with suppress(CheckpointError):  # otherwise, the next Manager of this folder deletes it
                         partial.delete()
                 raise
         _log.info("saved %s: %s bytes", self.path, f"{self.total_bytes:,}")
@@ -224,7 +224,7 @@ class Save:
         versions = {"shardwise": __version__, "jaxlib": version("jaxlib"), "tensorstore": version("tensorstore")}
         packs = tuple(part["pack_bytes"] for part in parts)
         manifest = Manifest(leaves, packs, metadata, versions, datetime.now(UTC).isoformat(timespec="seconds"))
-        manifest.check(f"{location}/{MANIFEST}")  # what cannot be read back is not committed
+        manifest.check(f"{location}/{MANIFEST}")  # do not commit a manifest that cannot be read back
         partial.write(MANIFEST, manifest.encode())
 
 
@@ -236,9 +236,9 @@ class _Write:
     Attributes:
         name: the name of the array.
         folder: its folder.
-        leaf: the array; None if the file is one of a pack.
+        leaf: the array; None for a file of a pack.
         store: the zarr3 array.
-        box: the elements of the array that the file holds.
+        box: the elements of the array that the file contains.
         data: these elements.
     """
 
@@ -274,7 +274,7 @@ def _writes(partial: Location, snapshot: Snapshot, group: Group, context: Any) -
 
 @final
 class _Pending:
-    """The save that is being written. The next one waits for it, so that at most one snapshot is in memory."""
+    """The save in flight. The next save waits for it, so that at most one snapshot is in memory."""
 
     def __init__(self) -> None:
         self.save: Save | None = None
@@ -282,9 +282,10 @@ class _Pending:
         self._waits_at_exit = False
 
     def make_way(self, processes: Sequence[int] | None) -> None:
-        """Wait until the save that is being written has ended, before the next one of these processes.
+        """Wait until the save in flight has ended, before the next save of these processes.
 
-        The error of a save that lost a process is logged if these processes go on without it: their program knows.
+        The error of a save that lost a process is only logged if these processes continue without it, because their
+        program already handles the failure.
         """
         try:
             self.finish()
@@ -298,12 +299,12 @@ class _Pending:
             self._waits_at_exit = True
 
     def finish(self) -> None:
-        """Wait for the save that is being written, and raise its error unless a call has raised it."""
+        """Wait for the save in flight, and raise its error unless a call has raised it."""
         if self.save is not None:
             self.save.finish()
 
     def _finish_at_exit(self) -> None:
-        """Wait for the save that is being written, so that it is not lost when the program ends."""
+        """Wait for the save in flight, so that it is not lost when the program ends."""
         try:
             self.finish()
         except Exception as error:
@@ -328,23 +329,23 @@ def start_save(
 
     Args:
         path: where it will be.
-        take: a function from the position of this process in the group, and from the largest chunk in bytes, to what
-            this process writes.
-        metadata: a JSON object to save beside it.
-        processes: the numbers of the processes that save it; by default, all.
-        timeout: how many seconds to wait for other processes; by default, the peer timeout.
+        take: maps the position of this process in the group, and the largest chunk in bytes, to the snapshot that this
+            process writes.
+        metadata: a JSON object to save with it.
+        processes: the ranks of the processes that save it; by default, all.
+        timeout: the seconds to wait for other processes; by default, the peer timeout.
         replaces: whether there may be a checkpoint at `path`, which `before_commit` moves away.
         before_commit: a function that the first process calls when everything is written, directly before the commit.
         after_commit: a function that the first process calls after the checkpoint is committed.
 
     Raises:
         CheckpointExists: if something else is at `path`.
-        CheckpointError: if a process cannot save it, or if the save before has failed and no call has raised its error.
+        CheckpointError: if a process cannot save it, or if the previous save failed and no call has raised its error.
     """
     location = location_of(path)
     with _pending.lock:
         _pending.make_way(processes)
-        # Survivors of a failure may have started different numbers of saves: the name has no count of them.
+        # Survivors of a failure may have started different numbers of saves, so the name does not include a count.
         group = Group(f"save of {location}", timeout, processes)
         error: Exception | None = None
         try:
@@ -373,29 +374,28 @@ def save(
     """Save a pytree of arrays as a checkpoint, in the background.
 
     It returns when the arrays may be changed or donated. The checkpoint appears at `path` when everything is written;
-    until then, and if the program ends before, there is nothing. Every process of a program calls it with the same
-    arguments, and writes the shards that it holds; replicas are written once. Values, numpy arrays and uncommitted
-    arrays, which each process has for itself, must be equal, and the first process writes them. A save waits for the
-    one before.
+    if the program ends before, nothing appears. Every process of a program calls it with the same arguments, and writes
+    the shards that it holds; replicas are written once. Python values, numpy arrays and uncommitted arrays, of which
+    each process has its own copy, must be equal, and the first process writes them. A save waits for the previous one.
 
     Args:
         path: a folder that does not exist yet, or a URL, `s3://bucket/name` or `gs://bucket/name`. All processes must
             reach it.
         tree: a pytree of arrays, PRNG keys, numpy arrays, numbers, strings and None.
-        metadata: a JSON object to save beside it, such as the configuration of the run or the state of a data iterator.
-        processes: the numbers of the processes that save it, if these are not all, such as those that survived.
-        timeout: how many seconds to wait for a process that neither answers nor writes; by default, the `peer_timeout`
-            of `distributed.initialize`.
+        metadata: a JSON object to save with it, such as the configuration of the run or the state of a data iterator.
+        processes: the ranks of the processes that save it, if not all, such as the survivors of a failure.
+        timeout: the seconds to wait for a process that neither answers nor writes; by default, the `peer_timeout` of
+            `distributed.initialize`.
         after_commit: a function that the first process calls in the background, after the checkpoint is committed. If
-            it fails, `wait()` raises an error that says that the checkpoint is saved.
+            it fails, `wait()` raises an error which states that the checkpoint is saved.
 
     Returns:
-        The save that is being written: `wait()` waits for it and raises its errors.
+        The save in flight: `wait()` waits for it and raises its errors.
 
     Raises:
         CheckpointExists: if there is a checkpoint, a file or a folder that is not empty at `path`.
         CheckpointError: if a leaf cannot be saved, if the trees of processes differ, if the folder cannot be written,
-            or if the save before has failed and no call has raised its error.
+            or if the previous save failed and no call has raised its error.
         PeerFailure: if another process fails, or does not save within the timeout; the error names it.
 
     Example:

@@ -17,10 +17,10 @@ from shardwise.checkpoints.steps import list_steps, step_name
 from shardwise.errors import CheckpointError, CheckpointNotFound
 from shardwise.runtime.group import Group
 
-# The time for caches of file systems to become consistent. The processes count attempts, because their clocks differ.
+# The time for file system caches to become consistent. The processes count attempts, because their clocks differ.
 _ATTEMPTS = 40
 _PAUSE = 0.25  # seconds between two attempts
-_LISTED_ONLY = 3  # attempts after which a step that is listed, but that no process can open, does not exist
+_LISTED_ONLY = 3  # attempts after which a listed step that no process can open counts as missing
 
 
 @final
@@ -31,7 +31,7 @@ class Selection:
     Attributes:
         step: the step.
         identity: the identity of its checkpoint.
-        steps: the steps that a process lists, in ascending order.
+        steps: the steps that any process lists, in ascending order.
     """
 
     step: int
@@ -46,15 +46,15 @@ def select_step(group: Group, location: Location, step: int | None, skipped: Col
         group: the processes.
         location: the folder of the steps.
         step: the step to restore; None for the latest.
-        skipped: the steps that are not chosen as the latest.
+        skipped: the steps that may not be chosen as the latest.
 
     Returns:
         The step; None if `step` is None and there are no steps.
 
     Raises:
         CheckpointNotFound: if no process has the step.
-        CheckpointError: if the processes want different steps, if one of them cannot read the folder, or if they do not
-            see the same checkpoint.
+        CheckpointError: if the processes request different steps, if one of them cannot read the folder, or if they do
+            not see the same checkpoint.
     """
     unopened: Counter[int] = Counter()
     for attempt in range(_ATTEMPTS):
@@ -81,7 +81,7 @@ def select_step(group: Group, location: Location, step: int | None, skipped: Col
 
 
 def missing_step(location: Location, step: object, steps: Collection[int]) -> CheckpointNotFound:
-    """Return the error for a step that does not exist, with those that do."""
+    """Return the error for a step that does not exist, with the steps that do."""
     saved = f"the last ones that it has are {', '.join(map(str, sorted(steps)[-5:]))}" if steps else "it has none"
     hint = ""
     if isinstance(step, int) and any(each > step >= 0 for each in steps):

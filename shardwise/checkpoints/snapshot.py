@@ -1,7 +1,7 @@
 """Snapshot: the shards that this process writes, in host memory.
 
-Shards on CPU devices are shared, not copied: while a host array shares the memory of a buffer, XLA neither reuses nor
-frees it, also if the array is donated or deleted.
+Shards on CPU devices are shared instead of copied: while a host array shares the memory of a buffer, XLA neither reuses
+nor frees it, even if the array is donated or deleted.
 """
 
 import math
@@ -28,7 +28,7 @@ from shardwise.runtime.client import process_count
 
 _T = TypeVar("_T")
 
-LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in folders of their own
+LARGEST_PACKED = 1 << 20  # bytes; larger arrays are stored in their own folders
 
 
 @final
@@ -37,10 +37,11 @@ class Snapshot:
     """The part of a checkpoint that this process writes.
 
     Attributes:
-        leaves: all leaves, by name. Packed ones have only the parts of this process.
-        shards: for each array in a folder of its own, the shards that this process writes, each with its index.
+        leaves: all leaves, by name. Packed leaves have only the parts of this process.
+        shards: for each array in its own folder, the shards that this process writes, each with its index.
         pack: the bytes of the small arrays that this process writes.
-        checksums: of several processes, the checksums of arrays that each of them has, of which one writes its own.
+        checksums: with several processes, the checksums of arrays of which each process has its own copy and one writes
+            it.
     """
 
     leaves: Mapping[str, Leaf]
@@ -73,7 +74,7 @@ def named_leaves(tree: object) -> dict[str, tuple[tuple[bool, ...], Any]]:
 
 
 def take_snapshot(tree: object, process: int, chunk_bytes: int) -> Snapshot:
-    """Return what process number `process` writes of a pytree, in chunks of at most `chunk_bytes`.
+    """Return the part of a pytree that the process with index `process` writes, in chunks of at most `chunk_bytes`.
 
     Raises:
         CheckpointError: if a leaf cannot be saved.
@@ -85,11 +86,11 @@ def take_snapshot(tree: object, process: int, chunk_bytes: int) -> Snapshot:
     await_elements(list(arrays.values()))
     in_host_memory = {sharding: _is_in_host_memory(sharding) for sharding in {x.sharding for x in arrays.values()}}
     replicas = {name: array.first_replicas() for name, array in arrays.items() if not in_host_memory[array.sharding]}
-    for shards_of_array in replicas.values():  # copies from devices run at the same time
+    for shards_of_array in replicas.values():  # copies from devices run concurrently
         for _, buffers in shards_of_array:
             start_copy_to_host(buffers)
     has_peers = process_count() > 1
-    sharding_texts: dict[int, str] = {}  # by the id of a sharding
+    sharding_texts: dict[int, str] = {}  # id of a sharding → its string
     leaves: dict[str, Leaf] = {}
     shards: dict[str, list[tuple[Box, np.ndarray[Any, Any]]]] = {}
     checksums: dict[str, int] = {}
@@ -121,7 +122,7 @@ def take_snapshot(tree: object, process: int, chunk_bytes: int) -> Snapshot:
 
 
 def is_packed(shape: Shape, dtype: np.dtype[Any]) -> bool:
-    """Return whether an array is so small that it is stored in a pack."""
+    """Return whether an array is small enough to be stored in a pack."""
     return math.prod(shape) * dtype.itemsize <= LARGEST_PACKED
 
 
@@ -129,7 +130,7 @@ def blocks_of(number: int, shard_shape: Shape, dtype: np.dtype[Any], chunk_bytes
     """Return the blocks of an array with shards of this shape.
 
     Args:
-        number: the number of its folder.
+        number: the index of its folder.
         shard_shape: the shape of a shard.
         dtype: its dtype.
         chunk_bytes: the largest chunk, in bytes.
@@ -172,12 +173,12 @@ def _host_shard(name: str, leaf: np.ndarray[Any, Any] | np.generic) -> list[tupl
 
 
 def _host_shards(replicas: list[tuple[Box, Any]]) -> list[tuple[Box, np.ndarray[Any, Any]]]:
-    """Return buffers of one device each as shards in host memory."""
+    """Copy buffers of one device each to shards in host memory."""
     return [(spans, _stored(without_padding(to_numpy(buffers), box_shape(spans)))) for spans, buffers in replicas]
 
 
 def _is_of_each_process(leaf: object) -> bool:
-    """Return whether each of several processes has an array of its own: in host memory, or where a program put it."""
+    """Return whether each of several processes has its own copy of an array: in host memory, or uncommitted."""
     return not isinstance(leaf, ArrayImpl) or (leaf.is_fully_addressable and not leaf.committed)
 
 
@@ -195,7 +196,7 @@ def _stored(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def add_part(pack: bytearray, process: int, box: Box, data: np.ndarray[Any, Any]) -> Part:
-    """Append a block to the pack of a process, and return where it is."""
+    """Append a block to the pack of a process, and return its position."""
     content = data.tobytes()
     part = Part(process, len(pack), box, zlib.crc32(content))
     pack += content

@@ -1,4 +1,4 @@
-"""Sources: arrays in files of another format, which are read block by block while a checkpoint is written from them."""
+"""Sources: arrays in files of another format, which are read block by block while a checkpoint is written."""
 
 import os
 from collections.abc import Mapping
@@ -55,13 +55,13 @@ def save_sources(
 
     Args:
         path: where the checkpoint will be.
-        leaves: by name, whether each key of the path is a position, and a source or a Python value.
-        metadata: a JSON object to save beside them.
+        leaves: name → (whether each key of the path is a position, a source or a Python value).
+        metadata: a JSON object to save with them.
 
     Raises:
         CheckpointExists: if something else is at `path`.
-        CheckpointError: if a leaf cannot be saved, if there are several processes, or if the save before has failed
-            and no call has raised its error.
+        CheckpointError: if a leaf cannot be saved, if there are several processes, or if the previous save failed and
+            no call has raised its error.
     """
     if process_count() > 1:
         raise CheckpointError("files are imported by one process")
@@ -69,7 +69,7 @@ def save_sources(
 
 
 def _snapshot(leaves: Mapping[str, tuple[tuple[bool, ...], Any]], chunk_bytes: int) -> Snapshot:
-    """Return the leaves to write. Arrays in folders of their own stay in their sources; small ones are read."""
+    """Return the leaves to write. Arrays in their own folders stay in their sources; small ones are read."""
     saved: dict[str, Leaf] = {}
     shards: dict[str, Any] = {}
     pack = bytearray()

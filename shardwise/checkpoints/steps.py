@@ -5,7 +5,7 @@ import re
 
 from shardwise.checkpoints.location import Location
 
-# No leading zeros and only ASCII digits, so that every name in a listing is the name that its number has.
+# No leading zeros and only ASCII digits, so that names and steps correspond one to one.
 _NAME = re.compile("step-(0|[1-9][0-9]*)")
 
 
@@ -15,13 +15,13 @@ def step_name(step: int) -> str:
 
 
 def parse_step(name: str) -> int | None:
-    """Return the step that a checkpoint of this name holds; None if it is not the name of a step."""
+    """Return the step of a checkpoint with this name; None if it is not the name of a step."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def list_steps(location: Location) -> list[int]:
-    """Return the steps that are committed in a folder, in ascending order."""
+    """Return the committed steps in a folder, in ascending order."""
     return sorted(step for name in location.children() if (step := parse_step(name)) is not None)
 
 

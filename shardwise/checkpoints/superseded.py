@@ -1,8 +1,8 @@
-"""Superseded steps: steps after the one that a run was restored from, which the run will not continue.
+"""Superseded steps: steps after the step that a run was restored from, which the run will not continue.
 
 They are corrupt, or the program went back to an earlier step on purpose. They would count as the latest steps, so that
-new steps would be pruned and a restart would restore them; and steps of the same number could not be saved. So the next
-save sets them aside: it renames them and deletes nothing.
+new steps would be pruned and a restart would restore them; and steps with the same number could not be saved. So the
+next save sets them aside: it renames them and deletes nothing.
 """
 
 import logging
@@ -23,7 +23,7 @@ class SupersededSteps:
     """The steps that the next save sets aside; the same in all processes.
 
     Attributes:
-        abandoned: the steps after the one that the program asked for.
+        abandoned: the steps after the requested step.
         corrupt: the steps that could not be restored, with the identities of their checkpoints.
     """
 
@@ -37,9 +37,9 @@ class SupersededSteps:
     def set_aside(self, location: Location, step: int) -> None:
         """Set the steps aside, directly before a step is committed.
 
-        A step after all abandoned ones leaves them where they are: it does not go back behind them, and an earlier step
-        may have been restored only to look at it. A step that another program has deleted or replaced is left alone.
-        Files of a partly deleted step of the same number, which has no manifest and is not listed, are set aside too.
+        A step after all abandoned ones leaves them in place: it does not go back behind them, and an earlier step may
+        have been restored only for inspection. A step that another program has deleted or replaced is left in place.
+        Files of a partly deleted step with the same number, which has no manifest and is not listed, are set aside too.
 
         Args:
             location: the folder of the steps.

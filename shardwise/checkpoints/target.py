@@ -26,9 +26,9 @@ class Target:
 
     Attributes:
         shape: the shape of the array; None for a Python value.
-        dtype: the dtype, which may be that of PRNG keys; None for a Python value.
+        dtype: the dtype, which may be a dtype of PRNG keys; None for a Python value.
         sharding: the sharding; None for a numpy array and for a Python value.
-        committed: whether the array stays there, as one that the user placed.
+        committed: whether the array is committed to the sharding, like an array that the user placed.
     """
 
     shape: Shape | None = None
@@ -48,11 +48,11 @@ def target_of(name: str, like: object, sharding: object, cast: bool) -> Target:
     Args:
         name: the name of the leaf.
         like: the leaf.
-        sharding: replaces its own sharding; None keeps that.
+        sharding: replaces its own sharding; None keeps it.
         cast: whether a 64-bit dtype becomes a 32-bit one on devices if 64-bit dtypes are disabled.
 
     Raises:
-        CheckpointError: if it is not known on which devices the array shall be.
+        CheckpointError: if the devices of the array are unknown.
     """
     if not isinstance(like, (ArrayImpl, ShapeDtypeStruct, np.ndarray, np.generic)):
         return Target()
@@ -63,7 +63,7 @@ def target_of(name: str, like: object, sharding: object, cast: bool) -> Target:
 
 
 def default_target(name: str, leaf: Leaf, sharding: object, cast: bool) -> Target:
-    """Return the target for a leaf without a `like`: a numpy array, unless `sharding` is given."""
+    """Return the target for a leaf without a `like`: a numpy array, unless `sharding` is not None."""
     if isinstance(leaf, ValueLeaf):
         return Target()
     shape, dtype = logical_type(leaf)
@@ -73,7 +73,7 @@ def default_target(name: str, leaf: Leaf, sharding: object, cast: bool) -> Targe
 
 
 def logical_type(leaf: ArrayLeaf) -> tuple[Shape, Any]:
-    """Return the shape and dtype of an array as users see it: PRNG keys have no dim of words."""
+    """Return the public shape and dtype of an array: for PRNG keys, without the dim of words."""
     if leaf.key_impl is None:
         return leaf.shape, leaf.dtype
     return leaf.shape[:-1], KEY_DTYPES[leaf.key_impl]

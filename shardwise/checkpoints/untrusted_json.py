@@ -1,4 +1,4 @@
-"""Parse JSON that another party may have forged, with bounds on its size and without duplicate keys."""
+"""Parse JSON that may have been forged, with bounds on its size and without duplicate keys."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ def parse_json(data: bytes, where: str) -> Any:
         where: the name of its file, for errors.
 
     Raises:
-        CorruptCheckpoint: if it is not JSON, is too large or nested too deeply, or if an object has a key twice.
+        CorruptCheckpoint: if it is not JSON, is too large or nested too deeply, or if an object has a duplicate key.
     """
     if has_too_many_values(data):
         raise CorruptCheckpoint(f"{where} has more than {_MOST_VALUES:,} JSON values")

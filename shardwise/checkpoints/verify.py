@@ -1,4 +1,4 @@
-"""Verify a checkpoint: read every byte of it, and compare it with its checksum."""
+"""Verify a checkpoint: read all its bytes, and compare them with their checksums."""
 
 import logging
 import os
@@ -20,19 +20,19 @@ _log = logging.getLogger("shardwise")
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> int:
     """Read every block of a checkpoint, and compare it with its checksum.
 
-    Older checkpoints do not record which files belong to their large arrays. A warning in the log of `shardwise` says
-    that this is not checked.
+    Older checkpoints do not record which files belong to their large arrays. This is then not checked, with a warning
+    in the log of `shardwise`.
 
     Args:
         path: the folder or URL of the checkpoint.
-        progress: a function that is called with the bytes that were read, and those of all arrays.
+        progress: a function that is called with the bytes read so far, and the bytes of all arrays.
 
     Returns:
         The number of bytes of the arrays.
 
     Raises:
         CheckpointError: if there is no checkpoint at `path`.
-        CorruptCheckpoint: if it was changed after it was written; the message lists every block that was.
+        CorruptCheckpoint: if it was changed after it was written; the message lists every changed block.
 
     Example:
         >>> jax.checkpoints.save(folder / "step-5", {"w": jnp.arange(4.0)}).wait()
@@ -66,14 +66,14 @@ def _is_unbound(leaf: ArrayLeaf) -> bool:
 
 
 def _small_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
-    """Read small arrays; return an iterator of the bytes that were read, and of their problems."""
+    """Read small arrays; yield the bytes read, and the problems found."""
     for names in reader.batches(reader.small):
         nbytes = sum(reader.manifest.arrays[name].nbytes for name in names)
         yield nbytes, list(_corrupt_arrays(reader, names))
 
 
 def _corrupt_arrays(reader: Reader, names: list[str]) -> Iterator[str]:
-    """Read small arrays together, and only after an error in halves, to name each array that is corrupt."""
+    """Read small arrays together; only after an error, bisect them to find each corrupt array."""
     try:
         for _ in reader.read_small(names):
             pass
@@ -87,7 +87,7 @@ def _corrupt_arrays(reader: Reader, names: list[str]) -> Iterator[str]:
 
 
 def _large_problems(reader: Reader) -> Iterator[tuple[int, list[str]]]:
-    """Read large arrays; return an iterator of the bytes that were read, and of their problems."""
+    """Read large arrays; yield the bytes read, and the problems found."""
     for name in reader.large:
         for box in reader.boxes(name):
             problems = []
@@ -112,7 +112,7 @@ def _metadata_problems(reader: Reader) -> Iterator[str]:
     for folder, content in expected.items():
         try:
             is_same = reader.location.read(f"{folder}/zarr.json", len(content)) == content
-        except CorruptCheckpoint:  # it is larger, or no file
+        except CorruptCheckpoint:  # it is too large, or not a file
             is_same = False
         if not is_same:
             yield f"{folder}/zarr.json is missing, or was changed"

@@ -16,15 +16,15 @@ def largest_decoded_size(data: bytes) -> int:
     """
     size, position = 0, 0
     while position < len(data):
-        if data[position + 1 : position + 4] == b"\x2a\x4d\x18" and data[position] >> 4 == 5:  # a frame to be skipped
+        if data[position + 1 : position + 4] == b"\x2a\x4d\x18" and data[position] >> 4 == 5:  # a skippable frame
             position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
             continue
         if data[position : position + 4] != _MAGIC or position + 5 > len(data):
             raise ValueError(f"there is no zstd frame at byte {position}")
         descriptor = data[position + 4]
         is_single = descriptor >> 5 & 1
-        position += 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]  # the window and the dictionary
-        position += (is_single, 2, 4, 8)[descriptor >> 6]  # the size of the content
+        position += 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]  # window descriptor and dictionary id
+        position += (is_single, 2, 4, 8)[descriptor >> 6]  # content size
         is_last = False
         while not is_last:
             if position + 3 > len(data):

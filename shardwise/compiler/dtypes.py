@@ -64,12 +64,12 @@ class prng_key(extended):
 class KeyDType:
     """The dtype of the PRNG keys of one implementation, used in place of a numpy dtype.
 
-    An element consists of u32 words: a last dim that the shape of the array does not show. `lower_keys` makes it
+    An element consists of u32 words: an implicit trailing dim that is not in the array's shape. `lower_keys` makes it
     explicit before layouts are chosen. Each implementation has one instance, in `KEY_DTYPES`.
 
     Attributes:
         impl: the name of the implementation.
-        name: the name by which types print the dtype.
+        name: the name of the dtype in printed types.
         words: the number of words of a key.
     """
 
@@ -106,7 +106,7 @@ DTYPE_NAMES: dict[Any, str] = {
 
 
 def is_key(dtype: object) -> TypeGuard[KeyDType]:
-    """Return whether `dtype` is that of PRNG keys."""
+    """Return whether `dtype` is a dtype of PRNG keys."""
     return isinstance(dtype, KeyDType)
 
 
@@ -123,7 +123,7 @@ def key_words(dtype: DType | KeyDType) -> int:
 
 
 def short_name(dtype: DType) -> str:
-    """Return the name by which types print a dtype: `f32` for float32.
+    """Return the name of a dtype in printed types: `f32` for float32.
 
     Raises:
         TypeError: if arrays of this dtype are not supported.
@@ -140,7 +140,7 @@ def is_float(dtype: DType) -> bool:
 
 
 def is_inexact(dtype: DType) -> bool:
-    """Return whether `dtype` is floating or complex: values of such dtypes can be differentiated."""
+    """Return whether `dtype` is floating or complex, so that its values can be differentiated."""
     return dtype.kind == "c" or is_float(dtype)
 
 
@@ -155,14 +155,14 @@ def integer_range(dtype: DType) -> tuple[int, int]:
 
 
 def numpy_carrier(dtype: DType) -> DType:
-    """Return a dtype that numpy computes in and that holds every value of `dtype`: f32 for small floats."""
+    """Return the dtype in which numpy computes for `dtype` and that holds all its values: f32 for small floats."""
     if is_float(dtype):
         return dtype if dtype.itemsize >= np.dtype(np.float32).itemsize else np.dtype(np.float32)
     return np.dtype(np.int32) if is_integer(dtype) and dtype.kind not in "iu" else dtype
 
 
 def accumulation_dtype(dtype: DType) -> DType:
-    """Return the dtype in which elements are accumulated, so that the result is rounded once: f32 for small floats."""
+    """Return the dtype in which elements are accumulated, so that results are rounded once: f32 for small floats."""
     return numpy_carrier(dtype) if is_float(dtype) else dtype
 
 

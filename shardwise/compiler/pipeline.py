@@ -1,7 +1,7 @@
 """The compiler pipeline: from a Program with pinned inputs and outputs to StableHLO.
 
-Each stage has its own type. A StageDump keeps the result of every pass, if a caller asks for it. With the setting
-`dump_to`, the dump of every compilation is written to a folder as text.
+Each stage has its own type. A StageDump keeps the result of every pass, if the caller passes one. With the setting
+`dump_to`, the dump of every compilation is written to a folder, formatted.
 """
 
 from collections.abc import Sequence
@@ -96,11 +96,12 @@ def run_stages(
         chip: the hardware for which layouts are chosen.
         memory_limit: the most bytes that each device should hold.
         out_names: the names of the outputs, for messages.
-        user_meshes: the meshes that the user named; the layout of each output is expressed on one of them.
+        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them.
         dump: keeps the result of every pass; by default, results are kept only for the setting `dump_to`.
     """
     dump = StageDump(keeps=bool(config.dump_to)) if dump is None else dump
     dump.add("trace", program)
+    # Shardings are erased after `simplify`, because `merge_stacks` and `crop_pads` skip values with Explicit shardings.
     simplified, shardings = erase_shardings(simplify(program, dump), mesh)
     dump.add("erase_shardings", simplified)
     ins = [
@@ -119,6 +120,7 @@ def run_stages(
     dump.add("partition", local)
     donors = [number for number, is_donated in enumerate(donated) if is_donated]
     planned = PartitionedProgram(problem, plan, local)
+    # `fit_memory` is last, because the two searches before it may increase memory by up to `MEMORY_RATIO`.
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)
         dump.add("move_exchanges", planned)
@@ -152,7 +154,7 @@ def simplify(program: Program, dump: StageDump | None = None) -> Program:
 
 
 def _pin_words(pin: Pin | None, type: ArrayType) -> Pin:
-    """Return the pin of the words of an array of keys: the last dim, which the key type hides, is not sharded."""
+    """Return the pin of an array of keys as words. The trailing dim of words, implicit in a key type, is unsharded."""
     if pin is None:
         return Pin(Layout.replicated(type.ndim + 1), frozenset(range(type.ndim)))
     return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)

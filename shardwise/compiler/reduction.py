@@ -1,7 +1,7 @@
-"""Reduction: one record for everything that the stages need to know about an associative operation.
+"""Reduction: one record with the properties of an associative operation that compiler stages use.
 
-Factor rules and layouts name a reduction, collectives perform one, padding is masked with its neutral element, and
-lowering writes its StableHLO op. A new reduction is one more record here.
+Factor rules and layouts refer to a reduction, collectives perform it, padding is masked with its neutral element, and
+lowering emits its StableHLO op. A new reduction is one more record here.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ class Reduction:
     """An associative and commutative operation on two elements.
 
     Attributes:
-        name: how programs, layouts and factor rules print it.
+        name: the name in printed programs, layouts and factor rules.
         hlo_op: the StableHLO op for two numbers; empty if there is no single op.
         boolean_hlo_op: the StableHLO op for two booleans.
         ufunc: the numpy function for two elements.
         neutral: the neutral element of a dtype.
-        selects: the compare direction ("GT", "LT") by which one of the elements wins; empty if a new one is computed.
-            A reduction that selects returns NaN if any element is NaN, and is not defined for complex numbers.
+        selects: the compare direction ("GT", "LT") if the result is one of the two elements; empty if it is computed.
+            A reduction that selects returns NaN if any element is NaN, and is undefined for complex numbers.
         has_collective: whether all_reduce and reduce_scatter exist for it.
     """
 

@@ -1,7 +1,7 @@
 """StageDump: the program after every pass of one compilation, for the setting `dump_to` and `explain --stages`.
 
-A stage has the name of the function that returned it: `inline`, `layout_problem`, `lower`. The pipeline adds the stages
-themselves, which are formatted when they are read.
+A stage is named after the function that returned it: `inline`, `layout_problem`, `lower`. The pipeline adds unformatted
+stages, which are formatted when they are read.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class StageDump:
     """The stages of one compilation, in order.
 
     Args:
-        keeps: whether stages are kept. A dump that keeps none holds no program alive, and formats nothing.
+        keeps: whether stages are kept. Otherwise the dump keeps no program alive and formats nothing.
     """
 
     def __init__(self, keeps: bool = True):
@@ -36,12 +36,12 @@ class StageDump:
             self._stages.append((name, stage))
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the text of every stage; an unchanged one names the last pass that changed something."""
+        """Yield the name and the formatted program of every stage; an unchanged one names the last changed stage."""
         texts = [""]
         since = ""
         for name, stage in self._stages:
             text = _format(stage)
-            # A search returns a plan and a local program at once; `choose` and `partition` return one after the other.
+            # A search returns a plan and its local program as one stage; `choose` and `partition` return them as two.
             if text in (texts[-1], "\n".join(texts[-2:])):
                 yield name, f"(unchanged since {since})"
             else:
@@ -53,7 +53,7 @@ class StageDump:
         return "\n\n".join(f"== {index}. {name}\n{text}" for index, (name, text) in enumerate(self.texts(), 1))
 
     def write(self, folder: Path) -> None:
-        """Write every stage to a file of its own, such as `02-inline.txt`. The folder is created."""
+        """Write every stage to its own file, such as `02-inline.txt`. The folder is created."""
         folder.mkdir(parents=True, exist_ok=True)
         for index, (name, text) in enumerate(self.texts(), 1):
             (folder / f"{index:02}-{name}.txt").write_text(f"{text}\n")

@@ -1,4 +1,4 @@
-"""plan_blocks: which blocks of an array each device sends to which other, to bring it from one sharding to another."""
+"""plan_blocks: the blocks that devices send to each other to reshard an array from one sharding to another."""
 
 from dataclasses import dataclass
 from typing import final
@@ -11,14 +11,14 @@ from shardwise.runtime.box import Box, box_of, relative
 @final
 @dataclass(frozen=True)
 class BlockPlan:
-    """The blocks that each source slices from its shard, and those that each target assembles.
+    """The blocks that each source slices from its shard, and the blocks that each target assembles.
 
-    Sources and targets are numbered as the devices of their shardings.
+    Sources and targets are indexed like the devices of their shardings.
 
     Attributes:
         slices: for each source, the boxes of its blocks, relative to its shard.
         boxes: for each target, the boxes of its blocks, relative to the global array.
-        sources: for each box of a target, the source and the number of its block.
+        sources: for each box of a target, the source and the index of the block in the source.
     """
 
     slices: tuple[tuple[int, tuple[Box, ...]], ...]
@@ -28,9 +28,9 @@ class BlockPlan:
 
 @registered_cache(maxsize=4096)
 def plan_blocks(shape: tuple[int, ...], before: Sharding, after: Sharding) -> BlockPlan:
-    """Plan the blocks that bring an array of this shape from one sharding to another.
+    """Plan the blocks that reshard an array of this shape from one sharding to another.
 
-    Of several devices that hold a block, a target gets it from itself, else from one of its own process.
+    If several devices hold a block, the target prefers its own copy, then a copy in its own process.
     """
     holders: dict[Box, list[int]] = {}
     for number, index in enumerate(before.shard_indices(shape)):

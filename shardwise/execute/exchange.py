@@ -1,7 +1,7 @@
-"""exchange: move an array between devices of several processes, with one program over all devices involved.
+"""exchange: reshard an array between devices of several processes, with one program over all devices involved.
 
 In each round of the program, every device sends at most one block of its shard and receives at most one, by a
-collective-permute. So no device holds more than its own two shards, and no host holds any.
+collective-permute. Each device holds only its old and its new shard, and no host holds a copy.
 """
 
 from collections.abc import Sequence
@@ -48,11 +48,11 @@ class _Round:
     """Blocks that are sent at once.
 
     Attributes:
-        shape: the shape of the largest block, in each dim.
-        pairs: for each block, the source and the target; empty if every block stays on its device.
-        sent: for each device, where its block starts in its shard.
-        received: for each device, where the block that it receives starts in its result.
-        sizes: for each device, the shape of the block that it receives; zeros if it receives none.
+        shape: the largest block size in each dim.
+        pairs: the (source, target) pair of each block; empty if every block stays on its device.
+        sent: for each device, the start of its block in its shard.
+        received: for each device, the start of the received block in its result.
+        sizes: for each device, the shape of the received block; zeros if it receives none.
     """
 
     shape: Shape
@@ -65,12 +65,12 @@ class _Round:
 @final
 @dataclass(frozen=True, eq=False)
 class _Exchange:
-    """The program that brings arrays of one type from one sharding to another.
+    """The program that reshards arrays of one type from one sharding to another.
 
     Attributes:
         op: the manual region over all devices; its operands are the shards and `table`.
-        devices: the devices that take part: the sources, then the targets that are no source.
-        table: for each device, a row with the numbers of all rounds.
+        devices: the devices that take part: the sources, then the targets that are not sources.
+        table: for each device, a row with its starts and sizes in all rounds.
     """
 
     op: Manual
@@ -170,11 +170,11 @@ def _shard_spec(shape: Shape) -> ShardSpec:
 
 
 def _schedule(shape: Shape, before: Sharding, after: Sharding, devices: Sequence[Any]) -> list[_Round]:
-    """Return the rounds that bring an array of this shape from one sharding to another."""
+    """Return the rounds that reshard an array of this shape from one sharding to another."""
     number_of = {device: number for number, device in enumerate(devices)}
     plan = plan_blocks(shape, before, after)
     slices = dict(plan.slices)
-    blocks = []  # for each block: source, target, start in the source's shard, start in the target's, and shape
+    blocks = []  # (source, target, start in the source's shard, start in the target's, shape)
     starts = [tuple(part.start for part in index) for index in after.shard_indices(shape)]
     for target, (boxes, sources) in enumerate(zip(plan.boxes, plan.sources, strict=True)):
         for box, (source, number) in zip(boxes, sources, strict=True):
@@ -196,7 +196,7 @@ def _schedule(shape: Shape, before: Sharding, after: Sharding, devices: Sequence
             _, _, sent[piece.source], received[piece.target], sizes[piece.target] = blocks[piece.start]
         largest = tuple(max(size[dim] for size in sizes) for dim in range(len(shape)))
         pairs = () if group.is_local else tuple((piece.source, piece.target) for piece in group.pieces)
-        # A scalar has no sizes, so its receivers are marked by one more number.
+        # A scalar has no sizes, so a leading 1 marks the devices that receive one.
         rounds.append(_Round(largest, pairs, tuple(sent), tuple(received), tuple(_marked(sizes, group.pieces))))
     return rounds
 
@@ -213,10 +213,10 @@ def _marked(sizes: Sequence[Shape], pieces: Sequence[Piece]) -> list[Shape]:
 
 
 def _move_blocks(shard: Array, row: Array, rounds: Sequence[_Round], target_shape: Shape, devices: int) -> Any:
-    """Return a device's new shard. `row` has the numbers of all rounds for this device."""
+    """Return a device's new shard. `row` has the device's starts and sizes in all rounds."""
     dtype, ndim = shard.type.dtype, len(target_shape)
     source_shape, zeros = shard.type.shape, (0,) * ndim
-    # Blocks of a round have one shape. Operand and result are padded where a larger block would not fit, and its start
+    # Blocks of a round have one shape. Pad operand and result where a larger block would not fit, because its start
     # would be clamped.
     source_ends = _ends(source_shape, [(start, each.shape) for each in rounds for start in each.sent])
     target_ends = _ends(target_shape, [(start, each.shape) for each in rounds for start in each.received])

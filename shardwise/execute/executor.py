@@ -74,7 +74,7 @@ from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
     from shardwise.compiler.search import avoidable_gathers
-else:  # 8 ms, and programs on one device do not need it
+else:  # its import takes 8 ms, and programs on one device do not need it
     avoidable_gathers = lazy_module("shardwise.compiler.search.avoidable_gathers")
 
 _log = logging.getLogger("shardwise")
@@ -82,16 +82,16 @@ _log = logging.getLogger("shardwise")
 
 @final
 class Launch:
-    """A compiled program with its bound constants, for arguments of certain signatures.
+    """A compiled program with its bound constants, for arguments with given signatures.
 
-    `run` transfers arguments to where the program expects them, executes it, and wraps the results in Arrays.
+    `run` transfers arguments to the shardings that the program expects, executes it, and wraps the results in Arrays.
 
     Args:
         executable: the compiled program.
         request: the compiled request.
-        moves: the shardings of arguments, by position, that must be transferred before the program runs.
+        moves: argument position → the sharding to which it must be transferred before the program runs.
         constants: the arrays bound as the last inputs of the program.
-        out_memories: the shardings of results, by position, that end in another memory than the default one.
+        out_memories: result position → its sharding, for results that end in a non-default memory.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Launch:
         self.moves = moves
         self.constants = list(constants)
         self.out_memories = out_memories
-        # Operands may be computed by several processes, also those of a program that runs in this one only.
+        # Several processes may compute the operands, even the operands of a program that runs only in this process.
         self._inherits_origin = process_sets.member is not None and not executable.processes
         takes_arguments_directly = request.kept is None and not (moves or constants or out_memories)
         self._is_simple = takes_arguments_directly and True not in request.donated and not self._inherits_origin
@@ -127,7 +127,7 @@ class Launch:
             raise
 
     def _check_alive(self, buffers: list[Any], arrays: Sequence[ArrayImpl | HostArgument]) -> None:
-        """Raise an error if a buffer was deleted: jaxlib would crash."""
+        """Raise an error if a buffer was deleted, because jaxlib would crash."""
         if True not in [buffer.is_deleted() for buffer in buffers]:
             return
         for index, array in enumerate(arrays):
@@ -162,7 +162,7 @@ class Launch:
                 if is_donated:
                     array.donated_by = donation
             if len(set(map(id, buffers))) < len(buffers):
-                self._check_donated_once(buffers)  # with several devices, XLA would abort the process
+                self._check_donated_once(buffers)  # on several devices, XLA would abort the process
         keys = check_key_reuse(self.request.program, [*arrays, *self.constants]) if config.debug_key_reuse else None
         origin = pending_origin([*arrays, *self.constants]) if self._inherits_origin else None
         if origin is not None and self.executable.has_callbacks:  # they read operands on the host
@@ -200,8 +200,8 @@ class Launch:
 class LoweredRequest:
     """A request that was partitioned and lowered to StableHLO.
 
-    `constants` are bound as the last inputs of the program. `moves` are the shardings of inputs, by position, that must
-    be transferred before the program runs.
+    `constants` are bound as the last inputs of the program. `moves` maps the positions of inputs to the shardings to
+    which they must be transferred before the program runs.
     """
 
     request: Request
@@ -244,7 +244,7 @@ class LoweredRequest:
         return launch
 
     def _warn_of_gathers(self) -> None:
-        """Warn of all-gathers that another layout would avoid."""
+        """Warn about all-gathers that another layout would avoid."""
         if len(self.target.devices) == 1:
             return
         meshes = [mesh.abstract for mesh in self.target.meshes]
@@ -255,7 +255,7 @@ class LoweredRequest:
             warn_user(text + more)
 
     def _warn_of_resharded_arguments(self) -> None:
-        """Warn of committed arguments that every call reshards to their `in_shardings`."""
+        """Warn about committed arguments that every call reshards to their `in_shardings`."""
         if config.in_shardings_mismatch != "warn":
             return
         local, inputs = self.stages.local, self.stages.problem.program.inputs
@@ -269,7 +269,7 @@ class LoweredRequest:
             warn_user(self.request.describe_mismatch(number, effect))
 
     def _compile_logged(self, options: CompilerOptions) -> Executable:
-        """Compile with XLA; log the time, and explain failures."""
+        """Compile with XLA. Log the time, and explain failures."""
         start, name = time.perf_counter(), self.request.program.name
         try:
             out_shardings = [sharding.in_default_memory for sharding in self.out_shardings]
@@ -291,7 +291,7 @@ class LoweredRequest:
     def out_shardings(self) -> list[Sharding]:
         """The sharding of each result."""
         layouts, types = self.stages.plan.outputs, self.stages.out_types
-        outputs = zip(self.request.out_shardings, layouts, types, strict=True)  # layouts of keys have a dim of words
+        outputs = zip(self.request.out_shardings, layouts, types, strict=True)  # key layouts have a trailing dim
         shardings = [
             self._forwarded_sharding(index, layout)
             or _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), type, self.target)
@@ -304,7 +304,7 @@ class LoweredRequest:
         ]
 
     def _forwarded_sharding(self, number: int, layout: Layout) -> Sharding | None:
-        """Return the sharding of a committed argument that is a result unchanged; None for other results."""
+        """Return the sharding of the committed argument that this result forwards unchanged; None for other results."""
         program, request = self.request.program, self.request
         value = program.outputs[number]
         if request.out_shardings[number] is not None or value not in program.inputs:
@@ -329,7 +329,7 @@ def lower_request(
     Args:
         request: the program and its inputs.
         constants: the arrays that the program captures, as its last inputs.
-        chip: the hardware to plan for, if it is not that of the target's devices.
+        chip: the chip to plan for, if it is not the chip of the target's devices.
         dump: keeps the result of every pass.
     """
     request.check_in_shardings()
@@ -370,7 +370,7 @@ def compiler_options(options: object, function: str) -> CompilerOptions:
 
 
 def _out_sharding(requested: Sharding | None, layout: Layout, type: ArrayType, target: Target) -> Sharding:
-    """Return the sharding of a result of this type: the requested one, unless it leaves dims open."""
+    """Return the sharding of a result of this type: the requested sharding, unless it leaves dims open."""
     if requested is not None and not requested.pin((1,) * len(layout.dims)).open_dims:
         return requested
     sharding = target.sharding_on(type.explicit.mesh.abstract, layout) if type.explicit else target.sharding(layout)
@@ -382,7 +382,7 @@ def as_array(x: object, name: str = "array", explicit: bool = False, may_be_dona
 
     Args:
         x: an array or a number.
-        name: the function that got it, for error messages.
+        name: the function that received it, for error messages.
         explicit: whether the user requested the transfer. Transfer guards distinguish this.
         may_be_donated: whether the memory may be freed. Otherwise equal Python scalars share one array.
     """
@@ -393,7 +393,7 @@ def as_array(x: object, name: str = "array", explicit: bool = False, may_be_dona
 def as_argument(
     x: object, name: str = "array", explicit: bool = False, may_be_donated: bool = False
 ) -> ArrayImpl | HostArgument:
-    """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` knows their sharding.
+    """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` determines their sharding.
 
     Equal Python scalars share one array, unless they may be donated.
     """
@@ -415,14 +415,14 @@ def as_argument(
 def _scalar(type: ArrayType, value: bool | int | float | complex, text: str, where: Device | Sharding) -> ArrayImpl:
     """Return a Python scalar as an uncommitted array on a device or with a sharding.
 
-    `text` distinguishes 0.0 from -0.0, which are equal.
+    `text` is `str(value)`, which distinguishes 0.0 from -0.0, although they are equal.
     """
     sharding = where if isinstance(where, Sharding) else SingleDeviceSharding(where)
     return place(np.asarray(value, type.dtype), type, sharding, committed=False)
 
 
 def _as_operand(x: object, first: object, name: str) -> ArrayImpl:
-    """Convert an operand as `as_array` does; a Python scalar after an array on a mesh is placed there once."""
+    """Convert an operand as `as_array` does. A Python scalar after an array on a mesh is placed on that mesh once."""
     if isinstance(first, ArrayImpl) and first.committed and isinstance(x, PYTHON_SCALARS):
         sharding = first.sharding
         if len(sharding.devices) > 1 and config.transfer_guard_host_to_device == "allow":
@@ -438,9 +438,9 @@ class _Executor:
         register(self._launches.clear)
 
     def place(self, value: np.ndarray[Any, Any], beside: Array | None = None) -> ArrayImpl:
-        """Return `value` as an Array: replicated on the devices of the array `beside`.
+        """Return `value` as an Array, replicated on the devices of the array `beside`.
 
-        Without it, the value is replicated on the mesh that `set_mesh` has set, or on the default device.
+        Without `beside`, the value is replicated on the mesh that `set_mesh` has set, or placed on the default device.
         """
         mesh = None if beside is not None else mesh_context.program_mesh
         if isinstance(mesh, Mesh):

@@ -1,4 +1,4 @@
-"""Report the sharding that the plan chose to the `inspect_array_sharding` calls of a program."""
+"""Pass the shardings that the plan chose to the `inspect_array_sharding` callbacks of a program."""
 
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.compiler.pipeline import Stages

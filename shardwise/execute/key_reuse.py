@@ -1,7 +1,7 @@
 """check_key_reuse: raise an error if a launch uses a PRNG key that was used before (`debug_key_reuse`).
 
-The state of a key is a property of the Array that holds it. Where an array is indexed outside `jit`, the selected keys
-of the indexed array count as used, and those of the result are new.
+Each Array records which of its keys were used. Indexing an array outside `jit` marks the selected keys of the indexed
+array as used; the keys of the result are new.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.key_uses import KNOWN_SIZE, KeyUses
 from shardwise.runtime.array import ArrayImpl
 
-_used: dict[int, tuple[Any, list[Any]]] = {}  # by the id of an array: the array, and where each of its keys was used
+_used: dict[int, tuple[Any, list[Any]]] = {}  # array id → the array, and the line where each of its keys was used
 
 
 def check_key_reuse(program: Program, arguments: Sequence[ArrayImpl]) -> "KeyLaunch | None":
-    """Check a program for the keys among its arguments; None if it has no keys.
+    """Check a program with the keys among its arguments; None if it has no keys.
 
     Raises:
-        KeyReuseError: if the program uses a key twice, or one that was used before.
+        KeyReuseError: if the program uses a key twice, or a key that was used before.
     """
     values = (value for equation in program.walk() for value in (*equation.inputs, *equation.outputs))
     return KeyLaunch(program, arguments) if any(is_key(value.type.dtype) for value in values) else None
@@ -31,7 +31,7 @@ def check_key_reuse(program: Program, arguments: Sequence[ArrayImpl]) -> "KeyLau
 
 @final
 class KeyLaunch:
-    """A launch of a program that has been checked; `finish` records which keys it has used."""
+    """A checked launch of a program; `finish` records the keys that it used."""
 
     def __init__(self, program: Program, arguments: Sequence[ArrayImpl]):
         source = user_source()
@@ -57,7 +57,7 @@ class KeyLaunch:
         return array.numpy() if readable and not array.is_deleted() else None
 
     def finish(self, results: Sequence[ArrayImpl]) -> None:
-        """Record the keys that the program used, and those of its results that are used already."""
+        """Record the keys that the program used, and the keys in its results that it has already used."""
         for array, keys in self.keys.values():
             _record(array, [self.uses.used_at(key) for key in keys.flat])
         for result, keys in zip(results, self.outputs, strict=True):

@@ -12,8 +12,8 @@ _T = TypeVar("_T")
 class LaunchCache(LruCache):
     """An LruCache in which signatures that differ only in trailing Nones of their specs share one entry.
 
-    An entry is added under the canonical signatures. A key with others gets the same entry when it is first used, and
-    its later uses are plain lookups.
+    An entry is added under the canonical signatures. A key with other signatures gets the same entry at its first use;
+    later uses are plain dict lookups.
     """
 
     def promote(self, key: Any) -> Any:
@@ -32,7 +32,7 @@ class LaunchCache(LruCache):
 
 
 def _canonical(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Return the key with canonical signatures; None if it has these already."""
+    """Return the key with canonical signatures; None if it is canonical."""
     if all(x.canonical is x for x in key if x.__class__ is ArraySignature):
         return None
     return tuple(x.canonical if x.__class__ is ArraySignature else x for x in key)

@@ -1,4 +1,4 @@
-"""load: compile the StableHLO text of a partitioned program for concrete devices."""
+"""load: compile the StableHLO module of a partitioned program for concrete devices."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -7,11 +7,11 @@ _T = TypeVar("_T")
 
 
 class LruCache(dict[Any, Any]):
-    """Holds at most `bound` entries, among them the `bound / 2` that were used last.
+    """An LRU cache of at most `bound` entries, which keeps at least the `bound / 2` most recently used ones.
 
     The dict itself is the young generation, so that `get` is a dict's method. After a miss of `get`, `promote` looks in
-    the old generation and makes an entry young again. When the young generation has `bound / 2` entries, it becomes the
-    old one, and the previous old generation is dropped.
+    the old generation and moves an entry to the young one. When the young generation has `bound / 2` entries, it
+    becomes the old one, and the previous old generation is dropped.
     """
 
     def __init__(self, bound: int):
@@ -20,7 +20,7 @@ class LruCache(dict[Any, Any]):
         self._old: dict[Any, Any] = {}
 
     def promote(self, key: Hashable) -> Any:
-        """Return an entry of the old generation and make it young, or return None."""
+        """Move an entry of the old generation to the young one and return it; None if there is none."""
         value = self._old.get(key)
         return None if value is None else self.insert(key, value)
 

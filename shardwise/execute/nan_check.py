@@ -1,7 +1,7 @@
 """check_nans: find the op that produced a NaN or an infinity, its source line and its operands.
 
-Where a program spans processes, all of them agree on the check: every process raises the same error, also if the NaN is
-in a shard of another one.
+If a program spans processes, all of them agree on the check: every process raises the same error, even if the NaN is in
+a shard of another process.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ NumpyArray = np.ndarray[Any, Any]
 def check_nans(program: Program, args: Sequence[ArrayImpl], results: Sequence[ArrayImpl]) -> None:
     """Raise FloatingPointError if a result has a NaN (`debug_nans`) or an infinity (`debug_infs`) and no argument has.
 
-    The program is then evaluated again in numpy, op by op, to find the first op that produced it. Arguments with shards
-    in several processes are gathered for that.
+    The program is then evaluated again in numpy, op by op, to find the first op that produced it. For this, arguments
+    with shards in several processes are gathered.
     """
     args, results = [array.words for array in args], [array.words for array in results]
     enabled = [name for name, on in (("nan", config.debug_nans), ("inf", config.debug_infs)) if on]
@@ -54,7 +54,7 @@ def check_nans(program: Program, args: Sequence[ArrayImpl], results: Sequence[Ar
 def _find(
     arrays: Sequence[ArrayImpl], checks: Sequence[Callable[[NumpyArray], bool]], devices: Sequence[Any]
 ) -> list[bool]:
-    """Return for each check whether an array passes it, in any of the processes that the devices belong to."""
+    """Return, for each check, whether an array passes it, in any of the processes that own its devices."""
     elements = [_local_elements(array) for array in arrays if not array.is_deleted()]
     found = [any(map(check, elements)) for check in checks]
     mesh = process_mesh(tuple(devices))
@@ -64,7 +64,7 @@ def _find(
 
 
 def _find_culprit(program: Program, args: Sequence[ArrayImpl], is_bad: Callable[[NumpyArray], bool]) -> Any:
-    """Return the first equation with a bad result and its operands; None if the program cannot be evaluated again."""
+    """Return the first equation with a bad result, and its operands; None if the program cannot be evaluated again."""
     if any(array.is_deleted() or array.is_unreduced for array in args):
         return None
     try:
@@ -79,7 +79,7 @@ def _find_culprit(program: Program, args: Sequence[ArrayImpl], is_bad: Callable[
 
 
 def _local_elements(array: ArrayImpl) -> NumpyArray:
-    """Return the elements that this process can read; of an unreduced array, those of its terms."""
+    """Return the elements that this process can read; for an unreduced array, the elements of its terms."""
     if array.is_readable:
         return array.numpy()
     return np.concatenate([shard.numpy().ravel() for shard in array.distinct_shards()])

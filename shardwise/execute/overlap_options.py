@@ -6,14 +6,14 @@ from shardwise.base._jaxlib import CompilerOptions
 from shardwise.base.config import config
 from shardwise.compiler.partition.local_program import LocalProgram
 
-# XLA's default on GPUs is a scheduler that keeps memory low, and does not start collectives early.
+# XLA's default scheduler on GPUs minimizes memory, and does not start collectives early.
 _SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"
 
 
 def overlap_options(local: LocalProgram, platform: str) -> CompilerOptions:
-    """Return the options that a program is compiled with besides the user's, which override them.
+    """Return compiler options for a program, in addition to the user's, which take precedence.
 
-    Programs without collectives, programs for CPU, and options that `XLA_FLAGS` names are left alone.
+    There are none for programs without collectives and for CPU. Options that are set in `XLA_FLAGS` are omitted.
     """
     named = _SCHEDULER in os.environ.get("XLA_FLAGS", "")
     if platform != "gpu" or not config.overlap_collectives or named or not local.collectives():

@@ -1,4 +1,4 @@
-"""request_report: report what a program does on its devices, as plain data."""
+"""request_report: the plan of a request on its devices, as plain data."""
 
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
@@ -8,7 +8,7 @@ from shardwise.execute.request import Request, partition_request
 
 
 def request_report(request: Request, stages: Stages, chip: Chip | None = None) -> Plan:
-    """Return the report of a partitioned request. `chip`: estimate times for this hardware instead of the target's."""
+    """Return the report of a partitioned request. Times are estimated for `chip`, by default the target's chip."""
     return report(
         stages.problem,
         stages.plan,
@@ -24,7 +24,7 @@ def replan_report(request: Request, chip: Chip | None = None, dump: StageDump | 
 
     Args:
         request: the program and its inputs.
-        chip: the hardware to plan for, if it is not that of the target's devices.
+        chip: the chip to plan for, if it is not the chip of the target's devices.
         dump: keeps the result of every pass.
     """
     stages, _ = partition_request(request, request.target(), chip, dump)

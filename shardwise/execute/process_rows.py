@@ -19,7 +19,7 @@ WORD = np.dtype(np.uint32)
 
 @registered_cache(maxsize=64)
 def process_mesh(devices: Sequence[Any]) -> Mesh:
-    """Return the mesh of the first of these devices in each process, in the order of the processes."""
+    """Return the mesh of the first of these devices in each process, ordered by process."""
     first: dict[int, Any] = {}
     for device in devices:
         first.setdefault(device.process_index, device)
@@ -27,7 +27,7 @@ def process_mesh(devices: Sequence[Any]) -> Mesh:
 
 
 def row_of_each_process(words: NumpyArray, mesh: Mesh) -> ArrayImpl:
-    """Return the array with one row per process of `mesh`; this process's row has these words."""
+    """Return the array with one row per process of `mesh`. `words` is the row of this process."""
     sharding = NamedSharding(mesh, PartitionSpec("process"))
     row_type = ArrayType((1, len(words)), WORD)
     buffers = put_shards([words[None]], row_type, sharding)
@@ -37,6 +37,6 @@ def row_of_each_process(words: NumpyArray, mesh: Mesh) -> ArrayImpl:
 
 
 def gather_words(words: NumpyArray, mesh: Mesh) -> NumpyArray:
-    """Return the words of every process of `mesh`, one row each. All of them call this together."""
+    """All-gather the words of every process of `mesh`, one row each. All processes must call this."""
     with mesh_context.entered(None):
         return transfer(row_of_each_process(words, mesh), NamedSharding(mesh, PartitionSpec())).numpy()

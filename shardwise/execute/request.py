@@ -1,7 +1,7 @@
 """Request: a program to run, the signatures of its inputs, and the shardings that the user requested.
 
-A request determines its target (one mesh or one device on which everything can run) and is partitioned and lowered to
-the text for XLA. Nothing here reads or moves the elements of an array.
+A request determines its target (one mesh or one device on which everything can run), and is partitioned and lowered to
+StableHLO. Nothing here reads or moves the elements of an array.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class Target:
         mesh: the mesh; None for one device.
         device: the device, if there is no mesh.
         committed: whether the user chose it, by committed arrays or by shardings.
-        meshes: the meshes that the user named. All have the same devices; `mesh` is their common refinement.
-        positional: whether the user named only PositionalShardings, whose mesh axes have no names.
+        meshes: the user's meshes. All have the same devices; `mesh` is their common refinement.
+        positional: whether the user has only PositionalShardings, whose mesh axes have no names.
     """
 
     mesh: Mesh | None
@@ -92,7 +92,7 @@ class Target:
 
 
 def _named_sharding(mesh: Mesh, layout: Layout) -> NamedSharding:
-    """Return the sharding of a layout; on an AbstractMesh if the mesh has no devices."""
+    """Return the sharding of a layout, on an AbstractMesh if the mesh has no devices."""
     is_absent = isinstance(mesh.flat_devices[0], AbsentDevice)
     return NamedSharding(mesh.abstract if is_absent else mesh, spec_of(layout))
 
@@ -104,17 +104,17 @@ class Request:
 
     Attributes:
         program: the program. Its inputs without a name are captured arrays.
-        signatures: type, sharding and commitment of each input.
+        signatures: the type, the sharding and whether it is committed, of each input.
         out_shardings: the requested sharding of each output, or None.
-        names: the arguments as the user wrote them, for messages.
+        names: the arguments in the user's notation, for messages.
         in_shardings: the requested sharding of each argument, or None.
         donated: whether each argument is donated.
-        keep_unused: whether inputs that the program does not use stay.
+        keep_unused: whether to keep inputs that the program does not use.
         kept: the positions, in the original request, of the inputs that were not dropped; None if none was dropped.
         device: the device to run on, wherever the inputs are; None if the inputs and shardings decide.
         out_names: the paths of the outputs in the result, for messages.
         jit_source: the line of the `jit` that has the requested shardings; None if the user requested none.
-        platform: the platform to lower for; None for that of the devices.
+        platform: the platform to lower for; None for the devices' platform.
         mesh: the current mesh where the program is called; None if there is none.
         on_current_mesh: whether the program runs on `mesh` if it has no committed arrays and no shardings.
     """
@@ -163,10 +163,10 @@ class Request:
         )
 
     def on_devices(self, devices: Sequence[Any]) -> "Request":
-        """Return this request with its shardings on AbstractMeshes moved to a Mesh of these devices.
+        """Return this request with its shardings moved from AbstractMeshes to a Mesh of these devices.
 
         Raises:
-            DeviceMismatchError: if an AbstractMesh has another size.
+            DeviceMismatchError: if the size of an AbstractMesh differs from the number of devices.
         """
 
         def move(sharding: Sharding | None) -> Any:
@@ -216,7 +216,7 @@ class Request:
         """Raise an error if an argument would be resharded and the setting `in_shardings_mismatch` is "raise".
 
         Raises:
-            ShardingError: with the name of the argument and both shardings.
+            ShardingError: if an argument would be resharded; the message has its name and both shardings.
         """
         for number in self.resharded_arguments():
             signature, requested = self.signatures[number], self.in_shardings[number]
@@ -243,10 +243,10 @@ class Request:
 
         Raises:
             DeviceMismatchError: if arguments, shardings and constraints are on different devices.
-            ShardingError: if a shard_map is over an AbstractMesh of another size than the target.
+            ShardingError: if a shard_map is over an AbstractMesh whose size differs from the target's.
         """
-        requests: list[tuple[str, Sharding | Mesh]] = []  # where each comes from, and the devices that it needs
-        scoped_requests: list[tuple[str, Sharding | Mesh]] = []  # of parts of the program
+        requests: list[tuple[str, Sharding | Mesh]] = []  # (description of the requester, the devices that it needs)
+        scoped_requests: list[tuple[str, Sharding | Mesh]] = []  # the requests of parts of the program
         if self.device is not None:
             requests.append(("the device of jit", SingleDeviceSharding(self.device)))
         for index, signature in enumerate(self.signatures):
@@ -298,7 +298,7 @@ class Request:
         return target
 
     def _check_size(self, requests: Sequence[tuple[str, Sharding | Mesh]], mesh: AbstractMesh) -> None:
-        """Raise an error if something needs another number of devices than the mesh of `use_abstract_mesh` has."""
+        """Raise an error if a request needs more or fewer devices than the mesh of `use_abstract_mesh` has."""
         for source, where in requests:
             size = where.device_count if isinstance(where, Mesh) else where.num_devices
             if size != mesh.device_count:
@@ -309,7 +309,7 @@ class Request:
 
 
 def _device_ids(where: Sharding | Mesh) -> str:
-    """Return the device ids of a mesh or a sharding as text, for messages."""
+    """Format the device ids of a mesh or a sharding, for messages."""
     if isinstance(where, SingleDeviceSharding):
         return ""
     ids = [device.id for device in (where.flat_devices if isinstance(where, Mesh) else where.devices)]
@@ -326,9 +326,9 @@ def scoped_meshes(program: Program) -> list[AbstractMesh]:
 
 
 def _common_target(requests: Sequence[Sharding | Mesh], scoped: Sequence[AbstractMesh]) -> Target | None:
-    """Return the target that fits all: the same devices, on a common refinement of the meshes. None if none exists.
+    """Return the target that fits all requests: the same devices, on a common refinement of the meshes; else None.
 
-    `scoped`: the meshes of parts of the program.
+    `scoped` are the meshes of parts of the program.
     """
     if not requests:
         return Target(None, default_device(), False)
@@ -348,7 +348,7 @@ def _common_target(requests: Sequence[Sharding | Mesh], scoped: Sequence[Abstrac
 
 
 def default_device() -> Any:
-    """Return the device for arrays and programs that nothing else places."""
+    """Return the device for arrays and programs that are not placed otherwise."""
     setting = config.default_device
     return local_devices(backend=setting)[0] if setting is None or isinstance(setting, str) else setting
 
@@ -361,11 +361,11 @@ def partition_request(
     Args:
         request: the program and its inputs.
         target: the mesh or the device to run on.
-        chip: the hardware to plan for, if it is not that of the target's devices.
+        chip: the chip to plan for, if it is not the chip of the target's devices.
         dump: keeps the result of every pass.
 
     Returns:
-        The partitioned program, and the shardings of inputs, by position, that must be transferred first.
+        The partitioned program, and the shardings to which inputs must be transferred first, by position.
     """
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
     moves: dict[int, Sharding] = {}
@@ -380,7 +380,7 @@ def partition_request(
                 moves[index] = sharding.in_default_memory
             continue
         expected = requested or target.sharding(Layout.replicated(type.ndim))
-        open_dims = frozenset(range(type.ndim)) if requested is None else frozenset()  # nothing requested replication
+        open_dims = frozenset(range(type.ndim)) if requested is None else frozenset()  # replication was not requested
         pins.append(Pin(target.pin(expected, type.shape).layout, open_dims, name))
         moves[index] = expected.in_default_memory
     out_pins: list[Pin | None] = []
@@ -405,9 +405,9 @@ def partition_request(
 
 
 def memory_limit_of(chip: Chip) -> int | None:
-    """Return the limit of bytes per device: the setting, or the memory of the chip. None for no limit.
+    """Return the memory limit per device in bytes: the setting, or the memory of the chip. None for no limit.
 
-    Virtual CPU devices have no limit by default: they share the host's memory.
+    Virtual CPU devices have no limit by default, because they share the host's memory.
     """
     limit = config.memory_limit
     if limit:
@@ -445,7 +445,7 @@ def _constrained(request: Request, target: Target) -> Program:
 
 
 def lift_held_arrays(request: Request, constants: Sequence[ArrayImpl]) -> tuple[Request, list[ArrayImpl]]:
-    """Turn the arrays that are held in the program into inputs, and append them to the constants."""
+    """Turn the arrays that the program holds as constants into inputs, and append them to the constants."""
     if not any(isinstance(equation.op, ArrayConstant) for equation in request.program.walk()):
         return request, list(constants)
     program, arrays = lift_constants(inline(request.program))

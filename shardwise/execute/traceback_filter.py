@@ -1,8 +1,8 @@
-"""Errors of traced functions: their tracebacks show the user's frames, and their texts explain the marks of types.
+"""Errors of traced functions: tracebacks with the user's frames only, and explanations of type marks in messages.
 
 A traceback through a transformation alternates between the user's frames and this package's. Every public function that
 calls the user's code removes the package's frames, unless the setting `traceback_filtering` is `off`. If an error of
-this package prints a type with a mark, such as `f32[]~`, a sentence that explains the mark is added to its text.
+this package prints a type with a mark, such as `f32[]~`, a sentence that explains the mark is appended to the message.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def filter_traceback(function: _Function) -> _Function:
-    """Decorate a function so that its errors explain themselves, without this package's frames but the wrapper's."""
+    """Decorate a function so that its errors explain type marks and omit this package's other frames."""
 
     @wraps(function, updated=())
     def call(*args: object, **keywords: object) -> Any:
@@ -39,7 +39,7 @@ def explained(error: Exception) -> Exception:
 
 
 def _explain_types(error: Exception) -> None:
-    """Explain the marks of the types in the text of an error that this package raised."""
+    """Append explanations of type marks to the message of an error that this package raised."""
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:
         entry = entry.tb_next

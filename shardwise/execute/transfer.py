@@ -1,9 +1,9 @@
 """Reshard arrays outside compiled programs, over the same devices or between devices and memories.
 
-Over the same devices, the reshard is a compiled program with one sharding constraint. Between devices of this process,
+Over the same devices, a reshard is a compiled program with one sharding constraint. Between devices of this process,
 each source device slices its shard into blocks, the blocks are copied from device to device, and each target device
-assembles its shard from them. Between devices of several processes, it is a program over all of them. Transfers to
-devices of another client go through the host.
+assembles its shard from them. Between devices of several processes, a reshard is one program over all of them.
+Transfers to devices of another client go through the host.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ from shardwise.runtime.sharding import mesh_of
 
 if TYPE_CHECKING:
     from shardwise.execute import exchange
-else:  # 6 ms, and only programs of several processes use it
+else:  # its import takes 6 ms, and only multi-process programs use it
     exchange = lazy_module("shardwise.execute.exchange")
 
 
@@ -68,7 +68,7 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     is_local = array.sharding.is_fully_addressable and sharding.is_fully_addressable
     is_host_copy = not is_local or array.sharding.devices[0].platform == "cpu"
     if not array.committed and is_host_copy and array.is_readable:
-        return place(array.numpy(), array.type, sharding, committed=True)  # each process has its own copy
+        return place(array.numpy(), array.type, sharding, committed=True)  # every process has a full copy
     if not is_local:
         return _transfer_between_processes(array, sharding)
     if array.sharding.devices[0].client is not sharding.devices[0].client:
@@ -82,12 +82,12 @@ def transfer(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
 
 
 def _computed_from(operand: ArrayImpl, array: ArrayImpl) -> ArrayImpl:
-    """Return a copy of an operand's elements, which waits for the same processes."""
+    """Return a copy of an operand's elements that waits for the same processes."""
     return array if process_sets.member is None else array.with_origin(pending_origin((operand,)))
 
 
 def _transfer_between_processes(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
-    """Transfer an array whose devices, or those of `sharding`, belong to several processes."""
+    """Transfer an array if its devices, or the devices of `sharding`, belong to several processes."""
     if array.sharding.devices[0].client is sharding.devices[0].client:
         return exchange.exchange(array, sharding)
     if not array.is_readable:
@@ -102,7 +102,7 @@ def _transfer_between_processes(array: ArrayImpl, sharding: Sharding) -> ArrayIm
 def _transfer_terms(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     """Transfer an array from or to an unreduced sharding.
 
-    On one mesh it is one reshard. Otherwise the terms are summed where they are, and the sum is transferred.
+    On one mesh, this is one reshard. Otherwise the terms are reduced on their devices, and the sum is transferred.
     """
     source = array.sharding
     if isinstance(source, NamedSharding) and isinstance(sharding, NamedSharding):
@@ -124,14 +124,14 @@ def _reshard(array: ArrayImpl, sharding: NamedSharding) -> ArrayImpl:
 
 
 def _on_auto_axes(array: ArrayImpl) -> ArrayImpl:
-    """Return the array with a sharding on Auto axes: a transfer may change what a type with Explicit axes says."""
+    """Return the array with a sharding on Auto axes, because a transfer may change its Explicit sharding."""
     if not isinstance(array.sharding, NamedSharding):
         return array
     return array.with_signature(array_signature(array.type, array.sharding.on_auto_axes, array.committed))
 
 
 def _transfer_between_memories(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
-    """Transfer an array from or to another memory. Devices reshard in their default memory only."""
+    """Transfer an array from or to another memory. Devices reshard only in their default memory."""
     if array.sharding.in_default_memory == sharding.in_default_memory:
         return transfer_to_memory(array, sharding)
     loaded = transfer_to_memory(array, array.sharding.in_default_memory)
@@ -139,7 +139,7 @@ def _transfer_between_memories(array: ArrayImpl, sharding: Sharding) -> ArrayImp
 
 
 def transfer_to_memory(array: ArrayImpl, sharding: Sharding, copied: bool = False) -> ArrayImpl:
-    """Return the array in another memory of the same devices, in the same layout. `copied`: copy in any case."""
+    """Return the array in another memory of the same devices, in the same layout. `copied` forces a copy."""
     if array.sharding.nondefault_memory == sharding.nondefault_memory and not copied:
         return array
     memory_kind = sharding.memory_kind
@@ -192,8 +192,8 @@ def _slices(shard: Array, *, boxes: tuple[Box, ...]) -> list[Array]:
 def _assemble_shard(
     array: ArrayImpl, boxes: tuple[Box, ...], blocks: list[Buffers], shape: tuple[int, ...], device: Device
 ) -> Buffers:
-    """Assemble the padded shard of one device from blocks, each the buffers of one device."""
-    if not blocks:  # the shard is all padding
+    """Assemble the padded shard of one device from blocks, which are buffers on that device."""
+    if not blocks:  # the shard is only padding
         return put([np.zeros(shape, array.type.dtype)], (device,), (device,))
     types = [array.type.with_shape(tuple(high - low for low, high in box)) for box in boxes]
     if len(blocks) == 1 and types[0].shape == shape:

@@ -1,13 +1,13 @@
-"""advise: find the constraint, and the layout of an argument, that make a plan cheapest, by planning again with each.
+"""advise: find the constraint, and the argument layout, that make a plan cheapest, by replanning with each candidate.
 
 The candidates pin values around the costliest collective to layouts that could make it unnecessary: its operand to the
-layout that the consumer needs, or to the same axes along another dim; the results of the consumer and the operands of
-the producer to such layouts too. The program is planned again with each of them. The advice names the cheapest and what
-it saves, or says that none is cheaper.
+layout that the consumer needs, or to the same axes on another dim; and the results of the consumer and the operands of
+the producer to such layouts. The program is replanned with each candidate. The advice is the cheapest candidate and its
+savings, or that none is cheaper.
 
-For arguments, the candidates are the layouts that their consumers need, and those with the mesh axes of costly
-collectives moved to other dims of the arguments whose layouts are in conflict there, the costliest first. Arguments
-whose tree paths end with the same key, such as a weight and its moments, change together.
+For arguments, the candidates are the layouts that their consumers need, and layouts with the mesh axes of costly
+collectives moved to other dims of the arguments whose layouts conflict there, costliest first. Arguments whose tree
+paths end with the same key, such as a weight and its moments, change together.
 """
 
 import re
@@ -42,16 +42,16 @@ class Advice:
     """The constraint, or the layout of arguments, that makes a plan cheapest.
 
     Attributes:
-        tried: the number of candidates for which the program was planned again.
+        tried: the number of candidates for which the program was replanned.
         layout: the layout to pin the value to; None if no candidate is cheaper.
-        what: the value or the arguments, in words.
-        old_layout: the present layout of the arguments; None if the advice is a constraint.
-        outputs: which outputs would have another sharding, in words.
+        what: a description of the value or the arguments.
+        old_layout: the current layout of the arguments; None if the advice is a constraint.
+        outputs: a description of the outputs whose sharding would change.
         seconds: the estimated time of a call with the constraint.
         sent: the bytes that each device would send with the constraint.
         before_seconds: the estimated time of a call without it.
         before_sent: the bytes that each device sends without it.
-        overlaps: whether the hardware overlaps communication with compute, which these times do not count.
+        overlaps: whether the hardware overlaps communication with compute, which these times ignore.
     """
 
     tried: int
@@ -100,7 +100,7 @@ def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice
         costliest = max(inserted, key=lambda e: (local.total_seconds(e, chip), local.times[e] * local.bytes_sent(e)))
         for value, layout in pin_candidates(problem, stages.plan, costliest):
             user_layout = coarsen_to_first(layout, meshes, problem.mesh)
-            if user_layout is not None:  # else it shards along a part of a user's axis, which a constraint cannot name
+            if user_layout is not None:  # else it uses a sub-axis, which a constraint cannot name
                 yield Move(
                     _Change(user_layout, _describe_value(problem, value)),
                     lambda value=value, layout=layout: (
@@ -114,7 +114,7 @@ def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice
 
 
 def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
-    """Return the best other layout of an argument, or of arguments whose tree paths end with the same key."""
+    """Return the best alternative layout of an argument, or of arguments whose tree paths end with the same key."""
     problem = stages.problem
 
     def moves() -> Iterator[Move[_Change, LocalProgram]]:
@@ -134,7 +134,7 @@ def advise_arguments(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh])
 
 
 class _Change(NamedTuple):
-    """A constraint, or another layout of arguments, as the advice describes it."""
+    """A constraint, or another layout of arguments, with its description for the advice."""
 
     layout: Layout
     what: str
@@ -144,7 +144,7 @@ class _Change(NamedTuple):
 def _best_advice(
     stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh], moves: Iterator[Move[_Change, LocalProgram]]
 ) -> Advice:
-    """Return the advice to make the best of these moves."""
+    """Return the advice for the best of these moves."""
     local = stages.local
     objective = TimeObjective(local, chip, stages.module.aliases)
     limit = move_limit(len(stages.problem.unfolded.equations), 2, MAX_MOVES)
@@ -172,7 +172,7 @@ def _best_advice(
 @final
 @dataclass(frozen=True)
 class _Argument:
-    """An argument with its name and present layout."""
+    """An argument with its name and current layout."""
 
     name: str
     value: Value
@@ -180,7 +180,7 @@ class _Argument:
 
     @property
     def group(self) -> tuple[str, ArrayType, Layout]:
-        """The last key of the tree path, the type and the layout: arguments that change together have these equal."""
+        """The last key of the tree path, the type and the layout. Arguments with equal groups change together."""
         keys = re.findall(r"\['[^']*'\]|\.\w+", self.name)
         return keys[-1] if keys else self.name, self.value.type, self.layout
 
@@ -188,12 +188,12 @@ class _Argument:
 def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument], tuple[str, ...], list[Layout]]]:
     """Return groups of arguments with mesh axes along which their layouts cause collectives.
 
-    The last item lists the layouts that consumers need in place of theirs. Those with the costliest reshards come
-    first, because another layout avoids reductions less often.
+    The last item lists the layouts that consumers need instead. Groups with the costliest reshards come first, because
+    another layout is less likely to avoid reductions.
     """
     problem, local = stages.problem, stages.local
     origins = layout_origins(problem, stages.plan)
-    arguments: dict[str, _Argument] = {}  # by the names of their pins
+    arguments: dict[str, _Argument] = {}  # pin name → argument
     for value, pin in zip(problem.program.inputs, problem.in_pins, strict=True):
         if pin.reason and not pin.open_dims:
             arguments[pin.reason] = _Argument(pin.reason, value, pin.layout)
@@ -203,7 +203,7 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
             constraint = equation.op.describe(equation.source)
             arguments[constraint] = _Argument(pin.reason, equation.inputs[0], origins.pins[constraint])
     resharded = {argument.value: argument for argument in arguments.values()}
-    costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # of reshards, of reductions
+    costs: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[float]] = {}  # reshards, reductions
     needed: dict[tuple[tuple[str, ArrayType, Layout], tuple[str, ...]], list[Layout]] = {}
     for equation in inserted_collectives(problem, local):
         axes = equation.op.communicates_along
@@ -223,7 +223,7 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
 
 
 def _describe_value(problem: LayoutProblem, value: Value) -> str:
-    """Return a value in words: the name of an input, or the op that computes it."""
+    """Describe a value: the name of an input, or the op that computes it."""
     for index, program_input in enumerate(problem.program.inputs):
         if program_input is value:
             return problem.in_pins[index].reason or f"input {index}"

@@ -1,4 +1,4 @@
-"""comm_budget: assert a limit on what the programs inside send between devices.
+"""comm_budget: assert a limit on the communication of the programs that run in a block.
 
 with sw.comm_budget(all_reduce=1, bytes=2e6):
     step(params, batch)
@@ -29,18 +29,20 @@ class CommBudgetExceeded(AssertionError):
 class comm_budget(ContextDecorator):
     """Context manager that asserts a limit on the collectives that the programs inside run.
 
-    Every call inside counts, also of functions that were compiled before. A program that is only compiled counts as one
-    call. In a call, a collective in a loop counts once, and its bytes are those of all iterations, as in `explain`.
-    Programs that other threads run do not count. As a decorator, it gives every call of the function its own budget.
+    Every call in the block counts, including calls of functions that were compiled before. A program that is only
+    compiled counts as one call. In a call, a collective in a loop counts once, with the bytes of all its iterations, as
+    in `explain`. Programs of other threads do not count. As a decorator, it applies the budget to every call
+    separately.
 
     Args:
         bytes: the most bytes that each device may send.
         **counts: the most collectives of each kind, named as in plans: all_reduce, all_gather, reduce_scatter,
-            all_to_all, permute, take_window, exchange_windows, rotate. A kind that is not named must not occur, unless
-            only `bytes` is given.
+            all_to_all, permute, take_window, exchange_windows, rotate. Other kinds must not occur, unless only `bytes`
+            is
+            passed.
 
     Raises:
-        TypeError: if a kind of collective does not exist, or a limit is not a number from 0.
+        TypeError: if a kind of collective does not exist, or a limit is not a nonnegative number.
         CommBudgetExceeded: at the end of the block, if the programs inside exceed the budget. It is an AssertionError.
 
     Example:
@@ -95,7 +97,7 @@ class comm_budget(ContextDecorator):
                 self._compiled.add(launch)
 
     def plans(self) -> list[tuple[Plan, int]]:
-        """Return the plans of the programs so far that contain collectives, and how often each was called."""
+        """Return the plans of the programs so far that contain collectives, and how many times each was called."""
         launches = {**dict.fromkeys(self._compiled, 1), **self._calls}
         plans = [(replan_report(launch.request), calls) for launch, calls in launches.items()]
         return [(plan, calls) for plan, calls in plans if plan.collectives]

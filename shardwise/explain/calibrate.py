@@ -1,9 +1,10 @@
-"""calibrate: measure the devices of this machine, for the cost model.
+"""calibrate: measure the specs of this machine's devices, for the cost model.
 
-Every figure is measured by a program that depends on it alone: large products, streams through memory, chains of small
-kernels, fused attention, all-reduces. No figure is fitted to a model that is predicted later. The peak rates of data
-sheets stay, and the fractions of them are measured. If the chip is not in the built-in table, the peak rates are the
-measured ones. Several sizes are measured: the rates are those of the largest, and links are fitted to all.
+Each spec is measured by a program that depends on it alone: large products, streams through memory, chains of small
+kernels, fused attention, all-reduces. No spec is fitted to a model that is predicted later. The peak rates of data
+sheets are kept, and the reached fractions of them are measured. If the chip is not in the built-in table, the measured
+rates are the peak rates. Several sizes are measured: the rates are from the largest size, and links are fitted to all
+sizes.
 """
 
 import math
@@ -40,16 +41,16 @@ _DTYPES = {"bf16": BF16, "f32": F32}
 @final
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured.
+    """The sizes of the measured programs.
 
     Attributes:
         products: the sizes n of products of n × n matrices.
-        streams: the numbers of f32 elements that are read and written.
+        streams: the numbers of f32 elements to read and write.
         kernel: the size n of the n × n matrices of a chain of small products.
         chain: the number of these products.
         attention: batch, length, heads and head dim of fused attention; None if the platform has no such kernel.
         collectives: the bytes per device of all-reduces.
-        calls: the number of calls in a series, which are launched before the first one is awaited.
+        calls: the number of calls in a series, which are all launched before the first one is awaited.
     """
 
     products: tuple[int, ...]
@@ -76,7 +77,7 @@ class Measurement:
     """One measured program.
 
     Attributes:
-        kind: what it measures: "product bf16", "product f32", "stream", "kernels", "attention" or "all_reduce".
+        kind: the measured spec: "product bf16", "product f32", "stream", "kernels", "attention" or "all_reduce".
         size: the size, as in `Sizes`.
         seconds: the time of one call.
     """
@@ -101,9 +102,9 @@ class Calibration:
     """The result of `calibrate`.
 
     Attributes:
-        chip: the chip with the measured figures.
-        device_kind: the kind of the devices that were measured.
-        measurements: all that was measured.
+        chip: the chip with the measured specs.
+        device_kind: the kind of the measured devices.
+        measurements: all measurements.
     """
 
     chip: Chip
@@ -112,7 +113,7 @@ class Calibration:
 
     @property
     def comment(self) -> str:
-        """The text above its entry in a table of chips."""
+        """The comment above its entry in a table of chips."""
         return f"Measured by `shardwise calibrate` on {self.device_kind}, jaxlib {jaxlib_version()}."
 
 
@@ -122,9 +123,9 @@ def calibrate(
     """Measure the local devices of this process.
 
     Args:
-        name: the name of the chip; by default, that of the built-in chip or of the device kind, and "-measured".
-        sizes: what is measured; by default, sizes for the platform.
-        report: is called with a line for each measurement.
+        name: the name of the chip; by default, the name of the built-in chip or of the device kind, with "-measured".
+        sizes: the sizes to measure; by default, sizes for the platform.
+        report: called with a line for each measurement.
     """
     devices = local_devices()
     device_kind = str(devices[0].device_kind)
@@ -142,12 +143,12 @@ def calibrate(
 
 
 def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devices: int) -> Chip:
-    """Return the chip with the measured figures.
+    """Return the chip with the measured specs.
 
     Args:
-        base: the chip whose other figures stay.
+        base: the chip whose other specs are kept.
         measurements: the measured times.
-        sizes: what was measured.
+        sizes: the measured sizes.
         devices: the number of devices of all-reduces.
     """
     times: dict[str, dict[int, float]] = {}
@@ -164,7 +165,7 @@ def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devi
 
 
 def _base(device: Any) -> Chip:
-    """Return the built-in chip of a device, or a chip whose peak rates will be the measured ones."""
+    """Return the built-in chip of a device, or a chip whose peak rates will be the measured rates."""
     known = chip_of(str(device.device_kind))
     platform = default_backend()
     if known is not CPU or platform == "cpu":
@@ -193,7 +194,7 @@ def _fit_memory(chip: Chip, times: dict[int, float]) -> Chip:
 def _fit_products(chip: Chip, times: dict[str, dict[int, float]]) -> Chip:
     """Set the fraction of the peak that the largest product reaches in bf16, and the peak in f32.
 
-    The chip has one fraction: the peak in f32 is such that the same fraction of it is reached.
+    The chip has only one fraction, so the peak in f32 is set such that the same fraction of it is reached.
     """
     shares = {}
     for name, dtype in _DTYPES.items():
@@ -206,7 +207,7 @@ def _fit_products(chip: Chip, times: dict[str, dict[int, float]]) -> Chip:
 
 
 def _fit_gap(chip: Chip, times: dict[int, float], sizes: Sizes) -> Chip:
-    """Fit the time of a small kernel that is not its work."""
+    """Fit the overhead of a small kernel: its time without its work."""
     n, seconds = sizes.kernel, times[sizes.kernel]
     work = chip.product_time(1, n, n, n, 3.0 * BF16.itemsize * n * n, BF16)
     return replace(chip, kernel_gap=max(0.0, seconds / sizes.chain - work))
@@ -214,7 +215,7 @@ def _fit_gap(chip: Chip, times: dict[int, float], sizes: Sizes) -> Chip:
 
 def _fit_attention(chip: Chip, times: dict[int, float], sizes: tuple[int, int, int, int]) -> Chip:
     batch, length, heads, width = sizes
-    flops = 7 * 2 * batch * heads * length**2 * width / 2  # two products forward, five backward, of half the scores
+    flops = 7 * 2 * batch * heads * length**2 * width / 2  # two products forward and five backward, on half the scores
     seconds = replace(chip, kernel_gap=0.0).attention_time(flops, length / 2, 0.0, BF16)
     return replace(chip, attention_fraction=min(1.0, seconds / times[length]))
 
@@ -222,7 +223,7 @@ def _fit_attention(chip: Chip, times: dict[int, float], sizes: tuple[int, int, i
 def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
     """Fit bandwidth and latency of the fast links to the times of all-reduces, by least squares of relative errors.
 
-    Which algorithm an all-reduce uses depends on the fit: it is repeated with those of the last one.
+    The algorithm of an all-reduce depends on the fit, so the fit is repeated with the algorithms of the previous one.
     """
     options = {size: all_reduce(size, devices) for size in times}
     chosen = {size: terms[0] for size, terms in options.items()}
@@ -244,7 +245,7 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def _programs(sizes: Sizes, devices: int) -> Iterator[tuple[str, int, Callable[[], Program]]]:
-    """Return kind, size and a function that returns a program and its arguments, for everything to measure."""
+    """Yield the kind, the size and a function that returns a program with its arguments, for each measurement."""
     for name, dtype in _DTYPES.items():
         for n in sizes.products:
             yield f"product {name}", n, partial(_product, n, dtype)
@@ -292,13 +293,13 @@ def _all_reduce(nbytes: int) -> Program:
 
 
 def random_array(shape: tuple[int, ...], dtype: Any, scale: float = 0.02) -> Any:
-    """Return random numbers, made on the device: the power that a product needs depends on its operands."""
+    """Return random numbers, generated on the device, because the power of a product depends on its operands."""
     key = random.key(math.prod(shape) % 2**31)
     return jit(lambda: (random.normal(key, shape, F32) * scale).astype(dtype))()
 
 
 def _seconds_per_call(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
-    """Return the seconds of one call, the best of some series of calls."""
+    """Return the seconds of one call, the minimum over several series of calls."""
     block_until_ready(function(*args))  # compiles
     times = []
     for _ in range(_SERIES):

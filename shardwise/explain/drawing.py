@@ -19,7 +19,7 @@ _WIDTH = 1000.0  # of charts, in SVG units; the page stretches them
 
 
 def draw_mesh(mesh: AbstractMesh) -> str:
-    """Return the devices as a grid, the first axis down and the others across; "" if they are one or too many."""
+    """Draw the devices as a grid, the first axis down and the others across; "" for one device or too many."""
     if not mesh.axis_names or mesh.device_count > _MAX_CELLS**2:
         return ""
     rows = mesh.axis_sizes[0] if len(mesh.axis_sizes) > 1 else 1
@@ -39,7 +39,7 @@ def draw_mesh(mesh: AbstractMesh) -> str:
 
 
 def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> str:
-    """Return a picture of which devices hold which shard of an array, to scale along at most two sharded dims."""
+    """Draw the devices that hold each shard of an array, to scale along at most two sharded dims."""
     if not shape or 0 in shape:
         return ""
     sharded = [dim for dim, axes in enumerate(layout.dims) if axes]
@@ -65,7 +65,7 @@ def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> s
 
 
 def _spans(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh, dim: int | None) -> Iterator[tuple[int, int]]:
-    """Yield where the shards of a dim start and end, without padding and empty shards."""
+    """Yield the start and end of each shard of a dim, without padding and empty shards."""
     if dim is None:
         yield 0, 1
         return
@@ -86,14 +86,14 @@ def _devices_with(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, 
 
 
 def device_text(devices: Sequence[int], most: int = 4) -> str:
-    """Return device numbers as `0,1`; if they are many, as `0–7` or `0,2,…`."""
+    """Format device indices as `0,1`; if there are many, as `0–7` or `0,2,…`."""
     if len(devices) > 2 and list(devices) == list(range(devices[0], devices[-1] + 1)):
         return f"{devices[0]}–{devices[-1]}"
     return ",".join(map(str, devices[:most])) + (",…" if len(devices) > most else "")
 
 
 def draw_timeline(timeline: Timeline) -> str:
-    """Return a chart of the steps over time in two lanes, compute and communication.
+    """Draw the steps over time in two lanes, compute and communication.
 
     If devices are idle in a schedule, a third lane shows the idle part of each step.
     """
@@ -115,7 +115,7 @@ def draw_timeline(timeline: Timeline) -> str:
 
 
 def _lane(label: str, css: str, bars: Iterable[tuple[float, float, str]], total: float) -> str:
-    """Return one lane of a chart: bars with their start, length and title, out of `total` seconds."""
+    """Draw one lane of a chart: bars with start, length and title, on a scale of `total` seconds."""
     rectangles = [
         f'<rect class="{css}" x="{_WIDTH * start / total:.2f}" y="0" height="26" '
         f'width="{max(0.8, _WIDTH * seconds / total):.2f}"><title>{escape(title)}</title></rect>'
@@ -129,7 +129,7 @@ def _lane(label: str, css: str, bars: Iterable[tuple[float, float, str]], total:
 
 
 def _bars(steps: Sequence[Step], total: float) -> Iterator[tuple[float, float, str]]:
-    """Yield the start, length and title of each bar. Steps too short to be seen are merged with adjacent ones."""
+    """Yield the start, length and title of each bar. Steps too short to be visible are merged with neighbours."""
     merged: list[Step] = []
 
     def bar() -> tuple[float, float, str]:
@@ -155,7 +155,7 @@ def _title(step: Step) -> str:
 
 
 def draw_memory(timeline: Timeline) -> str:
-    """Return a chart of the live bytes over time, with the peak marked."""
+    """Draw the live bytes over time, with the peak marked."""
     steps = timeline.steps
     total = timeline.seconds
     if not total or not timeline.peak_bytes:

@@ -8,7 +8,7 @@ from typing import final
 from shardwise.compiler.report.report import EndRow
 from shardwise.compiler.shardings.layout import Layout
 
-MAX_SINGLE = 12  # inputs and outputs that are listed one by one
+MAX_SINGLE = 12  # the most inputs or outputs to list individually
 _MAX_PATTERNS = 3
 
 
@@ -22,7 +22,7 @@ class EndGroup:
 
     @property
     def bytes(self) -> int:
-        """The bytes of one device's shards of all arrays together."""
+        """The bytes of one device's shards, summed over all arrays."""
         return sum(row.bytes for row in self.rows)
 
     @property
@@ -32,7 +32,7 @@ class EndGroup:
 
 
 def path_patterns(names: Sequence[str]) -> str:
-    """Return the patterns of tree paths, only the first if there are many. A path with its own pattern stays."""
+    """Return the patterns of tree paths, only the first if there are many. A path with a unique pattern is kept."""
     paths: dict[str, list[str]] = {}
     for name in names:
         paths.setdefault(path_pattern(name), []).append(name)

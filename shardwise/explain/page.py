@@ -69,7 +69,7 @@ def _collective_count(count: int) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Return escaped text with the parts between backquotes as `<code>`."""
+    """Escape a string, and convert its parts between backquotes to `<code>`."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
@@ -97,7 +97,7 @@ def _collectives(report: Plan) -> str:
 
 
 def _totals(report: Plan) -> str:
-    """Return a table of the collectives of each kind and mesh axes together; nothing for a single collective."""
+    """Return a table of the total of each kind of collective and mesh axes; empty for a single collective."""
     if len(report.collectives) < 2:
         return ""
     rows = [
@@ -157,7 +157,7 @@ def _ends(report: Plan) -> str:
 
 
 def _group_card(direction: str, group: EndGroup) -> str:
-    """Return the card of the arrays with one layout, with a picture of the largest."""
+    """Return the card of the arrays with one layout, with a drawing of the largest."""
     largest = max(group.rows, key=lambda row: row.bytes)
     names = "".join(f"<li>{_with_code(row.name)} <code>{escape(row.type)}</code></li>" for row in group.rows)
     title = f"{len(group.rows)} {direction if len(group.rows) > 1 else direction.removesuffix('s')}"
@@ -208,9 +208,9 @@ def _program(values: Sequence[ValueRow]) -> str:
 def _table(
     label: str, heads: Sequence[str], rows: Sequence[Sequence[tuple[str, str, str]]], by: int, css: str = "scroll"
 ) -> str:
-    """Return a sortable table that is sorted by column `by` at first.
+    """Return a sortable table that is initially sorted by column `by`.
 
-    A cell is a CSS class, a sort key (if empty, the text is the key), and HTML.
+    A cell is (CSS class, sort key, HTML); if the sort key is empty, the cell's contents are the key.
     """
     head = "".join(
         f'<th scope="col"{_class(rows[0][n][0] if rows[0][n][0] == "number" else "")}'

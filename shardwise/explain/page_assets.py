@@ -1,4 +1,4 @@
-"""CSS and JavaScript of the plan page, which are inlined in it: its style, and the sorting of its tables."""
+"""CSS and JavaScript that are inlined in the plan page: its style, and the sorting of its tables."""
 
 STYLE = """
 :root {

@@ -1,7 +1,7 @@
-"""Pictures of shardings in the terminal: which device holds which shard of an array.
+"""Pictures of shardings in the terminal: the devices that hold each shard of an array.
 
-Arrays of rank 1 and 2 are drawn to scale, with the bounds of the shards if these are uneven; for higher ranks the
-shards are listed. Shards are colored if the terminal supports colors.
+Arrays of rank 1 and 2 are drawn to scale, with the bounds of the shards if they are uneven. For higher ranks the shards
+are listed. Shards are colored if the terminal supports colors.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ from shardwise.runtime.box import Box, Span, box_text
 from shardwise.runtime.sharding import PositionalSharding
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
-_HEIGHT, _WIDTH = 3, 16  # of the largest of uneven shards, in lines and characters
-_LINES, _LINE_HEIGHT = 10, 2.5  # of an array with equal shards: its lines, and the characters that are as long as one
+_HEIGHT, _WIDTH = 3, 16  # of the largest uneven shard, in lines and characters
+_LINES, _LINE_HEIGHT = 10, 2.5  # of an array with equal shards: its height in lines, and characters per line height
 
 
 def visualize_sharding(
@@ -40,7 +40,7 @@ def visualize_sharding(
     """Print which devices hold which shard of an array of this shape.
 
     `visualize_sharding(x)` draws the sharding of an array. `visualize_sharding(sharding)` draws the smallest array that
-    shows a sharding: one row or column per shard.
+    the sharding splits fully, with one row or column per shard.
 
     Args:
         shape: the shape of the array; or an array or a sharding, without a second argument.
@@ -85,7 +85,7 @@ def visualize_sharding(
 
 
 def _shape_and_sharding(x: Any) -> tuple[tuple[int, ...], Sharding]:
-    """Return the shape and the sharding of an array; of a sharding, the smallest shape that shows it."""
+    """Return the shape and the sharding of an array; for a sharding, the smallest shape that it splits fully."""
     if isinstance(x, ArrayImpl):
         return x.shape, x.sharding
     if not isinstance(x, Sharding):
@@ -99,7 +99,7 @@ def _shape_and_sharding(x: Any) -> tuple[tuple[int, ...], Sharding]:
 
 
 def _sample(color_map: Callable[[float], Sequence[float]], count: int) -> tuple[str, ...]:
-    """Return the colors of `count` devices, as `rich` names them."""
+    """Return the colors of `count` devices, in the notation of `rich`."""
     samples = [color_map(index / count)[:3] for index in range(count)]
     return tuple("#" + "".join(f"{round(255 * part):02x}" for part in sample) for sample in samples)
 
@@ -136,7 +136,7 @@ def draw_sharding(
     scale: float = 1.0,
     colors: Sequence[str] = _COLORS,
 ) -> Any:
-    """Return a picture of a sharding that `rich` prints; the parameters are those of `visualize_sharding`."""
+    """Return a picture of a sharding that `rich` prints; the parameters are as in `visualize_sharding`."""
     picture = _draw_shards(shape, sharding, min_width, max_width, scale, colors)
     if not isinstance(sharding, NamedSharding) or not sharding.is_unreduced:
         return picture
@@ -187,9 +187,9 @@ def _equal_shards(
     scale: float,
     colors: Sequence[str],
 ) -> Table:
-    """Return a grid of shards of one size, in the proportions of the array: a row of it is 2.5 columns high.
+    """Return a grid of equal shards, in the proportions of the array: a row of it is 2.5 columns high.
 
-    The sizes are those of JAX's pictures: an array with two dims is about ten lines high.
+    The sizes are the same as in JAX's pictures: an array with two dims is about ten lines high.
     """
     lines = int(_LINES * scale)
     total_width = int(lines * (shape[1] if len(shape) == 2 else 1) / shape[0]) * _LINE_HEIGHT
@@ -229,7 +229,7 @@ def _color(devices: list[Any], colors: Sequence[str]) -> str:
 
 
 def _scale(spans: Sequence[Span], least: int, most: int) -> list[int]:
-    """Return lengths in proportion to the spans: `most` for the longest one, and never less than `least`."""
+    """Return lengths proportional to the spans: `most` for the longest, and never less than `least`."""
     longest = max((high - low for low, high in spans), default=1)
     return [max(least, round(most * (high - low) / longest)) for low, high in spans]
 

@@ -1,4 +1,4 @@
-"""explain: show the plan of a function: every collective with its bytes, time, line and reason."""
+"""explain: show the plan of a function: every collective with its bytes, time, source line and reason."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
     from shardwise.explain import page, text
-else:  # 40 to 60 ms each, and `import shardwise` imports this module
+else:  # their imports take 40 to 60 ms each, and `import shardwise` imports this module
     planning = lazy_module("shardwise.execute.plan_report")
     advising = lazy_module("shardwise.explain.advise")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
@@ -69,14 +69,14 @@ class Explanation(HtmlReport):
 
     @cached_property
     def advice(self) -> "advising.Advice":
-        """The single constraint that would make the plan cheapest. The program is planned again for each candidate."""
+        """The single constraint that would make the plan cheapest. The program is replanned for each candidate."""
         if not self._with_advice:
             return advising.Advice(0)
         return advising.advise(self.stages, self.plan.chip, [mesh.abstract for mesh in self._prepared.target.meshes])
 
     @cached_property
     def argument_advice(self) -> "advising.Advice":
-        """The other layout of an argument that would make the plan cheapest, found in the same way."""
+        """The argument layout that would make the plan cheapest, found in the same way."""
         if not self._with_advice:
             return advising.Advice(0)
         meshes = [mesh.abstract for mesh in self._prepared.target.meshes]
@@ -102,19 +102,19 @@ def explain(
     """Return a function that prints and returns the plan of `function` for given arguments, without running it.
 
     Args:
-        function: the function, jitted or not, or a lowered or compiled one, which needs no arguments:
+        function: the function, jitted or not; or a lowered or compiled function, which needs no arguments:
             `explain(compiled)()`.
         hardware: the hardware to plan for ("h100", "v5e", …, or the path of a table of chips); by default, the devices
-            of the arguments. The function is traced for its platform. A lowered or compiled function stays the same;
-            only its times are estimated for that hardware.
-        advise: whether to plan again with constraints around the costliest collective, and with other layouts of
-            arguments, to advise the best ones.
+            of the arguments. The function is traced for its platform. A lowered or compiled function is not planned
+            again; only its times are estimated for that hardware.
+        advise: whether to replan with constraints around the costliest collective, and with other argument layouts, to
+            recommend the best.
 
     Returns:
         A function of the same arguments as `function`, which returns an Explanation.
 
     Raises:
-        HardwareError: if the hardware is not known.
+        HardwareError: if the hardware is unknown.
 
     Example:
         >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
@@ -145,7 +145,7 @@ def prepare(
     """Plan a function for given arguments. It is traced for the chip's platform.
 
     Args:
-        function: the function. A lowered or compiled one is already planned, and needs no arguments.
+        function: the function. A lowered or compiled function is already planned, and needs no arguments.
         args: its positional arguments.
         keywords: its keyword arguments.
         chip: the hardware to plan for; by default, the devices of the arguments.
@@ -162,9 +162,9 @@ def prepare(
 
 
 def _with_all_results(request: Request) -> Request:
-    """Return the request of a function that only calls a jitted one, with all results of that one.
+    """Return the request of a function that only calls a jitted function, with all results of the jitted function.
 
-    The wrapper may use results in a way that its own results do not show: `nnx.jit` writes them into a model.
+    The wrapper may use results that it does not return: `nnx.jit` writes them into a model.
     """
     if len(request.program.equations) != 1 or not isinstance(request.program.equations[0].op, Call):
         return request

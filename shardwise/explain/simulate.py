@@ -29,12 +29,12 @@ class Simulation(HtmlReport):
     Attributes:
         plan: the plan of the function, with all collectives and the timeline.
         seconds: the time of one call.
-        flops: the flops of all products of one device in one call, recomputation included. What a device computes
-            while it is idle in a schedule, such as in a pipeline's bubble, is not counted.
-        utilization: the share of the peak flops that these are (hardware FLOPs utilization).
+        flops: the flops of all products of one device in one call, including rematerialization, but not the flops that
+            a device computes while it is idle in a schedule, such as in a pipeline's bubble.
+        utilization: these flops as a fraction of the peak flops (hardware FLOPs utilization).
         peak_bytes: the most bytes that a device holds at once.
-        bounds: the seconds of a call by what bounds them: products, memory traffic, communication beside which
-            nothing runs, and idle time, such as a pipeline's bubble.
+        bounds: the seconds of a call by their bound: products, memory traffic, exposed communication, and idle time,
+            such as a pipeline's bubble.
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
     """
 
@@ -106,20 +106,20 @@ def simulate(
     """Return a function that predicts the time and memory of `function` for given arguments, without running it.
 
     Args:
-        function: the function, jitted or not, or a lowered or compiled one, which needs no arguments.
-        hardware: the chip to predict for: a name ("h100", "v5e", …) of the built-in table or of the table of the
+        function: the function, jitted or not; or a lowered or compiled function, which needs no arguments.
+        hardware: the chip to predict for: a name ("h100", "v5e", …) in the built-in table or in the table of the
             setting `chip_table`, or the path of a table (`docs/simulate.md`).
-        mesh: the mesh to predict for. The shardings of the arguments are those of the same specs on this mesh, so
-            that a function for 8 devices can be simulated on 512. By default, the mesh of the arguments.
-        overlap: whether collectives run beside compute; by default, as the hardware does.
+        mesh: the mesh to predict for. The arguments have the same specs on this mesh, so that a function
+            for 8 devices can be simulated on 512. By default, the mesh of the arguments.
+        overlap: whether collectives overlap with compute; by default, as on the hardware.
 
     Returns:
         A function of the same arguments as `function`, which returns a Simulation. Arguments may be arrays or
         ShapeDtypeStructs with shardings on an abstract mesh.
 
     Raises:
-        HardwareError: if the hardware is not known, or if a table is not valid.
-        ValueError: if a mesh is given for a lowered or compiled function.
+        HardwareError: if the hardware is unknown, or if a table is invalid.
+        ValueError: if a mesh is passed for a lowered or compiled function.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((64,), ("data",))
@@ -155,7 +155,7 @@ def on_mesh(arguments: Any, mesh: AbstractMesh | Mesh) -> Any:
 
 
 def _is_product_bound(step: "Step", chip: Chip) -> bool:
-    """Return whether the flops of a step take longer than its bytes."""
+    """Return whether the flops of a step take longer than its memory traffic."""
     bytes_seconds = step.times * chip.memory_time(step.accessed / step.times)
     return bool(step.flops) and step.seconds > bytes_seconds
 

@@ -17,7 +17,7 @@ from shardwise.sharding import AbstractMesh, Mesh
 
 if TYPE_CHECKING:
     from matplotlib import figure as plotting
-else:  # 600 ms, and an optional dependency
+else:  # an optional dependency whose import takes 600 ms
     plotting = lazy_module("matplotlib.figure")
 
 HARDWARE, MESH = "hardware", "mesh"
@@ -30,8 +30,8 @@ class SweepRow:
 
     Attributes:
         variables: the value of each variable.
-        run: the simulation; None if the function cannot be partitioned so.
-        error: why it cannot.
+        run: the simulation; None if the function cannot be partitioned in this configuration.
+        error: the reason in that case.
     """
 
     variables: Mapping[str, Any]
@@ -49,7 +49,7 @@ class SweepRow:
         return self.run.plan.mesh.device_count if self.run is not None else 0
 
     def label(self, name: str) -> str:
-        """Return the value of a variable as text."""
+        """Format the value of a variable."""
         return value_text(self.variables[name])
 
 
@@ -74,7 +74,7 @@ class Sweep:
         return min((row for row in self.rows if row.fits), key=_seconds, default=None)
 
     def __str__(self) -> str:
-        """Return the table: a line per configuration, with time, utilization, memory, bytes sent and what bounds it."""
+        """Return the table: a line per configuration, with time, utilization, memory, bytes sent and the bound."""
         heads = [*self.variables, "time", "of peak", "memory", "sent", "bound by"]
         cells = [[*(row.label(name) for name in self.variables), *_figures(row)] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(heads, *(row[: len(heads)] for row in cells), strict=True)]
@@ -93,8 +93,8 @@ class Sweep:
 
         Args:
             path: the file, whose suffix is the format: .png, .svg or .pdf.
-            x: the variable along the horizontal axis, or "devices", the number of devices, which is the default if
-                that number varies. Each combination of the other variables is a line.
+            x: the variable on the horizontal axis, or "devices" for the number of devices, which is the default if that
+                number varies. Each combination of the other variables is a line.
 
         Returns:
             The path.
@@ -142,11 +142,11 @@ def sweep(
 
     Args:
         function: the function, jitted or not.
-        arguments: its arguments, as a tuple; or a function that returns them. That function is called with those of
-            the variables, such as `mesh` and `batch`, that it has as parameters.
+        arguments: its arguments, as a tuple; or a function that returns them, which is called with the variables that
+            it has as parameters, such as `mesh` and `batch`.
         hardware: the chips, as in `simulate`.
         mesh: the meshes. If `arguments` does not depend on the mesh, their specs are moved to it, as in `simulate`.
-        overlap: whether collectives run beside compute; by default, as the hardware does.
+        overlap: whether collectives overlap with compute; by default, as on the hardware.
         **variables: the values of further parameters of `arguments`.
 
     Returns:
@@ -154,8 +154,8 @@ def sweep(
         which the function cannot be partitioned, such as with a dim that does not divide, is a row with an error.
 
     Raises:
-        HardwareError: if hardware is not known.
-        TypeError: if `arguments` does not have a variable as its parameter.
+        HardwareError: if hardware is unknown.
+        TypeError: if a variable is not a parameter of `arguments`.
         ValueError: if a variable has no values.
 
     Example:
@@ -202,7 +202,7 @@ def call_arguments(arguments: Callable[..., Any] | tuple[Any, ...], choice: Mapp
 
 
 def value_text(value: Any) -> str:
-    """Return the value of a variable as text: `data=8,model=4` for a mesh."""
+    """Format the value of a variable: `data=8,model=4` for a mesh."""
     if isinstance(value, Chip):
         return value.name
     if isinstance(value, (AbstractMesh, Mesh)):
@@ -244,7 +244,7 @@ def _figures(row: SweepRow) -> list[str]:
 
 
 def _draw(name: str, x: str, lines: Mapping[str, Sequence[SweepRow]], path: Path) -> None:
-    """Draw a panel for each figure, and a line in each for each combination of variables."""
+    """Draw a panel for each metric, with a line for each combination of variables."""
     panels: tuple[tuple[str, str, Callable[[Simulation], float]], ...] = (
         ("seconds per call", "log", lambda run: run.seconds),
         ("% of peak flops", "linear", lambda run: 100 * run.utilization),

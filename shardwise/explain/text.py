@@ -7,11 +7,11 @@ from shardwise.compiler.report.idle import IdleRow
 from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Plan
 from shardwise.explain.end_groups import MAX_SINGLE, group_by_layout
 
-_MAX_LIVE = 6  # values that are listed at the memory peak
+_MAX_LIVE = 6  # the most live values to list at the memory peak
 
 
 def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
-    """Return the text that `explain` prints."""
+    """Format the report that `explain` prints."""
     where = f"mesh {report.mesh}" if report.mesh.axis_names else "one device"
     count = count_text(len(report.collectives), "collective")
     lines = [
@@ -32,7 +32,7 @@ def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
 
 
 def idle_text(row: IdleRow) -> str:
-    """Return the idle time of each device in a schedule as a sentence."""
+    """Describe the idle time of each device in a schedule."""
     return (
         f"{row.what} along {row.axis!r}: each device is idle in {row.idle_ticks} of {row.ticks} ticks, "
         f"{row.share:.1%} of {human_seconds(row.seconds)}, which is {human_seconds(row.idle_seconds)} per call"
@@ -70,7 +70,7 @@ def _collective_cells(row: CollectiveRow) -> list[str]:
 
 
 def align(rows: Sequence[Sequence[str]], min_widths: Sequence[int]) -> list[str]:
-    """Return rows in aligned columns of at least these widths. A negative width aligns right, 0 does not align."""
+    """Align rows in columns of at least these widths. A negative width aligns right, 0 does not align."""
     widths = [max(abs(least), *(len(row[n]) for row in rows)) if least else 0 for n, least in enumerate(min_widths)]
     return [
         "  "
@@ -83,7 +83,7 @@ def align(rows: Sequence[Sequence[str]], min_widths: Sequence[int]) -> list[str]
 
 
 def _time_text(report: Plan) -> str:
-    """Return what the time of a call consists of."""
+    """Describe the components of the time of a call."""
     parts = (
         f"{human_seconds(report.compute_seconds)} of compute, "
         f"{human_seconds(report.communication_seconds)} of communication"
@@ -112,17 +112,17 @@ def _memory_lines(report: Plan) -> list[str]:
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 array`, `2 arrays`."""
+    """Format a count with its noun: `1 array`, `2 arrays`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as `8×16`."""
+    """Format a shape as `8×16`."""
     return "×".join(map(str, shape)) or "scalar"
 
 
 def human_bytes(count: float) -> str:
-    """Return a number of bytes with a unit: 1536 is `1.5 kB`."""
+    """Format a number of bytes with a unit: 1536 is `1.5 kB`."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -131,7 +131,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Return a duration with a unit: 0.0015 is `1.5 ms`."""
+    """Format a duration with a unit: 0.0015 is `1.5 ms`."""
     if not seconds:
         return "0 s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):

@@ -22,28 +22,29 @@ from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
 from shardwise.processes.variables import LAUNCHER_PID
 
-# Seconds until all processes must have called `distributed.initialize`: by default, and at least. Before, they import.
+# Seconds until all processes must have called `distributed.initialize`: the default, and the minimum. Imports come
+# first.
 INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
 STOPPED_TIMEOUT = 300.0  # seconds for which a process may be stopped while others run, before the grace period
-POLL_INTERVAL = 0.05  # seconds between two looks at the processes
-# Seconds that the other processes have after a failure, to report it themselves; and for a process that ends early
+POLL_INTERVAL = 0.05  # seconds between two polls of the processes
+# Seconds that the other processes have after a failure to report it themselves; and seconds after a process ends early
 # with exit code 0, in which the others may end too.
 FAILURE_TIME = 1.0
-# After a failure and after Ctrl-C: the signals, each with the seconds after which it is sent.
+# After a failure and after Ctrl-C: the signals, with the seconds after which each is sent.
 AFTER_FAILURE = ((FAILURE_TIME, signal.SIGTERM), (FAILURE_TIME + 2.0, signal.SIGKILL))
 AFTER_INTERRUPT = ((0.0, signal.SIGINT), (2.0, signal.SIGTERM), (3.0, signal.SIGKILL))
 AFTER_SECOND_INTERRUPT = ((0.0, signal.SIGKILL),)
-# The lines of standard error that a report shows where there is no traceback.
+# The number of lines of standard error in a report without a traceback.
 SHOWN_LINES = 15
 
-# The reason of a process that ends with an uncaught `PeerFailure`. It is the only one to know of the other's failure
-# if the coordinator sees that process alive, as one that sleeps in Python or skips a save.
+# The reason of a process that ends with an uncaught `PeerFailure`. It may be the only process that detected the other's
+# failure: the coordinator sees the other alive if it sleeps in Python or skips a save.
 _PEER_FAILURE = re.compile(
     rf"it raised {PeerFailure.__module__}\.PeerFailure: process (\d+) failed(?: after step (\d+))?: ([^\n]*)"
 )
 
 RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
-# Variables of an outer launcher or user, which the processes must not see beside the launcher's own.
+# Variables of an outer launcher or user, which the processes must not inherit in addition to the launcher's own.
 _OUTER_VARIABLES = tuple(
     name.replace("SHARDWISE_", prefix, 1)
     for name in (
@@ -71,7 +72,7 @@ class LaunchFailure:
 @final
 @dataclass
 class _Stop:
-    """Signals that are sent to the processes that still run, each at its time."""
+    """Signals to send to the processes that still run, with their times."""
 
     steps: Sequence[tuple[float, signal.Signals]]
     start: float = field(default_factory=time.monotonic)
@@ -89,7 +90,7 @@ class Attempt:
 
     Args:
         options: the options of the launch.
-        restart: the number of attempts before.
+        restart: the number of previous attempts.
         log_folder: the folder of the log files, or None for none.
         signals: the signals that the launcher has received; the launcher appends to the list.
         stdout: the target of the processes' standard output.
@@ -111,18 +112,18 @@ class Attempt:
         self._signals = signals
         self._output = Output(log_folder, options.nodes * options.processes, stdout, stderr)
         self._joined: set[int] = set()
-        self._lost_since: float | None = None  # the time from which only lost processes ran
+        self._lost_since: float | None = None  # the time since which only lost processes run
         self._first_signal: float | None = None  # seconds from the start until the launcher stopped the processes
         self._coordinator = self._start_coordinator() if options.node_rank == 0 else None
         self._workers = Workers(self._output)
 
     @property
     def exits(self) -> list[Exit]:
-        """The processes that have ended, in the order of their ends."""
+        """The processes that have ended, in order of their ends."""
         return self._workers.exits
 
     def run(self) -> int:
-        """Start the processes and wait for their end. Return the exit code of the launcher.
+        """Start the processes and wait until they end. Return the exit code of the launcher.
 
         Raises:
             OSError: if the command cannot be executed.
@@ -137,7 +138,7 @@ class Attempt:
         finally:
             self._workers.close()
             if self._coordinator is not None:
-                # In a thread: XLA's service waits for members that were killed.
+                # In a thread, because XLA's service waits for members that were killed.
                 stop = threading.Thread(target=self._coordinator.stop, name="shardwise coordinator stop", daemon=True)
                 stop.start()
             self._output.close()
@@ -150,7 +151,7 @@ class Attempt:
             if event.kind == "joined":
                 self._joined.add(event.rank)
 
-        # Launchers on several nodes have a common token only if the user sets it.
+        # Launchers on several nodes share a token only if the user sets it.
         token = os.environ.get(environment.TOKEN) or ("" if options.nodes > 1 else secrets.token_hex(16))
         coordinator = Coordinator(
             options.nodes * options.processes,
@@ -189,7 +190,7 @@ class Attempt:
         return {environment.PROCESS_ID: str(rank), environment.LOCAL_DEVICE_IDS: device_ids}
 
     def _wait(self) -> int:
-        """Wait for the end of all processes; stop them after a failure or a signal. Return the exit code."""
+        """Wait until all processes end; stop them after a failure or a signal. Return the exit code."""
         workers = self._workers
         stop: _Stop | None = None
         handled = 0
@@ -209,7 +210,7 @@ class Attempt:
                 if stop.sent and self._first_signal is None:
                     self._first_signal = time.monotonic() - workers.start_time
         workers.kill_descendants()  # they may hold the pipes open
-        self._output.close()  # standard error up to the end, for the report
+        self._output.close()  # reads the rest of standard error, for the report
         if not handled and self.failure is None and self._has_failed():
             self.failure = self._first_failure()
         if self.failure is not None:
@@ -219,17 +220,17 @@ class Attempt:
     def _stop_by_signal(self, number: signal.Signals, again: bool) -> _Stop:
         if number != signal.SIGINT:
             return _Stop(((0.0, signal.SIGTERM), (self._options.grace_period, signal.SIGKILL)))
-        self._output.mute_errors()  # every process prints where it was interrupted
+        self._output.mute_errors()  # otherwise every process would print the traceback of its interrupt
         return _Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
     def _has_failed(self) -> bool:
         return self._failed_exit() is not None or self._only_lost_processes_run() or bool(self._stopped_too_long())
 
     def _stopped_too_long(self) -> list[int]:
-        """Return the ranks of processes that were stopped for longer than timeout and grace period.
+        """Return the ranks of processes that were stopped for longer than the timeout and the grace period.
 
-        Others that wait for them in a collective notice it at the timeout, and know more; but they may wait where no
-        timeout applies. If all processes are stopped, the job is suspended.
+        Processes that wait for them in a collective detect it at the timeout and have more information, but they may
+        wait where no timeout applies. If all processes are stopped, the job is suspended.
         """
         stopped = self._workers.stopped
         if len(stopped) == len(self._workers.running):
@@ -238,10 +239,10 @@ class Attempt:
         return [rank for rank, seconds in stopped.items() if seconds > limit]
 
     def _only_lost_processes_run(self) -> bool:
-        """Return whether all processes that run have been lost or stopped for the grace period.
+        """Return whether all running processes have been lost or stopped for the grace period.
 
-        The others have ended without an error, as they do if a process is stopped after its last step. The coordinator
-        does not miss a process that is stopped after it has left.
+        The others have ended without an error, as when a process is stopped after its last step. The coordinator does
+        not report a process that is stopped after it has left.
         """
         lost = set() if self._coordinator is None else self._coordinator.failures.keys()
         running = set(self._workers.running)
@@ -257,7 +258,7 @@ class Attempt:
         return failed or next((exit for exit in self.exits if self._is_premature(exit)), None)
 
     def _is_premature(self, exit: Exit) -> bool:
-        """Return whether a process ended with exit code 0 although others have waited for it for some time."""
+        """Return whether a process ended with exit code 0 although others have been waiting for it for some time."""
         coordinator = self._coordinator
         if coordinator is None or not self._workers.running:
             return False
@@ -267,10 +268,10 @@ class Attempt:
         return (was_lost or never_joined) and age > FAILURE_TIME
 
     def _first_failure(self) -> LaunchFailure | None:
-        """Return the first failure, or None if its process still runs and has not been sent a signal.
+        """Return the first failure; None if its process still runs and has not received a signal.
 
-        The order of the ends is not that of the failures: a process may end later than those that noticed its failure.
-        The coordinator knows the order.
+        Processes need not end in the order of their failures: a process may end later than the processes that detected
+        its failure. The coordinator records the order.
         """
         first = next(iter(self._coordinator.failures.values()), None) if self._coordinator is not None else None
         first = None if first is None else _cause(first)
@@ -290,11 +291,11 @@ class Attempt:
         return LaunchFailure(first.rank, f"{first.reason}{_after(first.step)}", first.detail, 1)
 
     def _describe(self, exit: Exit, failure: Failure | None) -> LaunchFailure:
-        """Return the failure of a process that has ended.
+        """Describe the failure of a process that has ended.
 
         Args:
             exit: the end of the process.
-            failure: the coordinator's description, if it noticed the failure.
+            failure: the coordinator's description, if it detected the failure.
         """
         lines = self._output.error_lines(exit.rank)
         detail = failure.detail if failure is not None else ""
@@ -308,7 +309,7 @@ class Attempt:
 
 
 def _cause(failure: Failure) -> Failure:
-    """Return the failure that an uncaught PeerFailure describes: of the process that it names, not of its own."""
+    """Return the failure that an uncaught PeerFailure describes: of the process that it names, instead of its own."""
     peer = _PEER_FAILURE.match(failure.reason)
     if peer is None:
         return failure

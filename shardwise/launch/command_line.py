@@ -1,4 +1,4 @@
-"""The command `shardwise`, also `python -m shardwise`: one parser with all subcommands."""
+"""The command `shardwise`, or `python -m shardwise`: one parser with all subcommands."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
     from shardwise.launch import chip_list, launcher, simulate_commands
 else:
-    # These load the API, rich and the checkpoints in half a second, which the other commands do not need.
+    # These load the API, rich and the checkpoints, which takes half a second and is unnecessary for the other commands.
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
     chip_list = lazy_module("shardwise.launch.chip_list")
     simulate_commands = lazy_module("shardwise.launch.simulate_commands")
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the command. Return the exit code.
 
     Args:
-        arguments: the arguments, by default those of this process.
+        arguments: the arguments; by default, the arguments of this process.
     """
     open_standard_streams()
     parser = _parser()
@@ -227,7 +227,7 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
     except BrokenPipeError:  # the reader of the output has ended
         code = 128 + signal.SIGPIPE
     except (OSError, ValueError) as error:  # the log folder, or the coordinator's address
-        # Without the number of the error, if it is one of ours.
+        # Without the errno, if the error is ours.
         text = error.strerror if isinstance(error, OSError) and not error.filename else None
         print(f"shardwise launch: {text or error}", file=sys.stderr)
         code = 2

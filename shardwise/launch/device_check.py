@@ -6,7 +6,7 @@ import shardwise as sw
 
 
 def main() -> None:
-    """Print platform, kind and memory of every device, after a program ran on the first."""
+    """Print the platform, kind and memory of every device, after running a program on the first."""
     (sw.numpy.arange(4) + 1).block_until_ready()
     devices = [
         {

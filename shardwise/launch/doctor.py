@@ -1,4 +1,4 @@
-"""Doctor: checks of this machine, each with a fix for a problem that it finds."""
+"""Doctor: checks of this machine, each with a fix for the problem that it finds."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from shardwise.base.lazy import lazy_module
 from shardwise.processes.environment import NoProcessesError, find_processes
 from shardwise.version import JAXLIB_BOUNDS, NEWEST_JAXLIB, OLDEST_JAXLIB, UNSUPPORTED_JAXLIB, __version__
 
-_linear_algebra = lazy_module("scipy.linalg")  # 280 ms, and other commands do not need it
+_linear_algebra = lazy_module("scipy.linalg")  # its import takes 280 ms, and other commands do not need it
 
 PROCESSES, DEVICES_EACH = 2, 2  # of the loopback collective
 CHECK_TIME = 120  # seconds for a check that starts processes
@@ -37,7 +37,7 @@ class Check:
         name: the name of the check.
         status: "ok"; "warning" if programs run, but something may be wrong; "error" if they do not.
         detail: the finding.
-        fix: what to do, unless the status is "ok".
+        fix: the remedy, unless the status is "ok".
     """
 
     name: str
@@ -50,7 +50,7 @@ def run_doctor(*, as_json: bool = False) -> int:
     """Run all checks and print them. Return 1 if one has the status "error", else 0.
 
     Args:
-        as_json: whether to print one JSON object instead of text.
+        as_json: whether to print one JSON object instead of lines.
     """
     checks = []
     for check in run_checks():
@@ -81,7 +81,7 @@ def _text(check: Check) -> str:
 
 
 def check_python() -> Check:
-    """Check version and word size of Python."""
+    """Check the version and word size of Python."""
     detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     oldest = min(NEWEST_JAXLIB)
     if sys.version_info < oldest or struct.calcsize("P") < 8:
@@ -100,7 +100,7 @@ def check_jaxlib(version: str | None = None) -> Check:
 
 
 def check_plugins(versions: Mapping[str, str] | None = None, has_gpu: bool | None = None) -> Check:
-    """Check that the CUDA plugin is installed where there is a GPU, in the version of jaxlib."""
+    """Check that the CUDA plugin is installed if there is a GPU, in the version of jaxlib."""
     if versions is None:
         names = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
         versions = {name: version for name in names if (version := _installed(name)) is not None}
@@ -124,7 +124,7 @@ def _installed(name: str) -> str | None:
 
 
 def check_devices() -> Check:
-    """Run a program on the first device, in a process of its own: XLA ends a process whose flags are wrong."""
+    """Run a program on the first device, in a separate process, because XLA aborts a process with invalid flags."""
     run = _run_python("-m", "shardwise.launch.device_check")
     if run.returncode:
         fix = "set SHARDWISE_PLATFORMS=cpu to use the CPU only, and check XLA_FLAGS, the driver and the plugins"
@@ -189,7 +189,7 @@ def check_proxies(variables: Mapping[str, str] = os.environ) -> Check:
 
 
 def check_blas() -> Check:
-    """Check that scipy's BLAS can run in the calling thread, as LAPACK on several devices needs."""
+    """Check that scipy's BLAS can run in the calling thread, which LAPACK on several devices requires."""
     _linear_algebra.lapack.dgesv([[1.0]], [1.0])  # loads the libraries
     run_blas_in_calling_thread()
     libraries = blas_libraries()
@@ -235,7 +235,7 @@ def _run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def _last_line(run: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last line of an error in the output, or the last line."""
+    """Return the last line of an error in the output, else the last line."""
     lines = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "Failure" in line or "Check failed" in line]
     return (errors or lines or [f"exit code {run.returncode}"])[-1].strip()

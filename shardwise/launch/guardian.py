@@ -1,15 +1,15 @@
-"""Guardian: a process that kills the launcher's processes when the launcher is gone, also after SIGKILL.
+"""Guardian: a process that kills the launcher's processes when the launcher has ended, even by SIGKILL.
 
-The launcher starts it as a script, without this package, and holds the other end of its standard input. A line
-`+PID` adds the process group of a new process, and `-PID` removes one that has ended. The end of the input is the end
-of the launcher: the guardian kills all remaining groups, and all processes of the job, whose id is its argument.
+The launcher starts it as a script, without this package, and holds the other end of its standard input. A line `+PID`
+adds the process group of a new process, and `-PID` removes a group that has ended. EOF means that the launcher has
+ended: the guardian kills all remaining groups, and all processes of the job, whose id is its argument.
 
-Compared with PR_SET_PDEATHSIG, it needs no code between fork and exec, which is not safe in a launcher with threads;
-it also ends the children of a process, and works on every POSIX system. Compared with a thread in each process, it
-works when a process is stopped or holds Python's global lock, and the script runs unchanged.
+Unlike PR_SET_PDEATHSIG, it needs no code between fork and exec, which is not safe in a launcher with threads; it also
+ends the children of a process, and works on every POSIX system. Unlike a thread in each process, it works when a
+process is stopped or holds the GIL, and the script runs unchanged.
 
 A process that leaves its group, as daemons do with `setsid`, is found by its environment: every descendant inherits the
-variable `JOB_ID`, unless it is started with an empty environment. Linux shows the variables of a process in /proc.
+variable `JOB_ID`, unless it is started with an empty environment. On Linux, /proc has the variables of a process.
 """
 
 import os
@@ -18,8 +18,8 @@ import sys
 import time
 from contextlib import suppress
 
-JOB_ID = "SHARDWISE_JOB_ID"  # the id of the job, after those of the jobs that it is nested in
-KILL_TIME = 5.0  # seconds for killed processes to end, and for those that they started meanwhile
+JOB_ID = "SHARDWISE_JOB_ID"  # the id of the job, after the ids of the jobs that it is nested in
+KILL_TIME = 5.0  # seconds for killed processes to end, and for processes that they started meanwhile
 POLL_INTERVAL = 0.01  # seconds
 
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def kill_job(job: str) -> None:
-    """Kill all processes that have the id of a job in their environment, and wait for their end.
+    """Kill all processes with the id of a job in their environment, and wait until they end.
 
     Args:
         job: the id.
@@ -52,7 +52,7 @@ def kill_job(job: str) -> None:
 
 
 def _kill_processes(job: bytes) -> bool:
-    """Kill the processes of a job that run now. Return whether there were any."""
+    """Kill the processes of a job that currently run. Return whether there were any."""
     has_killed = False
     names = os.listdir("/proc") if os.path.isdir("/proc") else []
     for name in filter(str.isdecimal, names):

@@ -1,4 +1,4 @@
-"""Launcher: runs a program in several processes, again after failures, and reports the first failure first."""
+"""Launcher: runs a program in several processes, restarts it after failures, and reports the first failure first."""
 
 import shutil
 import signal
@@ -17,7 +17,7 @@ from shardwise.launch.options import LaunchOptions
 from shardwise.launch.workers import Exit
 from shardwise.launch.writer import Writer
 
-# Seconds for the last output after a signal, if nobody reads it; and for the output before a report.
+# Seconds for the last output after a signal, if it is not read; and for the output before a report.
 OUTPUT_TIME = 1.0
 
 
@@ -57,7 +57,7 @@ class Launcher:
                 if code == 0:
                     shutil.rmtree(log_folder, ignore_errors=True)
                 else:
-                    with suppress(OSError):  # it has log files, or is gone
+                    with suppress(OSError):  # not empty, or already deleted
                         log_folder.rmdir()
         return code
 
@@ -76,7 +76,7 @@ class Launcher:
             return None
 
     def _finish_output(self) -> bool:
-        """Wait until all output is written. Return False if nobody reads it and a signal has ended the launch."""
+        """Wait until all output is written. Return False if it is not read and a signal has ended the launch."""
         deadline: float | None = None
         while not (self._stdout.flush(POLL_INTERVAL) and self._stderr.flush(POLL_INTERVAL)):
             if self._signals and deadline is None:
@@ -115,16 +115,16 @@ class Launcher:
             self._report("; ".join(f"process {exit.rank}: {exit.describe()}" for exit in others))
 
     def _report(self, text: str) -> None:
-        self._stdout.flush(OUTPUT_TIME)  # the reader of both streams sees a report after the output before it
+        self._stdout.flush(OUTPUT_TIME)  # so that a report follows the preceding output for a reader of both streams
         self._stderr.write(f"shardwise launch: {text}\n")
 
 
 @contextmanager
 def _signal_handlers(handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call the handler with SIGINT, SIGTERM and SIGHUP, if this is the main thread; Python allows no others.
+    """Call the handler on SIGINT, SIGTERM and SIGHUP, if this is the main thread; Python allows it only there.
 
-    SIGHUP stays ignored if it is: `nohup` lets the launcher outlive its terminal.
-    SIGCHLD has its default action: a parent that ignores it passes this on, and the exit codes of children are lost.
+    An ignored SIGHUP stays ignored, because `nohup` lets the launcher outlive its terminal. SIGCHLD gets its default
+    action: a parent that ignores it passes this on, and the exit codes of children would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The functions that `shardwise explain` and `shardwise simulate` are about, and the values of their variables.
+"""Targets of `shardwise explain` and `shardwise simulate`: functions, and the values of their variables.
 
 A target is `FILE.py:FUNCTION` or `package.module:FUNCTION`; the same module has a function that returns the arguments.
 """
@@ -25,7 +25,7 @@ _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d{0,8})\s*", re.ASCII)
 
 
 class CommandError(ValueError):
-    """An argument of the command line is not valid."""
+    """An argument of the command line is invalid."""
 
 
 @final
@@ -81,7 +81,7 @@ def is_script(target: str) -> bool:
 
 
 def load_target(target: str, arguments: str) -> Target:
-    """Import a module, and return the function that the target names.
+    """Import a module, and return the function of the target.
 
     Args:
         target: `FILE.py:FUNCTION` or `package.module:FUNCTION`.
@@ -106,10 +106,10 @@ def load_target(target: str, arguments: str) -> Target:
 
 
 def parse_mesh_text(text: str) -> AbstractMesh:
-    """Return the mesh of a text such as `data=8,model=4`.
+    """Parse a mesh such as `data=8,model=4`.
 
     Raises:
-        CommandError: if the text is no list of axes with their sizes.
+        CommandError: if `text` is not a list of axes with their sizes.
     """
     axes: dict[str, int] = {}
     for part in text.split(","):
@@ -126,7 +126,7 @@ def parse_mesh_text(text: str) -> AbstractMesh:
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of variables by name, from texts such as `batch=256`. A value is a literal, or else text."""
+    """Parse variables such as `batch=256`. Return the values by name; a value is a Python literal, else a string."""
     variables: dict[str, list[Any]] = {}
     for text in texts:
         name, is_set, value = text.partition("=")
@@ -134,7 +134,7 @@ def parse_variables(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise CommandError(f"--set {text!r}: write NAME=VALUE, such as batch=256")
         try:
             variables.setdefault(name, []).append(ast.literal_eval(value))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: deeply nested brackets
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deeply nested brackets
             variables.setdefault(name, []).append(value)
     return variables
 
@@ -164,7 +164,7 @@ def _import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
-            raise  # an import in the module fails
+            raise  # an import inside the module failed
         hint = f" Write {name}.py:FUNCTION for a file." if Path(f"{name}.py").is_file() else ""
         raise CommandError(f"there is no module {name!r}.{hint}") from error
 

@@ -1,4 +1,4 @@
-"""Log file: the output of one process, as long as it can be written."""
+"""Log file: the output of one process, up to the first write error."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,11 +8,11 @@ from typing import BinaryIO, final
 
 @final
 class LogFile:
-    """A log file. A job does not fail because of it: after the first error, nothing more is written.
+    """A log file. A write error does not fail the job: after the first error, nothing more is written.
 
     Args:
         path: the file; its folder is created.
-        warn: called with a sentence if the file cannot be written.
+        warn: called with a message if the file cannot be written.
     """
 
     def __init__(self, path: Path, warn: Callable[[str], None]):

@@ -20,19 +20,19 @@ MAX_RESTARTS = 10**6
 @final
 @dataclass(frozen=True)
 class LaunchOptions:
-    """The options of a launch. Numbers out of range are a ValueError that names the option.
+    """The options of a launch. A number that is out of range is a ValueError that names the option.
 
     Attributes:
         command: the command line of each process.
         processes: the number of processes that this launcher starts.
         devices_per_process: the number of virtual CPU devices or GPUs of each process, or None for the defaults.
         nodes: the number of launchers, each of which starts `processes` processes.
-        node_rank: the number of this launcher, from 0. Launcher 0 hosts the coordinator.
+        node_rank: the index of this launcher. Launcher 0 hosts the coordinator.
         coordinator: the `host:port` of the coordinator, or "" for a free port of the loopback address.
-        max_restarts: how often all processes are started again after a failure.
-        log_folder: the folder of the log files, or None for a temporary one that is kept after a failure.
-        timeout: the seconds that a process waits for others in a collective, and, if it is more than a minute, those
-            until all processes must have called `distributed.initialize`; None for the defaults.
+        max_restarts: how many times all processes are restarted after a failure.
+        log_folder: the folder of the log files, or None for a temporary folder that is kept after a failure.
+        timeout: the seconds that a process waits for others in a collective and, if it is more than a minute, also the
+            seconds until all processes must have called `distributed.initialize`; None for the defaults.
         grace_period: the seconds that the processes have to end after SIGTERM.
     """
 

@@ -13,14 +13,14 @@ from shardwise.launch.writer import Writer
 
 # Bright colours that are readable on dark and light backgrounds, by rank.
 COLOURS = (36, 33, 35, 32, 34, 31)
-# A longer line without an end is written in parts.
+# A longer line is written in parts before it ends.
 MAX_LINE = 2**16
-# The last lines of a process that are kept to report its failure.
+# The number of last lines of a process that are kept for the report of a failure.
 KEPT_LINES = 400
 READ_BYTES = 2**16
-# The most bytes that a pipe can hold for users other than root. A child of a process may still write when it has ended.
+# The most bytes that a pipe can hold for non-root users. A child of a process may still write after the process ended.
 MAX_PIPE_BYTES = 2**20
-# Gloo's threads print these lines while they connect, sometimes interleaved. They are in the log files only.
+# Gloo's threads print these lines while they connect, sometimes interleaved. They go only to the log files.
 _NOISE = re.compile(
     r"(\[Gloo\] Rank )*(\d+ )?(is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+)?"
 )
@@ -81,7 +81,7 @@ class Output:
             self._selector.register(stream, selectors.EVENT_READ, _Pipe(rank, stream, target, log, kept))
 
     def copy(self, timeout: float) -> None:
-        """Wait for output for at most `timeout` seconds, and copy it unless nobody reads it.
+        """Wait for output for at most `timeout` seconds, and copy it unless the output of this process is not read.
 
         Raises:
             BrokenPipeError: if the reader of this process's output has ended.
@@ -100,7 +100,7 @@ class Output:
             self._warn(f"standard output cannot be written ({error.strerror}): the job continues without it")
 
     def close(self) -> None:
-        """Copy what the pipes still hold, and close pipes and log files."""
+        """Copy the rest of the pipes, and close pipes and log files."""
         for key in list(self._selector.get_map().values()):
             for _ in range(MAX_PIPE_BYTES // READ_BYTES):
                 if not self._read(key.data):
@@ -125,7 +125,7 @@ class Output:
         return f"\033[{COLOURS[rank % len(COLOURS)]}m{text}\033[0m " if uses_colour(stream) else f"{text} "
 
     def _read(self, pipe: _Pipe) -> bool:
-        """Copy what a pipe holds. Return False if there is nothing now."""
+        """Copy the available bytes of a pipe. Return False if there are none."""
         try:
             data = os.read(pipe.stream.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -149,7 +149,7 @@ class Output:
         pipe.stream.close()
 
     def _write(self, pipe: _Pipe, line: bytes) -> None:
-        # A progress bar rewrites its line after each carriage return: its last state is shown.
+        # A progress bar rewrites its line after each carriage return; only its last state is written.
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         if text and _NOISE.fullmatch(text):
             return

@@ -34,7 +34,7 @@ def run_script(script: str, arguments: Sequence[str], is_module: bool) -> None:
 
 
 def _exists(module: str) -> bool:
-    """Return whether there is a module, which may be in a package. Errors in the package are raised."""
+    """Return whether a module exists, which may be in a package. Errors in the package are raised."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError as error:

@@ -36,12 +36,12 @@ _T = TypeVar("_T")
 
 
 def run_explain(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
-    """Run `shardwise explain`, and return the exit code. `script_arguments`: those after `--`."""
+    """Run `shardwise explain`, and return the exit code. `script_arguments` are the arguments after `--`."""
     return _run("explain", partial(_explain, parsed, script_arguments))
 
 
 def run_simulate(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
-    """Run `shardwise simulate`, and return the exit code. `script_arguments`: those after `--`."""
+    """Run `shardwise simulate`, and return the exit code. `script_arguments` are the arguments after `--`."""
     return _run("simulate", partial(_simulate, parsed, script_arguments))
 
 
@@ -165,7 +165,7 @@ def _run_watched(script: str, arguments: Sequence[str], show: Callable[[Request]
 
     def on_launch(launch: Any, runs: bool) -> None:
         nonlocal shown
-        if not runs and launch.request.out_names:  # ops outside jit have no names of outputs
+        if not runs and launch.request.out_names:  # ops outside jit have no output names
             shown = True
             show(launch.request)
 

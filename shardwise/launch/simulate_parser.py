@@ -47,7 +47,7 @@ class _ListChips(Action):
 
 
 def split_script_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments of a command, and those after `--`, which are a script's."""
+    """Split the arguments of a command at `--`; the arguments after it are for a script."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     return list(arguments[:end]), list(arguments[end + 1 :])
 

@@ -31,7 +31,7 @@ def add_command(commands: Any, name: str, summary: str, example: str) -> Argumen
     Args:
         commands: the result of `add_subparsers`.
         name: the name of the subcommand.
-        summary: what it does, in the imperative.
+        summary: its summary, in the imperative.
         example: command lines, separated by newlines.
     """
     lines = "".join(f"  {line}\n" for line in example.splitlines())

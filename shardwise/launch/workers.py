@@ -1,4 +1,4 @@
-"""Processes that the launcher starts, each with a process group of its own."""
+"""Processes that the launcher starts, each in its own process group."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from typing import final
 from shardwise.launch import guardian
 from shardwise.launch.output import Output
 
-MAX_GUARDIANS = 10  # guardians that are started one after the other, if something kills them
-# What to do if the system refuses to start a process, by the number of the error.
+MAX_GUARDIANS = 10  # the most guardians to start in succession, if they are killed
+# The advice if the system refuses to start a process, by errno.
 LIMITS = {
     errno.EMFILE: ". Raise the limit of open files (`ulimit -n`), or start fewer processes",
     errno.EAGAIN: ". Raise the limit of processes (`ulimit -u`), or start fewer",
@@ -36,7 +36,7 @@ class Exit:
     by_launcher: bool = False  # whether the launcher killed it
 
     def describe(self) -> str:
-        """Return the exit in words."""
+        """Describe the exit."""
         if self.code >= 0:
             return f"exit code {self.code}"
         name = signal.Signals(-self.code).name if -self.code in signal.valid_signals() else f"signal {-self.code}"
@@ -57,7 +57,7 @@ class Workers:
     def __init__(self, output: Output):
         self._output = output
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._stopped: dict[int, float] = {}  # the times of the polls that found them stopped, by rank
+        self._stopped: dict[int, float] = {}  # rank → the time of the poll that first found it stopped
         self._killed: set[int] = set()  # ranks
         self._job = secrets.token_hex(16)
         self.start_time = time.monotonic()
@@ -72,7 +72,7 @@ class Workers:
 
     @property
     def stopped(self) -> dict[int, float]:
-        """For how many seconds a signal such as SIGSTOP has stopped processes, by rank, as of the last `poll`."""
+        """The seconds for which each process has been stopped, such as by SIGSTOP, by rank, as of the last `poll`."""
         now = time.monotonic()
         return {rank: now - since for rank, since in self._stopped.items()}
 
@@ -89,7 +89,7 @@ class Workers:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**variables, guardian.JOB_ID: ",".join(filter(None, (variables.get(guardian.JOB_ID), self._job)))},
-                start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which then stops all
+                start_new_session=True,  # so that Ctrl-C reaches only the launcher, which then stops all
             )
         except OSError as error:
             fix = LIMITS.get(error.errno or 0, "")
@@ -100,14 +100,14 @@ class Workers:
         self._output.add(rank, restart, process.stdout, process.stderr)
 
     def poll(self) -> list[Exit]:
-        """Return the processes that have ended since the last call, and end the children that they left behind.
+        """Return the processes that have ended since the last call, and kill the children that they left behind.
 
-        Nothing else waits for the processes. Their states are asked for once: `waitid` for a stop alone would raise
-        an error for a process that has ended.
+        Nothing else waits for the processes. Their states are queried once, because `waitid` for a stop alone would
+        raise an error for a process that has ended.
         """
         exits = []
         for rank, process in list(self._running.items()):
-            # The process stays a zombie until its group is killed, so that the number of the group is not reused.
+            # The process stays a zombie until its group is killed, so that the group id is not reused.
             state = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
             if state is not None and state.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
                 self._stopped.setdefault(rank, time.monotonic())
@@ -124,7 +124,7 @@ class Workers:
         return exits
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes that run: SIGKILL to their whole groups."""
+        """Send a signal to all running processes; SIGKILL to their entire groups."""
         for rank, process in self._running.items():
             if number == signal.SIGKILL:
                 self._killed.add(rank)
@@ -133,11 +133,11 @@ class Workers:
                 os.kill(process.pid, number)  # `send_signal` would reap a process that has just ended
 
     def kill_descendants(self) -> None:
-        """Kill the processes that the processes of this job have started and that have left their groups."""
+        """Kill descendants of this job's processes that have left their process groups."""
         guardian.kill_job(self._job)
 
     def check_guardian(self) -> None:
-        """Start the guardian again if it is gone: without it, processes could outlive the launcher.
+        """Restart the guardian if it has ended, because processes could otherwise outlive the launcher.
 
         Raises:
             ChildProcessError: if it has ended too often.
@@ -162,7 +162,7 @@ class Workers:
         )
 
     def close(self) -> None:
-        """Kill all processes that still run, and wait for their end."""
+        """Kill all processes that still run, and wait until they end."""
         self.signal(signal.SIGKILL)
         while self._running:
             self.poll()

@@ -1,4 +1,4 @@
-"""Writer: writes text to a stream in a thread, so that a full pipe does not block the launcher."""
+"""Writer: writes strings to a stream in a thread, so that a full pipe does not block the launcher."""
 
 import os
 import select
@@ -6,15 +6,15 @@ import threading
 from contextlib import suppress
 from typing import TextIO, final
 
-# The characters that may wait to be written. The launcher reads no output of processes while there are more, so
-# that processes that print faster than somebody reads wait, as they would without the launcher.
+# The most characters to buffer. While there are more, the launcher does not read the output of processes, so that
+# processes that print faster than the output is read block, as they would without the launcher.
 MAX_PENDING = 2**20
 _RETRY_INTERVAL = 0.1  # seconds between two attempts to write to a stream that another process made non-blocking
 
 
 @final
 class Writer:
-    """Writes text to a stream, in order and in a thread.
+    """Writes strings to a stream, in order and in a thread.
 
     Args:
         stream: the stream.
@@ -22,9 +22,9 @@ class Writer:
 
     def __init__(self, stream: TextIO):
         self.stream = stream
-        self.error: OSError | None = None  # why the stream cannot be written any more
+        self.error: OSError | None = None  # the error after which the stream cannot be written
         self._pending: list[str] = []
-        self._size = 0  # of the pending text and of the text that the thread writes now
+        self._size = 0  # the characters that are pending or being written
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="shardwise writer", daemon=True)
@@ -32,11 +32,11 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much text waits that no more should be added now."""
+        """Whether the buffer is full, so that no more should be added."""
         return self._size > MAX_PENDING
 
     def write(self, text: str) -> None:
-        """Add text, without waiting."""
+        """Add a string, without waiting."""
         with self._changed:
             if self.error is None:
                 self._pending.append(text)
@@ -44,17 +44,17 @@ class Writer:
                 self._changed.notify_all()
 
     def wait_for_room(self, timeout: float) -> bool:
-        """Wait until it is not full. Return False if `timeout` seconds pass before."""
+        """Wait until the buffer is not full. Return False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full, timeout)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all text is written, or cannot be. Return False if `timeout` seconds pass before."""
+        """Wait until everything is written, or cannot be. Return False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._size, timeout)
 
     def close(self) -> None:
-        """End the thread when it has written all text. Do not wait for it."""
+        """Let the thread end when it has written everything. Do not wait for it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -86,7 +86,7 @@ class Writer:
             self.stream.write(text)
             self.stream.flush()
             return
-        # Without the stream, whose lock would be held while the pipe is full.
+        # Bypass the stream object, whose lock would be held while the pipe is full.
         data = memoryview(text.encode(self.stream.encoding, "backslashreplace"))
         while data:
             try:

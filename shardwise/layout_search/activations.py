@@ -1,7 +1,7 @@
 """Activations: the values that a step computes for the rows of its batch, with the layouts that the planner chose.
 
-A value is an activation if one of its dims is connected with a dim of the batch, in the sense of the program's dim
-groups. Gradients of activations are too; gradients of weights are not.
+A value is an activation if one of its dims is in the same dim group as a dim of the batch. Gradients of activations are
+activations too; gradients of weights are not.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.explain.text import align, human_bytes
 
-_ROWS = 20  # activations that are printed
+_ROWS = 20  # the number of activations to print
 
 
 @final
@@ -27,7 +27,7 @@ class Activation:
     Attributes:
         op: the op that computes it.
         type: its dtype and shape.
-        layout: the axes that shard each dim, and the axes over which the value is still to be reduced.
+        layout: the axes that shard each dim, and the axes over which the value is partial.
         shard_bytes: the bytes of one shard.
         source: the user's line.
     """
@@ -40,7 +40,7 @@ class Activation:
 
     @property
     def spec(self) -> PartitionSpec:
-        """The layout as a PartitionSpec, for `lax.with_sharding_constraint`; a value to be reduced is reduced there."""
+        """The layout as a PartitionSpec, for `lax.with_sharding_constraint`, which reduces a partial value."""
         return spec_of(Layout(self.layout.dims))
 
 
@@ -73,10 +73,10 @@ def activations(
     """Return the activations of a planned program.
 
     Args:
-        sharded: the program.
+        problem: the program.
         plan: the layouts of all values.
         state: the inputs that are state.
-        batch: the inputs that are not.
+        batch: the inputs that are batch.
     """
     groups = dim_groups(problem.unfolded.equations)
     inputs = problem.program.inputs

@@ -32,7 +32,7 @@ from shardwise.layout_search.step import Step, pinned_sharding, program_meshes
 from shardwise.layout_search.variants import VariantSearch
 from shardwise.runtime.client import devices as all_devices
 
-_LARGER = 6  # doublings of the number of devices that are tried when nothing fits
+_LARGER = 6  # doublings of the device count to try if nothing fits
 
 
 def autoshard(
@@ -49,38 +49,40 @@ def autoshard(
 ) -> Callable[..., AutoSharding]:
     """Return a function that chooses the mesh and the shardings of all arguments and results of a step.
 
-    Nothing runs. The step is traced and planned with many layouts of its arguments; the one with the least predicted
-    time that fits in memory is chosen. If a plan that does not fit would be faster, plans are compared that recompute
-    values of the bodies of scans in the backward pass (the setting `checkpoint_scans`). Shardings that arguments have,
-    and constraints in the step, are kept.
+    Nothing runs. The step is traced and planned with many layouts of its arguments; the layout with the least predicted
+    time that fits in memory is chosen. If a plan that does not fit would be faster, plans that rematerialize values of
+    scan bodies in the backward pass are compared too (the setting `checkpoint_scans`). Shardings of arguments, and
+    constraints in the step, are kept.
 
     Args:
-        step: a function such as `step(state, batch)` that returns the new state and other results, jitted or not. The
-            arguments that a jitted one donates do not count twice in memory. A pipelined step has keyword parameters
-            besides, `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis `stage`, which
-            may have size 1. With a further one, `chunks`, the number of stages on each device is chosen too.
+        step: a function such as `step(state, batch)` that returns the new state and other results, jitted or not.
+            Memory of arguments that a jitted step donates is counted once. A pipelined step also has keyword
+            parameters, `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis `stage`,
+            which may have size 1. If it has the parameter `chunks` too, the number of stages on each device is also
+            chosen.
         devices: the devices to use, for which the shape of the mesh is chosen; by default all devices.
         mesh: the mesh to use, if its shape is not to be chosen.
-        hardware: the chip to plan for, as for `simulate` ("h100", "v5e", …); by default that of the devices.
+        hardware: the chip to plan for, as for `simulate` ("h100", "v5e", …); by default the chip of the devices.
         count: the number of such chips, which need not be present.
         memory_limit: the bytes that each device may hold; by default the memory of the chip, and no limit on CPU.
-        stages: for a pipelined step, the numbers of stages to try; by default those that divide the number of devices
-            and the number of layers, which is the size of dim 0 of most of the state.
+        stages: for a pipelined step, the numbers of stages to try; by default the divisors of both the number of
+            devices and the number of layers, which is the most common size of dim 0 in the state.
         microbatches: for a pipelined step, the numbers of microbatches to try; by default multiples of the stages.
-        chunks: for a pipelined step with this parameter, the numbers of stages on each device to try; by default those
-            that divide the number of layers.
+        chunks: for a pipelined step with this parameter, the numbers of stages on each device to try; by default the
+            divisors of the number of layers.
 
     Returns:
         A function of the arguments of the step, arrays or ShapeDtypeStructs, that returns an AutoSharding.
 
     Raises:
-        HardwareError: if the hardware is not known.
+        HardwareError: if the hardware is unknown.
         TypeError: if `devices` is not a list, or `mesh` is not a mesh; when called, if arguments have keywords.
-        ValueError: if more than one of `devices`, `mesh` and `count` is given, or `count` without `hardware`; if the
-            step has static arguments, or keyword parameters other than those of a pipelined step; when called, if the
+        ValueError: if more than one of `devices`, `mesh` and `count` is passed, or `count` without `hardware`; if the
+            step has static arguments, or keyword parameters that a pipelined step does not have; when called, if the
             mesh has Explicit axes, if constraints in the step are on a mesh of another size, or if no number of
             microbatches divides the batch.
-        AutoshardError: when called, if no plan fits in memory. It names the number of devices on which one would.
+        AutoshardError: when called, if no plan fits in memory. It states the number of devices on which a plan would
+            fit.
 
     Example:
         >>> def step(w, x):
@@ -168,7 +170,7 @@ def autoshard(
 
 
 def _without_garbage_collection(function: Callable[..., AutoSharding]) -> Callable[..., AutoSharding]:
-    """Decorate a function that allocates much and has few reference cycles: the collector is paused meanwhile."""
+    """Decorate a function that allocates much and has few reference cycles, to pause the garbage collector in it."""
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> AutoSharding:
@@ -184,7 +186,7 @@ def _without_garbage_collection(function: Callable[..., AutoSharding]) -> Callab
 
 
 def _check_pipeline_options(options: PipelineOptions, parameters: Sequence[str]) -> None:
-    """Raise an error for numbers that the step has no parameter for, or that are not positive."""
+    """Raise an error for options without a parameter of the step, or with numbers that are not positive."""
     for name in ("stages", "microbatches", "chunks"):
         numbers = getattr(options, name)
         if numbers is None:
@@ -201,10 +203,10 @@ def _check_pipeline_options(options: PipelineOptions, parameters: Sequence[str])
 
 
 def _mesh_of_step(source: StepSource) -> Mesh | AbstractMesh | None:
-    """Return the mesh that pinned arguments and constraints name, or None.
+    """Return the mesh of the pinned arguments and constraints, or None.
 
     Raises:
-        ValueError: if they name several.
+        ValueError: if there are several.
     """
     pins = (pinned_sharding(leaf) for leaf in tree_util.tree_leaves(source.args))
     meshes = [sharding.mesh for sharding in pins if sharding is not None]
@@ -239,11 +241,11 @@ def _mesh_on(mesh: AbstractMesh, devices: Sequence[Any] | None) -> Mesh | Abstra
 def _shardings(
     step: Step, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, layouts: Sequence[Layout]
 ) -> tuple[Any, Any]:
-    """Return the shardings of the arguments and of the results as trees, with None for results that are not state."""
+    """Return the shardings of the arguments and results as trees, with None for results that are not state."""
     leaves, structure = tree_util.tree_flatten(args)
 
     def sharding(number: int) -> NamedSharding:
-        ndim = step.request.program.in_types[number].ndim  # the words of keys are no dim of theirs
+        ndim = step.request.program.in_types[number].ndim  # without the trailing dim of key words
         return step.pins[number] or NamedSharding(mesh, spec_of(Layout(layouts[number].dims[:ndim])))
 
     inputs = [sharding(number) for number in range(len(leaves))]
@@ -254,7 +256,7 @@ def _shardings(
 
 
 def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_grow: bool) -> AutoshardError:
-    """Return the error for a step of which no plan fits, with the smallest configuration that was found to fit."""
+    """Return the error for a step without a plan that fits, with the smallest configuration that was found to fit."""
     assert search.memory_limit is not None
     text = (
         f"autoshard: no plan of `{function_name(search.source.jitted.function)}` fits in "
@@ -277,7 +279,7 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
 
 
 def _smallest_count(search: VariantSearch, count: int) -> Alternative | None:
-    """Return the best plan on the smallest number of devices, by doubling, on which one fits; None if none does."""
+    """Return the best plan on the smallest number of devices on which one fits, by doubling; None if none does."""
     for _ in range(_LARGER):
         count *= 2
         alternatives = search.run(count, None, MAX_EQUATIONS / _LARGER)

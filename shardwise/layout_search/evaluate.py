@@ -1,8 +1,8 @@
 """Evaluator: plan a step with given layouts of its arguments, and predict its time and memory.
 
 The variants of a pipelined step, with other stages or microbatches, have the same equations with other sizes. The plan
-of one of them is a good plan for the others (`transfer_picks`), and the time that it takes there is an estimate. Only a
-variant whose estimate is faster than all plans so far is planned itself.
+of one variant is a good plan for the others (`transfer_picks`), and its predicted time there is an estimate. A variant
+is planned itself only if its estimate is faster than all plans so far.
 """
 
 import math
@@ -26,19 +26,19 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step
 
-_HOPELESS = 4  # a plan that needs this many times the memory limit is not changed to need less
-_ESTIMATE_EFFORT = 0.3  # of the effort of a plan
-_PROMISING = 0.99  # of the least time so far, below which an alternative that was estimated is planned itself
+_HOPELESS = 4  # a plan that exceeds the memory limit by this factor is not changed to need less
+_ESTIMATE_EFFORT = 0.3  # the effort of an estimate, relative to a plan
+_PROMISING = 0.99  # an estimated alternative is planned itself below this fraction of the least time so far
 
 
 @final
 @dataclass(frozen=True)
 class Variant:
-    """How a step is traced.
+    """A way to trace a step.
 
     Attributes:
-        remat: the values that derivatives of scans recompute: `none`, `all`, or `products`: all but products with
-            weights.
+        remat: the values that derivatives of scans rematerialize: `none`, `all`, or `products`, which are all values
+            but products with weights.
         microbatches: the number of microbatches of a pipelined step; None for other steps.
         mesh: the mesh of a pipelined step; None for other steps.
         chunks: the number of stages on each device of a pipelined step that has such a parameter.
@@ -51,7 +51,7 @@ class Variant:
 
     @property
     def stages(self) -> int:
-        """The number of devices along the axis of a pipeline."""
+        """The number of devices along the pipeline axis."""
         return 1 if self.mesh is None else self.mesh.shape[STAGE]
 
     @property
@@ -60,7 +60,7 @@ class Variant:
         return {} if self.remat == "none" else {"checkpoint_scans": self.remat}
 
     def with_remat(self, remat: str) -> "Variant":
-        """Return the variant that recomputes these values."""
+        """Return the variant with this rematerialization."""
         return replace(self, remat=remat)
 
 
@@ -70,20 +70,20 @@ PLAIN = Variant()
 @final
 @dataclass(frozen=True)
 class Alternative:
-    """Layouts of all arguments on a mesh, and what they are predicted to cost.
+    """Layouts of all arguments on a mesh, with their predicted costs.
 
     Attributes:
-        name: the strategy, in words.
+        name: the name of the strategy.
         mesh: the mesh.
         layouts: the layout of each argument.
-        variant: how the step is traced: recomputation and pipeline.
-        bubble: the share of the time in which a device of a pipeline is idle.
+        variant: how the step is traced: rematerialization and pipeline.
+        bubble: the fraction of the time in which a device of a pipeline is idle.
         schedule: the schedule of the pipeline.
         seconds: the predicted time of a call.
         wire_bytes: the bytes that each device sends in a call.
         peak_bytes: the most bytes that a device holds at once.
-        fits: whether that is within the memory limit.
-        is_estimated: whether the costs are those of the plan of another alternative.
+        fits: whether `peak_bytes` is within the memory limit.
+        is_estimated: whether the costs are from the plan of another alternative.
     """
 
     name: str
@@ -100,9 +100,9 @@ class Alternative:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Better alternatives come first: those that fit, by time; then the others, by memory.
+        """The sort key, best first: alternatives that fit, by time; then the others, by memory.
 
-        An estimate comes after a plan that is no slower than what an estimate may be wrong by.
+        An estimated time is increased by the possible error of estimates, so that a plan wins a near tie.
         """
         if self.fits:
             seconds = self.seconds / _PROMISING if self.is_estimated else self.seconds
@@ -118,7 +118,7 @@ class SearchState:
     Attributes:
         tables: cost tables of the planner.
         fastest: the least time of the plans so far that fit. A slower plan is not changed to need less memory.
-        reference: a program that was planned, and its picks, from which others are estimated.
+        reference: a planned program and its picks, from which others are estimated.
     """
 
     tables: IdentityCache = field(default_factory=IdentityCache)
@@ -128,7 +128,7 @@ class SearchState:
 
 @final
 class Evaluator:
-    """Evaluates layouts of one step on one chip. It counts the equations that it has planned."""
+    """Evaluates layouts of one step on one chip, and counts the planned equations."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Evaluator:
         return min(self.known.values(), key=lambda alternative: alternative.order)
 
     def evaluate(self, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
-        """Return the predicted costs of these layouts; layouts that were evaluated before keep their first name."""
+        """Return the predicted costs of these layouts. Layouts that were evaluated before keep their first name."""
         known = self.known.get((mesh, layouts))
         if known is None:
             problem = self.layout_problem(mesh, layouts)
@@ -165,7 +165,7 @@ class Evaluator:
         return known
 
     def layout_problem(self, mesh: AbstractMesh, layouts: Sequence[Layout]) -> LayoutProblem:
-        """Return the program with the candidates that these layouts of arguments allow."""
+        """Return the program with the candidates for these layouts of arguments."""
         step = self.step
         fixed = len(step.request.names)  # the inputs after the arguments are captured arrays
         pins = [
@@ -184,7 +184,7 @@ class Evaluator:
     def _estimate(
         self, problem: LayoutProblem, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]
     ) -> Alternative | None:
-        """Return the costs of a pipelined step with the plan of another one; None if there is no such plan."""
+        """Return the costs of a pipelined step with the plan of another variant; None if there is none."""
         reference = self.state.reference
         if reference is None or self.variant.mesh is None:
             return None

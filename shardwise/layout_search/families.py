@@ -1,7 +1,7 @@
-"""Families of layouts: data parallelism, ZeRO, and fully sharded parameters, derived from the program.
+"""Families of layouts, derived from the program: data parallelism, ZeRO, and fully sharded parameters.
 
-The batch is sharded along the first dim of each batch argument that no parameter shares, in the sense of the program's
-dim groups. State is sharded along its largest dims.
+The batch is sharded along the first dim of each batch argument whose dim group contains no parameter's dim. State is
+sharded along its largest dims.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,12 +10,12 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
 
-_PADDING = 1 / 8  # the share of a dim that its padding may have
-_SMALL = 1e-3  # state of less than this share of the largest array's bytes is not sharded
+_PADDING = 1 / 8  # the largest fraction of a dim that may be padding
+_SMALL = 1e-3  # an array with less than this fraction of the largest array's bytes is not sharded
 
 
 def pinned_layouts(step: Step) -> list[Layout]:
-    """Return the layouts that the user pinned, and replicated ones for all other inputs."""
+    """Return the layouts that the user pinned, and replicated layouts for all other inputs."""
     layouts = []
     for type, traced, sharding in zip(step.types, step.request.program.in_types, step.pins, strict=True):
         dims = () if sharding is None else sharding.pin(traced.shape).layout.dims
@@ -24,7 +24,7 @@ def pinned_layouts(step: Step) -> list[Layout]:
 
 
 def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: Sequence[str]) -> tuple[Layout, ...]:
-    """Return the layouts with batch arguments sharded along their batch dim over as many of `axes` as can divide it."""
+    """Return the layouts with batch arguments sharded along their batch dim, over as many of `axes` as divide it."""
     parameter_groups = {
         step.groups.find(step.program.inputs[index], dim)
         for index, role in enumerate(step.roles)
@@ -43,7 +43,7 @@ def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: 
 
 
 def with_stages(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis: str) -> tuple[Layout, ...]:
-    """Return the layouts with arguments sharded over the axis of a pipeline, along the dims that its region divides."""
+    """Return the layouts with arguments sharded over the pipeline axis, along the dims that its region splits."""
     groups = {
         step.groups.find(value, dim)
         for equation in step.unfolded.equations
@@ -70,8 +70,8 @@ def with_sharded_state(
 ) -> tuple[Layout, ...]:
     """Return the layouts with state of these roles sharded over `axes`.
 
-    An axis shards the largest unsharded dim that it divides evenly, or else a dim that other axes shard, or else a dim
-    with padding. Small arrays keep their layout: gathering them would take more time than it saves memory.
+    An axis shards the largest unsharded dim that it divides evenly, else a dim that other axes shard, else a dim with
+    padding. Small arrays keep their layout: gathering them would cost more time than sharding saves memory.
     """
     sharded = list(layouts)
     largest = max((type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role in roles), default=0)
@@ -87,7 +87,7 @@ def with_sharded_state(
 def _add_axes(
     layout: Layout, shape: Sequence[int], dims: Sequence[int], axes: Sequence[str], mesh: AbstractMesh
 ) -> Layout:
-    """Return the layout with each axis added to the first of `dims` that it divides evenly, or else with padding."""
+    """Return the layout with each axis added to the first of `dims` that it divides evenly, else with padding."""
     for axis in axes:
         if axis in layout.axes:
             continue
@@ -100,5 +100,5 @@ def _add_axes(
 
 
 def may_be_divided(size: int, count: int) -> bool:
-    """Return whether a dim can be divided into shards, evenly or with padding of at most an eighth of it."""
+    """Return whether a dim can be sharded, evenly or with padding of at most an eighth of it."""
     return size > 0 and -size % count <= _PADDING * size

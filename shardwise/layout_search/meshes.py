@@ -8,9 +8,9 @@ AXES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
 def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
-    """Return meshes of `count` devices: one axis, two axes, and three where devices are in several nodes.
+    """Return meshes of `count` devices: with one axis, two axes, and three if devices are in several nodes.
 
-    Inner axes are within a node, where links are fast, or are a whole number of nodes.
+    Inner axes are within a node, where links are fast, or span an integer number of nodes.
     """
     shapes: list[tuple[int, ...]] = [(count,)]
     node = chip.fast_domain_size
@@ -24,7 +24,7 @@ def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
 
 
 def stage_mesh_shapes(count: int, stages: int, chip: Chip) -> list[AbstractMesh]:
-    """Return meshes for a pipeline of this many stages: a stage axis outside, and one or two axes inside."""
+    """Return meshes for a pipeline of this many stages: an outer stage axis, and one or two inner axes."""
     inner = [mesh for mesh in mesh_shapes(count // stages, chip) if len(mesh.axis_names) < 3]
     return [AbstractMesh((stages, *mesh.axis_sizes), (STAGE, *mesh.axis_names)) for mesh in inner]
 

@@ -1,8 +1,8 @@
 """PipelineSearch: choose the mesh, the chunks and the microbatches of a pipelined step.
 
-Fully sharded layouts are compared. The number of stages grows or shrinks as long as that is better; then the inner
-axis; then the number of chunks, with which the schedule is interleaved; then the number of microbatches. All layouts
-are searched for the result.
+Variants are compared with fully sharded layouts, by coordinate descent: first the number of stages, then the inner
+axis, then the number of chunks, with which the schedule is interleaved, then the number of microbatches. All layouts
+are then searched for the resulting variant.
 """
 
 import math
@@ -18,22 +18,22 @@ from shardwise.layout_search.search import LayoutSearch
 from shardwise.layout_search.source import StepSource
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
 
-_ROUNDS_PER_STAGE = 4  # microbatches per stage that are tried first: devices are idle in about a fifth of the ticks
+_ROUNDS_PER_STAGE = 4  # microbatches per stage to try first: devices are idle in about a fifth of the ticks
 _MICROBATCHES = (1, 2, 4, 8, 16)  # per stage
-_ALL_STAGES = 4  # if there are no more numbers of stages than this, all are tried
-_SHARE = 1.5  # of the effort for one variant, after which no further variants are tried
-_LAYOUTS = 0.75  # of the effort, which the layouts of one pipeline get: its stages determine most of them
+_ALL_STAGES = 4  # up to this many stage counts, all are tried
+_SHARE = 1.5  # of the effort for one variant; beyond it, no further variants are tried
+_LAYOUTS = 0.75  # of the effort, for the layouts of one pipeline, because its stages determine most of them
 
 
 @final
 @dataclass(frozen=True)
 class PipelineOptions:
-    """The numbers to try for a pipelined step.
+    """The values to try for a pipelined step.
 
     Attributes:
-        stages: the numbers of stages; by default those that divide the devices and the layers.
+        stages: the numbers of stages; by default the divisors of both the devices and the layers.
         microbatches: the numbers of microbatches; by default multiples of the stages.
-        chunks: the numbers of stages on each device; by default those that divide the layers.
+        chunks: the numbers of stages on each device; by default the divisors of the layers.
     """
 
     stages: Sequence[int] | None = None
@@ -48,7 +48,7 @@ class PipelineSearch:
     Attributes:
         source: the step.
         chip: the chip.
-        options: the numbers to try.
+        options: the values to try.
         evaluator: returns the evaluator of a variant.
     """
 
@@ -63,7 +63,7 @@ class PipelineSearch:
         self._effort = 0.0
 
     def run(self, count: int, mesh: AbstractMesh | None, effort: float) -> list[Evaluator]:
-        """Return the evaluators of the variants that were tried; none if no number of microbatches divides the batch.
+        """Return the evaluators of the tried variants; none if no number of microbatches divides the batch.
 
         Args:
             count: the number of devices.
@@ -122,11 +122,11 @@ class PipelineSearch:
         return self._searches[variant].evaluator.best
 
     def _descend(self, choices: Sequence[Variant], start: Variant | None = None) -> None:
-        """Try the neighbours of a variant in `choices`, in both directions as long as that is better.
+        """Try the neighbours of a variant in `choices`, in both directions as long as they improve.
 
         Args:
-            choices: variants that differ in one number, in its order.
-            start: one of them; by default the best variant.
+            choices: variants that differ in one number, ordered by it.
+            start: a variant in `choices`; by default the best variant.
         """
         for direction in (1, -1):
             place = choices.index(start or self._best.variant) + direction
@@ -155,9 +155,9 @@ class PipelineSearch:
         return [index for index in range(1, per_device + 1) if per_device % index == 0]
 
     def _microbatch_counts(self, mesh: AbstractMesh, rows: int, chunks: int) -> list[int]:
-        """Return the numbers of microbatches to try on a mesh, whose rows are sharded evenly; in ascending order.
+        """Return the numbers of microbatches to try on a mesh, ascending, for which the rows are sharded evenly.
 
-        The stages divide the microbatches of an interleaved schedule.
+        In an interleaved schedule, the number of stages divides the number of microbatches.
         """
         stages, data = mesh.shape[STAGE], mesh.shape.get("data", 1)
         numbers = self.options.microbatches
@@ -173,7 +173,7 @@ def _inputs(step: Step) -> list[tuple[Any, str]]:
 
 
 def _layers(step: Step) -> int:
-    """Return the number of layers: the size that most of the state has along dim 0."""
+    """Return the number of layers, which is the most common size of dim 0 in the state."""
     bytes_of: dict[int, int] = {}
     for type, role in _inputs(step):
         if role in (PARAMETER, STATE):
@@ -182,5 +182,5 @@ def _layers(step: Step) -> int:
 
 
 def _inner_axis_in_node(meshes: Sequence[AbstractMesh], chip: Chip) -> AbstractMesh:
-    """Return the mesh with the largest inner axis that is within a node; if there is none, the first mesh."""
+    """Return the mesh with the largest inner axis that is within a node, else the first mesh."""
     return next((mesh for mesh in reversed(meshes) if mesh.axis_sizes[-1] <= chip.fast_domain_size), meshes[0])

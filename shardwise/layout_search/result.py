@@ -21,7 +21,7 @@ from shardwise.layout_search.activations import Activations, activations
 from shardwise.layout_search.evaluate import Alternative
 from shardwise.layout_search.source import overridden
 
-_ROWS = 12  # alternatives that are printed
+_ROWS = 12  # the number of alternatives to print
 _RECOMPUTED = {
     "products": "bodies of scans recomputed but for products with weights",
     "all": "bodies of scans recomputed",
@@ -29,7 +29,7 @@ _RECOMPUTED = {
 
 
 class _Column(NamedTuple):
-    """A column of the table of alternatives. `is_shown`: whether an alternative needs it; None for all."""
+    """A column of the table of alternatives. `is_shown` is whether an alternative needs it; None for all."""
 
     head: str
     width: int
@@ -69,7 +69,7 @@ class AutoSharding:
         mesh: the mesh; an AbstractMesh if the devices are not present.
         in_shardings: the sharding of each argument, as a tuple of trees like the arguments.
         out_shardings: the shardings of the results, as a tree like the results.
-        alternatives: the plans that were compared, the best first: name, mesh, seconds, wire bytes and peak bytes.
+        alternatives: the compared plans, best first: name, mesh, seconds, wire bytes and peak bytes.
         memory_limit: the bytes that each device may hold, if the user set a limit.
     """
 
@@ -99,7 +99,7 @@ class AutoSharding:
 
     @property
     def best(self) -> Alternative:
-        """The alternative that was chosen."""
+        """The chosen alternative."""
         return self.alternatives[0]
 
     @property
@@ -119,17 +119,17 @@ class AutoSharding:
 
     @property
     def remat(self) -> str:
-        """The values that derivatives of scans recompute: `none`, `products` (all but products with weights), `all`."""
+        """The values that scan derivatives rematerialize: `none`, `products` (all but products with weights), `all`."""
         return self.best.variant.remat
 
     @property
     def stages(self) -> int:
-        """The number of pipeline stages; with chunks, each is several stages that are not adjacent."""
+        """The number of pipeline stages; with chunks, each consists of several non-adjacent stages."""
         return self.best.variant.stages
 
     @property
     def chunks(self) -> int:
-        """The number of stages on each device of a pipelined step: with several, the schedule is interleaved."""
+        """The number of stages on each device of a pipelined step. With several, the schedule is interleaved."""
         return self.best.variant.chunks
 
     @property
@@ -139,13 +139,13 @@ class AutoSharding:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the step with these shardings: every collective with its bytes, time, line and reason."""
+        """The plan of the step with these shardings: every collective with its bytes, time, source line and reason."""
         return request_report(self._lowered.request, self._lowered.stages, self._chip)
 
     @cached_property
     def activations(self) -> Activations:
         """The values that the step computes for the rows of its batch, with their layouts. It prints as a table."""
-        stages, names = self._lowered.stages, self._lowered.request.names  # arguments that are not used are left out
+        stages, names = self._lowered.stages, self._lowered.request.names  # unused arguments are omitted
         state = [index for index, name in enumerate(names) if name in self._state]
         batch = [index for index, name in enumerate(names) if name not in self._state]
         return activations(stages.problem, stages.plan, state, batch)

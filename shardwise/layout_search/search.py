@@ -2,10 +2,10 @@
 
 The layouts come from three sources. Families are data parallelism, ZeRO and fully sharded parameters (`families.py`),
 combined with a tensor-parallel axis. The planner chooses the layouts of arguments itself (`open_arguments`), with a
-cost for every byte of state that a device stores. Descent changes one class of arguments at a time. All of them are
-judged by the same prediction, that of `simulate`: the fastest one that fits in memory is the result.
+cost per byte of state that a device stores. Descent changes one class of arguments at a time. All candidates are
+compared by the prediction of `simulate`; the fastest one that fits in memory is the result.
 
-The effort is limited by the number of equations that are planned, and not by time, so that results are deterministic.
+The effort is limited by the number of planned equations instead of time, so that results are deterministic.
 """
 
 import re
@@ -24,10 +24,10 @@ from shardwise.layout_search.families import may_be_divided, pinned_layouts, wit
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import BATCH, STATE, Step
 
-MAX_EQUATIONS = 6_500  # planned in all attempts together
+MAX_EQUATIONS = 6_500  # the most equations to plan, over all attempts
 STORAGE_COSTS = (1e-3, 1.0)  # costs of storing a byte of state, in bytes sent
-_MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # shares of the effort after which each part stops
-_GAIN = 0.999  # descent continues from a plan that takes at most this share of the time
+_MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # fractions of the effort after which each part stops
+_GAIN = 0.999  # descent continues from a plan that takes at most this fraction of the time
 
 Candidate = tuple[str, AbstractMesh, tuple[Layout, ...]]  # a name, a mesh, and the layouts of all arguments
 
@@ -40,7 +40,7 @@ class LayoutSearch:
         evaluator: evaluates the layouts.
         meshes: the meshes to try.
         effort: the number of equations that may be planned.
-        tensor_layouts: the tensor-parallel layouts that were found first, on this mesh or another.
+        tensor_layouts: the first tensor-parallel layouts that were found, on this mesh or another.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LayoutSearch:
             return self.ranked()
         for mesh in self._best_meshes(2):
             self._try(self._families(mesh), _FAMILIES)
-        for mesh in self.meshes:  # data parallelism may be best where fully sharded state is not
+        for mesh in self.meshes:  # data parallelism may prefer another mesh than fully sharded state
             if len(self.axes(mesh)) == 1 and self._has_effort(_FAMILIES):
                 self._try(self._families(mesh), _FAMILIES)
         for mesh in self._best_meshes(0 if self.stage_axes else 2):  # a pipeline determines most layouts
@@ -82,7 +82,7 @@ class LayoutSearch:
             self._evaluate(*self._fully_sharded(mesh))
 
     def axes(self, mesh: AbstractMesh) -> tuple[str, ...]:
-        """Return the axes of a mesh, without that of pipeline stages."""
+        """Return the axes of a mesh without the pipeline axis."""
         return tuple(axis for axis in mesh.axis_names if axis not in self.stage_axes)
 
     def ranked(self) -> list[Alternative]:
@@ -90,7 +90,7 @@ class LayoutSearch:
         return sorted(self.evaluator.known.values(), key=lambda alternative: alternative.order)
 
     def _best_meshes(self, count: int) -> list[AbstractMesh]:
-        """Return the best meshes. Of those with inner axes of one size, which differ in replicas, only the first."""
+        """Return the best meshes. Of meshes with equal inner axes, which differ in replicas, only the first."""
         meshes = list(dict.fromkeys(alternative.mesh for alternative in self.ranked()))[:count]
         best: dict[tuple[int, ...], AbstractMesh] = {}
         for mesh in meshes:
@@ -107,16 +107,16 @@ class LayoutSearch:
                 break
 
     def _evaluate(self, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
-        """Return the costs of layouts; those of a family that can shard nothing are called replicated."""
+        """Return the costs of layouts. Layouts of a family that cannot shard anything are named replicated."""
         is_sharded = any(mesh.shape[axis] > 1 for layout in layouts for axis in layout.axes)
         return self.evaluator.evaluate(name if is_sharded else "replicated", mesh, layouts)
 
     def _try_meshes(self) -> None:
         """Evaluate one family on meshes of one and two axes, and on some of three.
 
-        The inner axis grows until two meshes in a row are no better. Three axes extend the best two: the outer axis is
-        divided into replicas of the state and shards of it. Of these divisions, those in the direction in which the
-        time falls are evaluated.
+        The inner axis grows until two consecutive meshes do not improve. Meshes of three axes extend the best two: the
+        outer axis is split into replicas of the state and shards of it. Of these splits, only the direction in which
+        the time decreases is evaluated.
         """
         worse = 0  # the number of meshes since the best one
         for index, mesh in enumerate(self.meshes):
@@ -159,7 +159,7 @@ class LayoutSearch:
     def _tensor_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...]:
         """Return the layouts with the batch sharded over the outer axes, and state chosen along the last axis.
 
-        The dims that were chosen on the first mesh are taken for all others that can divide them.
+        The dims that were chosen on the first mesh are reused for all other meshes that divide them.
         """
         *outer, model = self.axes(mesh)
         layouts = with_batch(self.step, mesh, self.base, outer)
@@ -211,17 +211,18 @@ class LayoutSearch:
         storage_cost: float,
         inputs: dict[int, int | None],
     ) -> tuple[Layout, ...]:
-        """Return the layouts with those of some inputs chosen by the planner.
+        """Return the layouts, with the layouts of some inputs chosen by the planner.
 
         Args:
             mesh: the mesh.
             layouts: the layouts of all inputs.
             axes: the axes along which the planner chooses.
             storage_cost: the cost of each byte of these inputs that a device stores, in bytes sent.
-            inputs: the inputs whose layouts are chosen, each with the output that it is in the next call, or None.
+            inputs: the inputs whose layouts are chosen, each with the output that is passed as it to the next call, or
+                None.
         """
         sharded = self.evaluator.layout_problem(mesh, layouts)
-        if sharded.mesh != mesh or not inputs:  # a pinned dim needs sub-axes, which arguments cannot name
+        if sharded.mesh != mesh or not inputs:  # a pinned dim needs sub-axes, which shardings of arguments cannot have
             return tuple(layouts)
         opened, equations = open_arguments(sharded, inputs, axes)
         self.evaluator.planned_equations += len(opened.planned)
@@ -240,7 +241,7 @@ class LayoutSearch:
         return tuple(chosen)
 
     def _descend(self) -> None:
-        """Change the layouts of one class of arguments at a time, as long as that makes the best plan faster."""
+        """Change the layouts of one class of arguments at a time, as long as the best plan gets faster."""
         classes = argument_classes(self.step)
         improved = True
         while improved:
@@ -271,14 +272,14 @@ class LayoutSearch:
 
 
 def _cost(alternative: Alternative) -> tuple[float, ...]:
-    """Whether an alternative fits in memory, and its time if it does, else its memory."""
+    """Return whether an alternative fits in memory, and its time if it does, else its memory."""
     return alternative.order[:2]
 
 
 def argument_classes(step: Step) -> list[list[int]]:
-    """Return the open inputs in classes that change together, those with the most bytes first.
+    """Return the open inputs in classes that change together, ordered by bytes, largest first.
 
-    Two arguments are in one class if they have the same role and type, and paths that differ in numbers only. So the
+    Two arguments are in one class if they have the same role and type, and paths that differ only in numbers. So the
     weights of all layers are one class, and their moments are another.
     """
     classes: dict[tuple[str, str, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""StepSource: a step and its arguments, of which variants can be traced."""
+"""StepSource: a step and its arguments, from which variants are traced."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -14,19 +14,19 @@ from shardwise.layout_search.evaluate import Variant
 from shardwise.layout_search.step import Step, trace_step
 
 PIPELINE_PARAMETERS = ("mesh", "microbatches")
-CHUNKS = "chunks"  # a further parameter of steps whose pipeline may be interleaved
+CHUNKS = "chunks"  # the optional parameter of steps whose pipeline may be interleaved
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class StepSource:
-    """A step and its arguments, of which variants can be traced.
+    """A step and its arguments, from which variants are traced.
 
     Attributes:
         jitted: the step.
         args: its arguments.
         settings: the settings of all variants.
-        parameters: the keyword parameters that are filled in: those of a pipelined step, or none.
+        parameters: the keyword parameters to fill in, of a pipelined step, or none.
     """
 
     jitted: Jitted[..., Any]
@@ -46,7 +46,7 @@ class StepSource:
         return CHUNKS in self.parameters
 
     def bind(self, variant: Variant, mesh: Mesh | AbstractMesh | None = None) -> Jitted[..., Any]:
-        """Return the step of a variant; `mesh` has devices, or is that of the variant."""
+        """Return the step of a variant. `mesh` has devices, or is the variant's mesh."""
         if not self.is_pipelined:
             return self.jitted
         function = self.jitted.function
@@ -63,10 +63,10 @@ class StepSource:
 
 
 def pipeline_parameters(step: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the keyword parameters of a pipelined step: `mesh`, `microbatches` and perhaps `chunks`; else none.
+    """Return the keyword parameters of a pipelined step: `mesh`, `microbatches` and optionally `chunks`; else none.
 
     Raises:
-        ValueError: if it has some of them only, or others that have no default.
+        ValueError: if it has only some of them, or others without a default.
     """
     try:
         parameters = inspect.signature(step).parameters.values()

@@ -1,8 +1,8 @@
-"""Step: a traced step, the roles of its arguments, and how they connect to its outputs.
+"""Step: a traced step, the roles of its arguments, and the outputs that correspond to them.
 
-An argument is *state* if an output is this argument in the next call: parameters and the optimizer's state. The output
-has the same path in its tree; for an argument that is an array, the output is computed from it elementwise. All other
-arguments are *batch*. State that the other outputs depend on, such as the loss, is *parameters*.
+An argument is *state* if an output is passed as this argument to the next call: parameters and the optimizer's state.
+The output has the same path in its tree; for an argument that is an array, the output is computed from it elementwise.
+All other arguments are *batch*. State on which other outputs depend, such as the loss, is *parameters*.
 """
 
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ class Step:
         request: the request of the traced function, with captured arrays as its last inputs.
         program: the program without calls, in which keys are words.
         structure: the structure of the results.
-        pins: for each input, the sharding that the user pinned; None if it is open.
-        next_outputs: for each input that is state, the output that it is in the next call.
-        roles: for each input, `parameter`, `state`, `batch`, or `fixed` if nothing is to be chosen.
+        pins: for each input, the user's pinned sharding; None if it is open.
+        next_outputs: for each input that is state, the output that is passed as it to the next call.
+        roles: for each input, `parameter`, `state`, `batch`, or `fixed` if its layout is not chosen.
     """
 
     request: Request
@@ -63,7 +63,7 @@ class Step:
 
     @cached_property
     def groups(self) -> DimGroups:
-        """The groups of dims that the program connects; those of state and of its outputs are one group."""
+        """The dim groups of the program, in which the dims of state and of its outputs are merged."""
         groups = self.program_structure.groups.copy()
         for number, output in self.next_outputs.items():
             for dim in range(self.program.inputs[number].type.ndim):
@@ -72,7 +72,7 @@ class Step:
 
     @cached_property
     def loop_groups(self) -> set[int]:
-        """The groups of dims along which loops read slices: the layers of a stack, microbatches."""
+        """The dim groups along which loops slice: the layers of a stack, microbatches."""
         return loop_groups(self.unfolded.equations, self.groups)
 
     @property
@@ -80,11 +80,11 @@ class Step:
         return self.program.in_types
 
     def open_inputs(self) -> dict[int, int | None]:
-        """Return the inputs whose layout is open, each with the output that it is in the next call, or None."""
+        """Return the inputs with an open layout, each with the output that is this input in the next call, or None."""
         return {index: self.next_outputs.get(index) for index, role in enumerate(self.roles) if role != FIXED}
 
     def dims(self, number: int) -> list[int]:
-        """Return the dims of an input that may be sharded: not those along which loops read slices."""
+        """Return the dims of an input that may be sharded, which excludes dims along which loops slice."""
         value = self.program.inputs[number]
         return [dim for dim in range(value.type.ndim) if self.groups.find(value, dim) not in self.loop_groups]
 
@@ -114,12 +114,12 @@ def trace_step(jitted: Jitted[..., Any], args: tuple[Any, ...]) -> Step:
 
 
 def program_meshes(program: Program) -> list[Mesh | AbstractMesh]:
-    """Return the meshes that constraints and manual regions of a program name, each once."""
+    """Return the meshes of the constraints and manual regions of a program, without duplicates."""
     return list(dict.fromkeys(mesh for equation in program.walk() if (mesh := equation.op.user_mesh)))
 
 
 def pinned_sharding(leaf: Any) -> NamedSharding | None:
-    """Return the sharding that the user gave an argument, or None."""
+    """Return the user's sharding of an argument, or None."""
     sharding = getattr(leaf, "sharding", None) if getattr(leaf, "committed", True) else None
     return sharding if isinstance(sharding, NamedSharding) else None
 
@@ -127,7 +127,7 @@ def pinned_sharding(leaf: Any) -> NamedSharding | None:
 def _next_outputs(
     traced: Program, program: Program, args: tuple[Any, ...], structure: Any, arguments: int
 ) -> dict[int, int]:
-    """Return, for each argument that is state, the output that is this argument in the next call."""
+    """Return, for each argument that is state, the output that is passed as it to the next call."""
     in_paths = [path[1:] for path, _ in tree_util.tree_flatten_with_path(args)[0]]
     positions = structure.unflatten(list(range(structure.num_leaves)))
     out_paths = [path for path, _ in tree_util.tree_flatten_with_path(positions)[0]]
@@ -153,7 +153,7 @@ def _next_outputs(
 
 
 def _ends_with(path: Sequence[Any], end: Sequence[Any]) -> bool:
-    """Return whether a path consists of at most one key, such as the position in a tuple of results, and `end`."""
+    """Return whether a path is `end`, after at most one key, such as the position in a tuple of results."""
     return len(path) - len(end) in (0, 1) and tuple(path[len(path) - len(end) :]) == tuple(end)
 
 

@@ -1,7 +1,7 @@
-"""Variants of a step: which values are recomputed, and for a pipelined step its mesh, microbatches and chunks.
+"""Variants of a step: the rematerialized values, and for a pipelined step its mesh, microbatches and chunks.
 
-A variant is traced on its own. The layouts of each are searched by `LayoutSearch`, the variants of a pipelined step by
-`PipelineSearch`, and all alternatives are ranked together.
+Each variant is traced separately. `LayoutSearch` searches the layouts of one variant, `PipelineSearch` the variants of
+a pipelined step. All alternatives are ranked together.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from shardwise.layout_search.pipelines import PipelineOptions, PipelineSearch
 from shardwise.layout_search.search import MAX_EQUATIONS, LayoutSearch
 from shardwise.layout_search.source import StepSource
 
-REMAT = ("products", "all")  # the values of `checkpoint_scans` that are tried if memory is short, in this order
+REMAT = ("products", "all")  # values of `checkpoint_scans` to try in this order if memory is short
 
 
 @final
@@ -39,7 +39,7 @@ class VariantSearch:
         self._state = SearchState()
 
     def run(self, count: int, mesh: AbstractMesh | None, effort: float = MAX_EQUATIONS) -> list[Alternative]:
-        """Return all alternatives, the best first; none if no number of microbatches divides the batch evenly.
+        """Return all alternatives, best first; none if no number of microbatches divides the batch evenly.
 
         Args:
             count: the number of devices.
@@ -64,7 +64,7 @@ class VariantSearch:
                 break
             variant = best.variant.with_remat(remat)
             step = self.source.trace(variant)
-            if step.program == best.step.program:  # scans save no more than that, or call `checkpoint` themselves
+            if step.program == best.step.program:  # scans save no more than this, or call `checkpoint` themselves
                 continue
             meshes = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
             evaluator = self._evaluator(variant)

@@ -1,14 +1,14 @@
 """Comparison of the programs that processes launch, on the coordinator's side.
 
-The processes of a set must launch the same programs in the same order. Before the first run of a program, each of them
-sends its fingerprint (`Comparison`) and waits; the k-th comparison of a set has the same fingerprint everywhere, after
-the same launches. Later launches only update a rolling hash, which members send every so often, and when they leave:
-hashes of the same number of launches must be equal. Before a member reads a value, it waits until its hash was compared
-with the others' (`Confirm`). When a difference is found, the processes are asked for the texts of the programs, and all
-processes of the set are told the first differing line.
+The processes of a set must launch the same programs in the same order. Before the first run of a program, each process
+sends the program's fingerprint (`Comparison`) and waits. The k-th comparison of a set must have the same fingerprint in
+all processes, after the same launches. Later launches only update a rolling hash, which members send periodically and
+when they leave: hashes after equal numbers of launches must be equal. Before a member reads a value, it waits until its
+hash has been compared with the others' (`Confirm`). When a difference is found, the coordinator requests the programs
+from the processes, and sends the first differing line to all processes of the set.
 
-A callback runs in one process, and the others get its result; so the processes of a set also learn here whether the
-callbacks of a launch succeeded everywhere.
+A callback runs in one process, and the others receive its result. So the coordinator also tells the processes of a set
+whether the callbacks of a launch succeeded in all of them.
 """
 
 import json
@@ -33,13 +33,13 @@ from shardwise.processes.protocol import (
     Progress,
 )
 
-_REMEMBERED = 256  # numbers of launches, and steps, whose hashes are kept for members that come later
-VALUE = "host value "  # the start of the name of a value that is compared, and not a program
-_HASH_ANSWER = re.compile(r"([0-9]{1,20}) ([0-9]{1,20})")  # a number of launches and their rolling hash
-_LINE_LENGTH = 300  # characters of a line in a message
+_REMEMBERED = 256  # launch counts, and steps, whose hashes are kept for members that report later
+VALUE = "host value "  # the prefix of the name of a compared value, in contrast to a program
+_HASH_ANSWER = re.compile(r"([0-9]{1,20}) ([0-9]{1,20})")  # a launch count and the rolling hash
+_LINE_LENGTH = 300  # the most characters of a line in a message
 
-_Hash = tuple[int, int, int]  # the rank of a member, a number of its launches, and their rolling hash
-Ask = Callable[[int, str, str, Callable[[str], None]], None]  # rank, question, detail, function that gets the answer
+_Hash = tuple[int, int, int]  # the rank of a member, a launch count, and the rolling hash
+Ask = Callable[[int, str, str, Callable[[str], None]], None]  # rank, question, detail, callback for the answer
 Send = Callable[[int, Message], None]
 
 
@@ -51,12 +51,12 @@ class _ProcessSet:
     ranks: list[int]
     waiting: dict[int, Comparison] = field(default_factory=dict)  # by rank
     callbacks: dict[int, dict[int, CallbacksEnded]] = field(default_factory=dict)  # by launch and rank
-    hashes: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # launch count: rank and hash
-    steps: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # step: rank and launch count
-    launches: dict[int, tuple[int, int]] = field(default_factory=dict)  # the last known count and hash, by rank
-    ended: set[int] = field(default_factory=set)  # ranks that make no more launches
+    hashes: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # launch count → rank and hash
+    steps: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)  # step → rank and launch count
+    launches: dict[int, tuple[int, int]] = field(default_factory=dict)  # rank → the last known count and hash
+    ended: set[int] = field(default_factory=set)  # ranks that will not launch again
     mismatch: Mismatch | None = None
-    is_searching: bool = False  # a difference was found, and the texts are not here yet
+    is_searching: bool = False  # a difference was found, and the programs have not arrived yet
 
 
 @final
@@ -64,7 +64,7 @@ class LaunchComparison:
     """Compares the launches of all members.
 
     Args:
-        ask: asks a member a question, and passes the answer to a function; "" if it does not answer.
+        ask: sends a question to a member, and passes the answer to a callback; "" if the member does not answer.
         send: sends a message to a member.
     """
 
@@ -75,11 +75,11 @@ class LaunchComparison:
         self._failed: set[int] = set()
 
     def give_up(self, rank: int) -> None:
-        """Note that a member failed. The survivors abandon the sets that it belongs to, each after its own launch."""
+        """Record that a member failed. The survivors abandon its sets, each after its own launch."""
         self._failed.add(rank)
 
     def is_given_up(self, processes: str) -> bool:
-        """Return whether a member of a set failed: the numbers of launches of the others may then differ."""
+        """Return whether a member of a set failed, so that the launch counts of the others may differ."""
         return not self._failed.isdisjoint(self._set(processes).ranks)
 
     def _set(self, processes: str) -> _ProcessSet:
@@ -100,7 +100,7 @@ class LaunchComparison:
             self._check_waiting(processes)
 
     def receive_end(self, rank: int, launches: dict[str, list[int]]) -> None:
-        """Compare the hashes of a member that makes no more launches."""
+        """Compare the hashes of a member that will not launch again."""
         for processes, (count, rolling_hash, *_) in launches.items():
             state = self._set(processes)
             state.ended.add(rank)
@@ -112,11 +112,11 @@ class LaunchComparison:
 
     @property
     def is_searching(self) -> bool:
-        """Whether a difference was found, and not all is known yet that its message needs."""
+        """Whether a difference was found, and its message is not complete yet."""
         return any(state.is_searching for state in self._sets.values())
 
     def _compare_hash(self, processes: str, rank: int, count: int, rolling_hash: int) -> None:
-        """Compare the hash of a member with that of another one that has made as many launches."""
+        """Compare the hash of a member with the hash of another member after the same number of launches."""
         state = self._set(processes)
         state.launches[rank] = count, rolling_hash
         other, expected = state.hashes.setdefault(count, (rank, rolling_hash))
@@ -125,10 +125,10 @@ class LaunchComparison:
             self._search_history(processes, other, rank)
 
     def receive_confirm(self, rank: int, confirm: Confirm) -> None:
-        """Compare the launches of a member that is about to read a value with those of all others.
+        """Compare the launches of a member that is about to read a value with the launches of all others.
 
-        The value is ready. So every process that takes part in its computation has launched its program, and a
-        different order shows in the launches that both have made. Nobody waits for a process that has made fewer.
+        The value is ready, so every process that takes part in its computation has launched its program. A different
+        order shows in the launches that both have made. No member waits for a process that has launched less.
         """
         processes, state = confirm.processes, self._set(confirm.processes)
         if state.mismatch is not None:
@@ -137,7 +137,7 @@ class LaunchComparison:
         self._compare_hash(processes, rank, confirm.launch, confirm.rolling_hash)
         own = confirm.launch, confirm.rolling_hash
         pending = {other for other in state.ranks if other != rank and state.launches.get(other) != own}
-        common = confirm.launch  # the number of launches that all have made
+        common = confirm.launch  # the number of launches that all processes have made
 
         def finish(other: int, count: int) -> None:
             nonlocal common
@@ -152,9 +152,9 @@ class LaunchComparison:
             self._compare_launches(processes, other, (rank, *own), partial(finish, other))
 
     def _compare_launches(self, processes: str, rank: int, known: "_Hash", then: Callable[[int], None]) -> None:
-        """Compare the launches of a member with those of another one, as far as both have come.
+        """Compare the launches of two members, up to the smaller launch count.
 
-        `then` is called with the number of launches that were compared, if they are equal.
+        `then` is called with the number of compared launches if they are equal.
         """
         state = self._set(processes)
         if rank in state.ended:
@@ -163,7 +163,7 @@ class LaunchComparison:
             self._ask_for_hash(processes, rank, known, then)
 
     def _ask_for_hash(self, processes: str, rank: int, known: "_Hash", then: Callable[[int], None]) -> None:
-        """Ask a member for its hash after as many launches as another one has made, or after fewer."""
+        """Ask a member for its hash after as many launches as another member has made, or after fewer."""
 
         def compare(answer: str) -> None:
             if numbers := _HASH_ANSWER.fullmatch(answer):
@@ -172,7 +172,7 @@ class LaunchComparison:
         self._ask(rank, "hash", f"{processes} {known[1]}", compare)
 
     def _compare_prefixes(self, processes: str, one: "_Hash", other: "_Hash", then: Callable[[int], None]) -> None:
-        """Compare two members after as many launches as both have made: the one that made more is asked."""
+        """Compare two members at the smaller of their launch counts, by asking the member that has launched more."""
         fewer, more = sorted((one, other), key=lambda each: each[1])
         if fewer[1] < more[1]:
             self._ask_for_hash(processes, more[0], fewer, then)
@@ -204,10 +204,10 @@ class LaunchComparison:
                 self._send(member, Equal(comparison.processes, comparison.number))
 
     def receive_callbacks(self, rank: int, ended: CallbacksEnded) -> None:
-        """Tell the set whether a callback of a launch failed, when those of all processes have ended."""
+        """Send the set whether a callback of a launch failed, once the callbacks of all processes have ended."""
         state = self._set(ended.processes)
         for launch in [launch for launch in state.callbacks if launch != ended.launch]:
-            # A member waits for the result of a launch before the next one: what it sent earlier is out of date.
+            # A member waits for the result of a launch before the next one, so its earlier messages are out of date.
             state.callbacks[launch].pop(rank, None)
             if not state.callbacks[launch]:
                 del state.callbacks[launch]
@@ -224,7 +224,7 @@ class LaunchComparison:
             )
 
     def _check_waiting(self, processes: str) -> None:
-        """Find a member that waits with a program while another one has launched a different one instead."""
+        """Find a member that waits with a program while another member has launched a different program instead."""
         state = self._set(processes)
         for rank, comparison in state.waiting.items():
             for other, (count, _) in state.launches.items():
@@ -233,7 +233,7 @@ class LaunchComparison:
                     return
 
     def _search_program(self, processes: str, first: int, second: int) -> None:
-        """Tell the set how the next launches of two members differ."""
+        """Send the set the difference between the next launches of two members."""
         state = self._set(processes)
         if state.is_searching:
             return
@@ -255,7 +255,7 @@ class LaunchComparison:
             self._ask(rank, question, detail, lambda answer, rank=rank: collect(rank, answer))  # type: ignore[misc]
 
     def _search_history(self, processes: str, first: int, second: int) -> None:
-        """Tell the set the first launch that differs between two members."""
+        """Send the set the first launch that differs between two members."""
         state = self._set(processes)
         if state.is_searching or state.mismatch is not None:
             return
@@ -289,7 +289,7 @@ class LaunchComparison:
 
 
 def _parse_history(answer: str) -> dict[int, str]:
-    """Return the programs of a member by number of launch; none if its answer is missing or malformed."""
+    """Return the programs of a member by launch index; empty if its answer is missing or malformed."""
     with suppress(ValueError, RecursionError):
         history = json.loads(answer)
         if isinstance(history, dict):
@@ -308,7 +308,7 @@ def describe_difference(processes: str, launch: int, programs: dict[int, tuple[s
     Args:
         processes: the set of processes.
         launch: the number of launches before.
-        programs: the name and the text of the programs, by rank. The text is "" if it is unknown.
+        programs: rank → the name and the printed program; "" if the program is unknown.
     """
     (first, (name, text)), (second, (other_name, other_text)) = sorted(programs.items())
     if name.startswith(VALUE) and other_name.startswith(VALUE):
@@ -333,7 +333,7 @@ def describe_difference(processes: str, launch: int, programs: dict[int, tuple[s
 
 
 def describe_order(processes: str, histories: dict[int, dict[int, str]]) -> str:
-    """Describe the first launch that differs. `histories` has the programs by number of launch, by rank."""
+    """Describe the first launch that differs. `histories` maps ranks to programs by launch index."""
     (first, history), (second, other) = sorted(histories.items())
     for number in sorted({*history} & {*other}):
         if history[number] != other[number]:

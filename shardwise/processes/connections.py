@@ -1,8 +1,9 @@
 """Connections: the TCP server of the control channel, which exchanges lines with strangers and members.
 
-Anyone who reaches the port can connect and send bytes. So the connections that have not authenticated are limited in
-number, in time and in the bytes that they may send, and descriptors stay free for members. No error of one connection
-ends the server: it drops the connection, and logs why.
+Any client that can reach the port can connect and send bytes. The server therefore limits the unauthenticated
+connections
+in number, in time and in bytes, and reserves descriptors for members. An error of one connection does not end the
+server: it drops the connection, and logs the reason.
 """
 
 import errno
@@ -28,24 +29,24 @@ from shardwise.processes.protocol import (
     join_address,
 )
 
-resource: Any = lazy_module("resource")  # Windows has none
+resource: Any = lazy_module("resource")  # Windows does not have it
 
 TICK = 0.2  # seconds between two checks of deadlines
-_HELLO_TIME = 10.0  # seconds for the first line of a connection, and for a refused one to read the reason
-_UNSENT_LIMIT = 2 * LINE_LIMIT  # bytes that wait for a member that does not read
-# Connections that have not authenticated: at most so many, and at least so many if descriptors are scarce.
+_HELLO_TIME = 10.0  # seconds for the first line of a connection, and for a refused peer to read the reason
+_UNSENT_LIMIT = 2 * LINE_LIMIT  # the most bytes to buffer for a member that does not read
+# Unauthenticated connections: the most, and the fewest to allow if descriptors are scarce.
 _MOST_STRANGERS, _FEWEST_STRANGERS = 256, 4
-# Descriptors for each member: its connection, that of XLA's service, and the pipes and log files of the launcher.
+# Descriptors per member: its connection, its connection to XLA's service, and pipes and log files of the launcher.
 _DESCRIPTORS_PER_MEMBER = 8
 _SPARE_DESCRIPTORS = 32
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_LOG_PERIOD, _LOGS_PER_PERIOD = 60.0, 20  # seconds, and dropped connections that are logged in this time
+_LOG_PERIOD, _LOGS_PER_PERIOD = 60.0, 20  # seconds, and the most dropped connections to log in this time
 
 _log = logging.getLogger("shardwise")
 
 
 class Connection:
-    """One TCP connection. It is a stranger's until `authenticate`."""
+    """One TCP connection. It belongs to a stranger until `authenticate`."""
 
     def __init__(self, connection: socket.socket, peer: str):
         self.socket = connection
@@ -57,7 +58,7 @@ class Connection:
         self.closing = False  # close when everything is sent
 
     def authenticate(self) -> None:
-        """Note that the peer has sent the token: it may send longer lines, and stay."""
+        """Record that the peer has sent the token, so that it may send longer lines and stay."""
         self.is_authenticated = True
         self.lines.limit = LINE_LIMIT
 
@@ -71,10 +72,10 @@ class Connections(Generic[C]):
 
     Args:
         listener: a socket that listens.
-        members: the number of members to keep descriptors for.
-        create: returns the object of a new connection.
-        receive: called with each message that arrives. An exception drops the connection.
-        on_drop: called with a connection that is dropped, and the reason, before it is closed.
+        members: the number of members for which to reserve descriptors.
+        create: creates the object of a new connection.
+        receive: called with each received message. An exception drops the connection.
+        on_drop: called with a dropped connection and the reason, before it is closed.
         on_close: called after a connection is closed.
 
     Raises:
@@ -94,7 +95,7 @@ class Connections(Generic[C]):
         self._most_strangers = _reserve_descriptors(members)
         self._create, self._receive, self._on_drop, self._on_close = create, receive, on_drop, on_close
         self._all: set[C] = set()
-        self._strangers: dict[C, None] = {}  # in the order of their arrival
+        self._strangers: dict[C, None] = {}  # in order of arrival
         self._drop_log = _DropLog()
         self._pause_end = 0.0  # until then, no connection is accepted
         self._selector = selectors.DefaultSelector()
@@ -108,16 +109,16 @@ class Connections(Generic[C]):
 
     @property
     def have_unsent(self) -> bool:
-        """Whether bytes wait to be sent."""
+        """Whether there are unsent bytes."""
         return any(connection.unsent for connection in self._all)
 
     def wake(self) -> None:
-        """Let `serve_once` return, in another thread."""
+        """Wake `serve_once` in another thread, so that it returns."""
         with suppress(OSError):
             self._waker.send(b"x")
 
     def serve_once(self) -> None:
-        """Exchange bytes with those connections that are ready. Wait a moment if none is."""
+        """Exchange bytes with the connections that are ready. Wait briefly if none is."""
         if self._pause_end and time.monotonic() > self._pause_end:
             self._pause_end = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -127,7 +128,7 @@ class Connections(Generic[C]):
                 has_newcomer = True
             elif key.fileobj is not self._wakeup:
                 self._exchange(key.data, mask)
-        if has_newcomer:  # last: a stranger whose first line is here is not dropped in favour of newcomers
+        if has_newcomer:  # last, so that a stranger whose first line has arrived is not dropped for a newcomer
             self._accept()
         self._drop_late_strangers()
 
@@ -163,7 +164,7 @@ class Connections(Generic[C]):
         self._on_close(connection)
 
     def close_all(self) -> None:
-        """Close the listener and all connections. Nobody is told."""
+        """Close the listener and all connections, without a message to the peers."""
         self._selector.close()
         connections = [connection.socket for connection in self._all]
         for opened in (*connections, self._listener, self._wakeup, self._waker):
@@ -188,13 +189,13 @@ class Connections(Generic[C]):
             self._turn_away(next(iter(self._strangers)), "too many connections that have not sent a first line")
 
     def _turn_away(self, stranger: C, reason: str) -> None:
-        """Drop a stranger, to make room for others. If it is a member that is slow, it tries again."""
+        """Drop a stranger to make room for others. If it is a slow member, it tries again."""
         with suppress(OSError):
             stranger.socket.send(encode(Refused("busy", reason)))
         self.drop(stranger, reason)
 
     def _free_descriptors(self, error: OSError) -> None:
-        """Drop strangers, and accept nobody for a moment: the listener stays readable, so the loop would spin."""
+        """Drop strangers and pause accepting, because the listener stays readable and the loop would spin."""
         self._drop_log.warn(f"The coordinator cannot accept a connection: {error.strerror}")
         for stranger in list(self._strangers)[: len(self._strangers) // 2 + 1]:
             self._turn_away(stranger, "this process has too many open files")
@@ -216,7 +217,7 @@ class Connections(Generic[C]):
                 self._read(connection)
         except ProtocolError as error:
             self.drop(connection, str(error))
-        except Exception as error:  # whatever one connection causes, it must not end the others
+        except Exception as error:  # an error of one connection must not end the others
             _log.exception("The coordinator cannot handle a message from %s", connection.peer)
             self.drop(connection, f"a message that the coordinator cannot handle: {error!r}")
 
@@ -245,7 +246,7 @@ class Connections(Generic[C]):
         except BlockingIOError:
             pass
         except OSError:
-            connection.unsent.clear()  # the end of the connection is read, too
+            connection.unsent.clear()  # the receive path detects the end of the connection
         if connection.closing and not connection.unsent:
             self.close(connection)
             return
@@ -255,7 +256,7 @@ class Connections(Generic[C]):
 
 @final
 class _DropLog:
-    """Logs warnings, but only the first ones of each minute: a flood of connections must not fill a disk."""
+    """Logs only the first warnings of each minute, because a flood of connections must not fill a disk."""
 
     def __init__(self) -> None:
         self._start = -_LOG_PERIOD
@@ -275,7 +276,7 @@ class _DropLog:
 
 
 def _reserve_descriptors(members: int) -> int:
-    """Raise the limit on open files if the members need it, and return how many strangers there is room for.
+    """Raise the limit on open files if the members need it, and return how many strangers fit in the rest.
 
     Raises:
         OSError: if the limit cannot be raised.

@@ -1,9 +1,9 @@
 """Coordinator: the server of the control channel, which every process of a program connects to first.
 
 It accepts each process id once, compares versions and flags, and waits until all processes are present. Then it starts
-XLA's coordination service and tells the members its port, so that XLA connects only processes that fit together.
-Afterwards it stays: it sees at once when a process dies, tells the others, and answers which process failed when one
-of them waits too long. `shardwise launch` hosts it; without the launcher, process 0 starts it as a child process
+XLA's coordination service and sends its port to the members, so that XLA connects only compatible processes. Afterwards
+it keeps running: it detects at once when a process dies, notifies the others, and determines which process failed when
+a member waits too long. `shardwise launch` hosts it. Without the launcher, process 0 starts it as a child process
 (`coordinator_process.py`), so that the other processes survive the death of process 0.
 """
 
@@ -46,12 +46,12 @@ from shardwise.processes.protocol import (
 )
 
 HEARTBEAT_INTERVAL = 1.0  # seconds between two messages of a member
-ANSWER_TIME = 1.0  # seconds for a member to send its stack, and for the death of a process to become visible
+ANSWER_TIME = 1.0  # seconds for a member to send its stack, and for the death of a process to be detected
 _END_TIME = 5.0  # seconds for the last messages to be sent after the last member has left
-# Sets of processes that one member may launch programs on, and the characters of their names: a limit on memory.
+# The most sets of processes per member, and the most characters of their names: bounds on memory.
 _MOST_SETS, _MOST_SET_CHARACTERS = 1 << 10, 1 << 22
-_MOST_INQUIRIES = 16  # of one member at the same time
-_MOST_POINTS = 64  # where one member may arrive
+_MOST_INQUIRIES = 16  # the most concurrent inquiries of one member
+_MOST_POINTS = 64  # the most points at which one member may arrive
 
 _log = logging.getLogger("shardwise")
 
@@ -61,7 +61,8 @@ _log = logging.getLogger("shardwise")
 class Event:
     """An event of a member: it joined, all are present (`ready`, rank -1), it failed, or it left.
 
-    `step` is the last step that the member reported. `text` says why it failed; `detail` is its traceback or stack.
+    `step` is the last step that the member reported. `text` is the reason of a failure; `detail` is a traceback or
+    stack.
     """
 
     kind: Literal["joined", "ready", "failed", "left", "refused"]
@@ -73,14 +74,14 @@ class Event:
 
 @final
 class _Connection(Connection):
-    """One TCP connection; a member's after its `Hello` was accepted."""
+    """One TCP connection; it belongs to a member once its `Hello` is accepted."""
 
     def __init__(self, connection: socket.socket, peer: str):
         super().__init__(connection, peer)
         self.hello: Hello | None = None
-        self.arrivals: dict[str, int] = {}  # by point
+        self.arrivals: dict[str, int] = {}  # point → number of arrivals
         self.leaving = False
-        self.inquiries = 0  # that have no verdict yet
+        self.inquiries = 0  # inquiries without a verdict
         self.step: int | None = None
         self.launches: dict[str, list[int]] = {}
         self._sets: set[str] = set()
@@ -90,12 +91,12 @@ class _Connection(Connection):
         return self.hello.rank if self.hello else -1
 
     def progress(self, processes: str) -> tuple[int, int]:
-        """Return the numbers of launches and of comparisons on a set of processes."""
+        """Return the numbers of launches and comparisons on a set of processes."""
         count, _, comparisons = self.launches.get(processes, (0, 0, 0))
         return count, comparisons
 
     def check_set(self, processes: str, num_processes: int) -> None:
-        """Check a set of processes that the member names.
+        """Check a set of processes in a message of the member.
 
         Raises:
             ProtocolError: if the member is not in it, if its processes do not exist, or if there are too many sets.
@@ -110,10 +111,10 @@ class _Connection(Connection):
         self._sets.add(processes)
 
     def note_arrival(self, arrival: Arrival) -> None:
-        """Note that the member has arrived at a point.
+        """Record that the member has arrived at a point.
 
         Raises:
-            ProtocolError: if it names too many points.
+            ProtocolError: if there are too many points.
         """
         if len(self.arrivals) == _MOST_POINTS and arrival.point not in self.arrivals:
             raise ProtocolError(f"process {self.rank} names more than {_MOST_POINTS} points of its program")
@@ -127,7 +128,7 @@ class _Connection(Connection):
 @final
 @dataclass(frozen=True)
 class _Question:
-    """A question to a member. `then` gets the answer, or "" at the deadline."""
+    """A question to a member. `then` receives the answer, or "" at the deadline."""
 
     rank: int
     deadline: float
@@ -135,11 +136,11 @@ class _Question:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address, for a coordinator. Port 0 lets the system choose one.
+    """Return a socket that listens on an address, for a coordinator. With port 0, the system chooses a port.
 
     Raises:
         ValueError: if the host cannot be resolved.
-        OSError: if the port is in use, or the host is not an address of this machine; the message says what to do.
+        OSError: if the port is in use, or the host is not an address of this machine; the message has a remedy.
     """
     family, kind, number, _, address = resolve(host, port)[0]
     listener = socket.socket(family, kind, number)
@@ -167,20 +168,20 @@ def listen(host: str, port: int) -> socket.socket:
 
 @final
 class Coordinator:
-    """The server that the processes of one program meet at, in a thread of the process that hosts it.
+    """The rendezvous server of the processes of one program, in a thread of its host process.
 
     Use: `start()`, start the processes with `address` and `token`, `wait()` until all have left, `stop()`.
 
     Args:
         num_processes: the number of processes of the program.
-        host: the address to listen on: loopback unless other machines take part.
-        port: the port to listen on; 0 lets the system choose one.
+        host: the address to listen on; loopback unless other machines take part.
+        port: the port to listen on; with 0, the system chooses a port.
         token: a secret that members must send; "" if there is none.
         initialization_timeout: the seconds from `start` until all processes must be present.
         heartbeat_timeout: the seconds of silence after which a member counts as lost.
         on_event: called in the coordinator's thread with every `Event`; it must return at once.
-        listener: a socket that listens already, instead of `host` and `port`.
-        starts_engine: whether it starts XLA's coordination service; False for members that do not run programs.
+        listener: a listening socket, instead of `host` and `port`.
+        starts_engine: whether to start XLA's coordination service; False for members that do not run programs.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class Coordinator:
         self.num_processes = num_processes
         self.token = token
         self.heartbeat_timeout = heartbeat_timeout
-        self.failures: dict[int, Failure] = {}  # by rank, in the order in which they happened
+        self.failures: dict[int, Failure] = {}  # rank → failure, in order of occurrence
         self._host, self._port = host, port
         self._timeout = initialization_timeout
         self._on_event = on_event
@@ -212,7 +213,7 @@ class Coordinator:
         self._members: dict[int, _Connection] = {}
         self._gone: set[int] = set()  # ranks whose connection is closed, after the rendezvous
         self._ready = False
-        self._deadline = self._end = 0.0  # of the rendezvous, and of the last messages
+        self._deadline = self._end = 0.0  # the deadlines of the rendezvous and of the last messages
         self._service: Any = None
         self._questions: dict[int, _Question] = {}
         self._question_number = 0
@@ -226,7 +227,7 @@ class Coordinator:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all processes are present, or were."""
+        """Whether all processes are present, or have been."""
         return self._ready
 
     def start(self) -> None:
@@ -250,7 +251,7 @@ class Coordinator:
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all members have left, or the rendezvous failed. Return False if `timeout` seconds pass before."""
+        """Wait until all members have left, or the rendezvous failed. Return False after `timeout` seconds."""
         return self._finished.wait(timeout)
 
     def stop(self) -> None:
@@ -284,18 +285,18 @@ class Coordinator:
         return not self._connections.have_unsent or time.monotonic() > self._end
 
     def _note_drop(self, connection: _Connection, reason: str) -> None:
-        """Note that a connection does not follow the protocol."""
+        """Record that a connection does not follow the protocol."""
         self._on_event(Event("refused", connection.rank, text=reason))
         if self._ready and self._members.get(connection.rank) is connection:
             self._fail(connection.rank, f"the coordinator dropped its connection: {reason}")
 
     def _note_close(self, connection: _Connection) -> None:
-        """Note the end of a connection. That of a member's connection is the end of the member."""
+        """Record the end of a connection. The end of a member's connection is the end of the member."""
         rank = connection.rank
         if self._members.get(rank) is not connection:
             return
         if not self._ready:
-            del self._members[rank]  # its process may be started again
+            del self._members[rank]  # its process may be restarted
             return
         self._gone.add(rank)
         if connection.leaving or rank in self.failures:
@@ -360,7 +361,7 @@ class Coordinator:
             self._become_ready()
 
     def _refusal(self, hello: Hello) -> Refused | None:
-        """Return why a process may not join, or None."""
+        """Return the refusal of a process that may not join, or None."""
         if hello.protocol != PROTOCOL_VERSION:
             versions = f"{hello.protocol} and {PROTOCOL_VERSION}"
             return Refused("RendezvousError", f"the versions of Shardwise differ (control channel {versions})")
@@ -386,7 +387,7 @@ class Coordinator:
         return None
 
     def _become_ready(self) -> None:
-        """Start XLA's coordination service, and tell its port to all members."""
+        """Start XLA's coordination service, and send its port to all members."""
         try:
             port = self._start_engine() if self._starts_engine else 0
         except (OSError, RuntimeFailure) as error:
@@ -402,7 +403,8 @@ class Coordinator:
         assert self._listener is not None
         host = self._listener.getsockname()[0]
         with socket.socket(self._listener.family) as reservation:
-            # XLA's service binds with SO_REUSEPORT too; until then, no other program can take the port.
+            # XLA's service also binds with SO_REUSEPORT. Until then, this socket keeps other programs from taking the
+            # port.
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reservation.bind((host, 0))
             port = reservation.getsockname()[1]
@@ -437,7 +439,7 @@ class Coordinator:
         self._deadline = 0.0
 
     def _fail(self, rank: int, reason: str, detail: str = "") -> None:
-        """Note that a member failed, and tell all members."""
+        """Record that a member failed, and notify all members."""
         if rank in self.failures:
             return
         member = self._members[rank]
@@ -449,16 +451,16 @@ class Coordinator:
         self._release_leaving()
 
     def _release_leaving(self) -> None:
-        """Let members disconnect if every other one has left, or if one failed."""
+        """Let members disconnect once all others have left, or one has failed."""
         if self._comparison.is_searching:
-            return  # members that wait are asked for their launches, and told that these differ
+            return  # waiting members still have to receive the difference between their launches
         if self.failures or all(m.leaving or rank in self._gone for rank, m in self._members.items()):
             for rank, member in self._members.items():
                 if member.leaving:
                     self._send_to(rank, Goodbye())
 
     def _check_early_exits(self) -> None:
-        """Find members that reached the end of their program while another one launched more on the same processes."""
+        """Find members that reached the end of their program while another launched more on the same processes."""
         for rank, leaver in self._members.items():
             if not leaver.leaving or rank in self.failures:
                 continue
@@ -475,13 +477,13 @@ class Coordinator:
                         return
 
     def _send_to(self, rank: int, message: Message) -> None:
-        """Send a message to a member that may be gone."""
+        """Send a message to a member that may have disconnected."""
         member = self._members.get(rank)
         if member is not None and member in self._connections:
             self._connections.send(member, message)
 
     def _ask(self, rank: int, question: str, detail: str, then: Callable[[str], None]) -> None:
-        """Ask a member a question. `then` gets the answer, or "" if it does not come in time."""
+        """Ask a member a question. `then` receives the answer, or "" if there is none in time."""
         self._question_number += 1
         self._questions[self._question_number] = _Question(rank, time.monotonic() + ANSWER_TIME, then)
         self._send_to(rank, Request(self._question_number, question, detail))
@@ -493,7 +495,7 @@ class Coordinator:
             self._answer(question, answer.text)
 
     def _answer(self, question: _Question, text: str) -> None:
-        """Pass an answer on. A malformed one must not end the member that happened to cause the question."""
+        """Pass an answer on. A malformed answer must not end the member that happened to cause the question."""
         try:
             question.then(text)
         except Exception:
@@ -501,9 +503,9 @@ class Coordinator:
         self._release_leaving()
 
     def _inquire(self, asker: _Connection, suspicion: Suspicion) -> None:
-        """Search the process that a member waits for: one that does not answer, or has made less progress.
+        """Find the process that a member waits for: one that does not answer, or that has made less progress.
 
-        A member that lost a connection may know of a death before the coordinator does, which then waits a moment.
+        A member that lost a connection may detect a death before the coordinator does, which therefore waits briefly.
         """
         ranks = split_ranks(suspicion.processes)
         failed = [self.failures[rank] for rank in ranks if rank in self.failures]
@@ -560,7 +562,7 @@ class Coordinator:
 
 
 def _slowest(asker: _Connection, suspicion: Suspicion, others: list[_Connection]) -> tuple[_Connection | None, str]:
-    """Return the process that has made less progress than the one that waits for it, or None, and an explanation."""
+    """Return the process that has made less progress than the waiting one, or None, and an explanation."""
     match suspicion.awaited:
         case "message":
             return others[0], "it is alive, but has not sent its part"
@@ -585,7 +587,7 @@ def _slowest(asker: _Connection, suspicion: Suspicion, others: list[_Connection]
 
 
 def _sets_of(message: Message) -> Iterable[str]:
-    """Return the sets of processes that a message of a member names."""
+    """Return the sets of processes in a message of a member."""
     match message:
         case Progress() | Leave():
             return message.launches
@@ -595,7 +597,7 @@ def _sets_of(message: Message) -> Iterable[str]:
 
 
 def _difference(one: Hello, other: Hello) -> str:
-    """Return the difference between the requirements of two processes in words, or ""."""
+    """Describe the difference between the requirements of two processes, or return ""."""
     for name in sorted({*one.requirements, *other.requirements}):
         values = one.requirements.get(name), other.requirements.get(name)
         if values[0] != values[1]:

@@ -1,7 +1,7 @@
-"""Coordinator process: the child process in which process 0 hosts the coordinator where no launcher does.
+"""Coordinator process: the child process in which process 0 hosts the coordinator if there is no launcher.
 
-It outlives process 0, so that the others get an exception when process 0 dies: XLA aborts every process that loses
-the coordination service. It ends when all members are gone.
+It outlives process 0, so that the others get an exception when process 0 dies: XLA aborts every process that loses the
+coordination service. It ends when all members have left.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class CoordinatorProcess:
             numbers = (listener.fileno(), num_processes, initialization_timeout, heartbeat_timeout)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, *map(str, numbers)],
-                stdin=subprocess.PIPE,  # its end tells the child that this process is gone
+                stdin=subprocess.PIPE,  # EOF signals the child that this process has ended
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[listener.fileno()],
@@ -66,18 +66,18 @@ class CoordinatorProcess:
             _log.warning("%s", line.decode(errors="replace").rstrip())
 
     def kill(self) -> None:
-        """End the process if it still runs."""
+        """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait()
 
     def abandon(self) -> None:
-        """Close the pipes in a forked child, so that the end of its parent is the end of the coordinator's input."""
+        """Close the pipes in a forked child, so that the parent's end is EOF for the coordinator."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             os.close(pipe.fileno())
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end of the process. Return False if `timeout` seconds pass before."""
+        """Wait for the end of the process. Return False after `timeout` seconds."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
         return self._process.returncode is not None
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("initialization_timeout", type=float)
     parser.add_argument("heartbeat_timeout", type=float)
     arguments = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):  # members may still have work to do: saving, for example
+    for number in (signal.SIGINT, signal.SIGTERM):  # ignored, because members may still have work to do, such as saving
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     coordinator = Coordinator(
@@ -105,11 +105,11 @@ def main() -> None:
     parent = threading.Thread(target=_stop_with_parent, args=(coordinator,), daemon=True)
     parent.start()
     coordinator.wait()
-    os._exit(0)  # without the service's shutdown, which would wait for members that were killed
+    os._exit(0)  # skip the service's shutdown, which would wait for killed members
 
 
 def _stop_with_parent(coordinator: Coordinator) -> None:
-    """Stop the coordinator if process 0 ends before the rendezvous. Afterwards it stays for the other members."""
+    """Stop the coordinator if process 0 ends before the rendezvous. Afterwards it runs on for the other members."""
     sys.stdin.read()
     if not coordinator.is_ready:
         coordinator.stop()

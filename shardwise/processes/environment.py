@@ -1,10 +1,10 @@
 """The arguments of `distributed.initialize` that the caller omits, from environment variables and host services.
 
 Values have this precedence: arguments, then plain variables, then a job scheduler (`schedulers.py`). Each plain
-variable has two names, `SHARDWISE_NUM_PROCESSES` and JAX's `JAX_NUM_PROCESSES`. The launcher sets Shardwise's names and
-`SHARDWISE_LAUNCHER`, which says that it hosts the coordinator.
+variable has two names, `SHARDWISE_NUM_PROCESSES` and JAX's `JAX_NUM_PROCESSES`. The launcher sets Shardwise's names,
+and `SHARDWISE_LAUNCHER` to state that it hosts the coordinator.
 
-Variables that contradict each other, or of which some are missing, are a ValueError that names them.
+Variables that are contradictory or incomplete are a ValueError that names them.
 """
 
 import os
@@ -30,9 +30,9 @@ PEER_TIMEOUT = "SHARDWISE_PEER_TIMEOUT"
 
 LAUNCHER_METHOD = "launcher"
 VARIABLES_METHOD = "variables"
-DEACTIVATED = "deactivate"  # JAX's word for no detection
+DEACTIVATED = "deactivate"  # JAX's value for no detection
 MAX_DEVICE_ID = 2**16 - 1
-# JAX's names of methods that are one method here.
+# JAX's names of detection methods that are one method here.
 METHOD_ALIASES = {"gcetpu": "tpu", "gketpu": "tpu"}
 METHODS = (LAUNCHER_METHOD, VARIABLES_METHOD, *(scheduler.name for scheduler in SCHEDULERS), DEACTIVATED)
 
@@ -44,18 +44,18 @@ class NoProcessesError(ValueError):
 @final
 @dataclass(frozen=True)
 class ProcessEnvironment:
-    """The processes of a program, as one of them sees them.
+    """The processes of a program, from the view of one of them.
 
     Attributes:
         method: the source of the values: "arguments", "launcher", "variables" or the name of a scheduler.
         coordinator_address: the `host:port` of the coordinator.
         num_processes: the number of processes.
-        process_id: the number of this process, from 0.
-        local_device_ids: the GPUs of this process, or None for all of its host.
-        coordinator_bind_address: the address on which the host of the coordinator listens, or None for the default.
+        process_id: the index of this process.
+        local_device_ids: the GPUs of this process; None for all GPUs of its host.
+        coordinator_bind_address: the address on which the coordinator's host listens; None for the default.
         token: the secret that the coordinator expects; "" for none.
         has_launcher: whether a launcher hosts the coordinator; otherwise process 0 does.
-        peer_timeout: the seconds that a process waits for others in a collective, or None for the default.
+        peer_timeout: the seconds that a process waits for others in a collective; None for the default.
     """
 
     method: str
@@ -72,7 +72,7 @@ class ProcessEnvironment:
 @final
 @dataclass(frozen=True)
 class _Values:
-    """The values that are known, each with its source for errors."""
+    """The known values, each with its source for errors."""
 
     address: tuple[str, str] | None
     count: tuple[int, str] | None
@@ -107,16 +107,16 @@ def find_processes(
         variables: the environment variables.
         coordinator_address: the `host:port` of the coordinator, or None to find it.
         num_processes: the number of processes, or None to find it.
-        process_id: the number of this process, or None to find it.
+        process_id: the index of this process, or None to find it.
         local_device_ids: the GPUs of this process, or None to find them.
-        coordinator_bind_address: the address on which the host of the coordinator listens.
-        cluster_detection_method: one of `METHODS`, or None for the first that is present. "deactivate" uses the
-            arguments and plain variables only.
-        services: the services of the host; the default asks the network.
+        coordinator_bind_address: the address on which the coordinator's host listens.
+        cluster_detection_method: one of `METHODS`, or None for the first one present. "deactivate" uses only the
+            arguments and plain variables.
+        services: the services of the host; the default queries the network.
 
     Raises:
         TypeError: if `num_processes` or `process_id` is not an integer.
-        ValueError: if a value is missing or not valid, or two variables contradict each other.
+        ValueError: if a value is missing or invalid, or if two variables contradict each other.
     """
     environment = Variables(variables)
     services = services or HostServices(environment)
@@ -210,7 +210,7 @@ def _plain_values(variables: Variables) -> _Values:
 
 
 def _scheduler(variables: Variables, services: HostServices, method: str | None, known: _Values) -> Scheduler | None:
-    """Return the scheduler that started this process, or None if plain variables are used."""
+    """Return the scheduler that started this process; None if plain variables are used."""
     schedulers = [scheduler(variables, services) for scheduler in SCHEDULERS]
     if method in (LAUNCHER_METHOD, VARIABLES_METHOD):
         return None
@@ -228,7 +228,7 @@ def _scheduler(variables: Variables, services: HostServices, method: str | None,
 
 
 def _with_scheduler(variables: Variables, scheduler: Scheduler, plain: _Values, given: _Values) -> _Values:
-    """Complete plain variables with the values of a scheduler, which is asked only for what the arguments lack."""
+    """Complete plain variables with the values of a scheduler, which is queried only for values that are missing."""
     count, rank, address = plain.count, plain.rank, plain.address
     if given.count is None and not (count and scheduler.asks_for_count):
         count = _agreed(count, scheduler.num_processes(), scheduler.count_name)
@@ -247,7 +247,7 @@ def _agreed(plain: tuple[int, str] | None, value: int, source: str) -> tuple[int
 
 
 def _own_gpu(variables: Variables, local_process_id: int | None) -> tuple[int, ...] | None:
-    """Return the GPU of a process by its number on the host, as JAX does, unless the scheduler has selected it."""
+    """Return the GPU with the process's index on its host, as JAX does, unless the scheduler has selected GPUs."""
     platforms = variables.text("SHARDWISE_PLATFORMS") or variables.text("JAX_PLATFORMS")
     if local_process_id is None or platforms == "cpu":
         return None
@@ -294,7 +294,7 @@ def _missing(known: _Values, start: str) -> str:
 
 
 def _first(variables: Variables, name: str, read: Any) -> tuple[Any, str]:
-    """Return the value of Shardwise's or JAX's variable and the name of the one that is set.
+    """Return the value of Shardwise's or JAX's variable, and the name of the variable that is set.
 
     Raises:
         ValueError: if both are set and differ.

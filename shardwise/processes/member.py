@@ -2,7 +2,7 @@
 
 A thread sends a heartbeat with the progress of this process, receives the failures of others, and answers the
 coordinator's questions while the main thread computes or waits. If the connection ends, or the coordinator sends bytes
-that are no message, all waits end with an error.
+that are not a message, all waits end with an error.
 """
 
 import logging
@@ -56,7 +56,7 @@ from shardwise.processes.protocol import (
 
 _RETRY_INTERVAL = 0.1  # seconds between two attempts to connect
 _VERDICT_TIME = 10 * ANSWER_TIME  # seconds for the coordinator to find the process that failed
-_COORDINATOR = -1  # the rank under which the loss of the coordinator is noted
+_COORDINATOR = -1  # the rank under which the loss of the coordinator is recorded
 
 _log = logging.getLogger("shardwise")
 _REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError, "RendezvousError": RendezvousError}
@@ -69,7 +69,7 @@ class Member:
     Args:
         host: the coordinator's host.
         port: the coordinator's port.
-        rank: the number of this process.
+        rank: the index of this process.
         num_processes: the number of processes.
         token: the secret that the coordinator expects.
         requirements: versions, flags and settings that must be equal in all processes.
@@ -95,19 +95,19 @@ class Member:
         self.address = join_address(host, port)
         self.step: int | None = None
         self.has_uncaught_exception = False  # it ends this process
-        # By rank, in the order of their arrival. Rank -1 is the coordinator: without it, no process of a set can go on.
+        # Rank → failure, in order of arrival. Rank -1 is the coordinator: without it, no process of a set can continue.
         self.failures: dict[int, Failure] = {}
         self.mismatches: dict[str, str] = {}  # why the launches on a set of processes differ
         self.launches: Callable[[], dict[str, list[int]]] = dict  # returns the launches for `Progress`
-        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack}  # to the coordinator's questions
+        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack}  # question of the coordinator → answer
         self.on_failure: Callable[[], None] = lambda: None  # called when a failure or a mismatch arrives
         self._changed = threading.Condition()
         self._verdict: Failure | None = None
-        self._equal: dict[str, int] = {}  # the last comparison on a set of processes
+        self._equal: dict[str, int] = {}  # set of processes → index of its last comparison
         self._confirm_number = 0
-        # By number, the `Confirm` messages that a thread waits for: the launches that were confirmed, None before.
+        # Index of a `Confirm` message that a thread waits for → the number of confirmed launches, None before.
         self._confirms: dict[int, int | None] = {}
-        self._callbacks: dict[str, CallbackResult] = {}  # the last launch with callbacks on a set of processes
+        self._callbacks: dict[str, CallbackResult] = {}  # set of processes → its last launch with callbacks
         self._may_leave = False
         self._closed = False
         self._send_lock = threading.Lock()
@@ -138,19 +138,19 @@ class Member:
 
     @property
     def local_host(self) -> str:
-        """The address of this process on the network that it reaches the coordinator by."""
+        """The address of this process on the network by which it reaches the coordinator."""
         return str(self._socket.getsockname()[0])
 
     def _wait_for_welcome(self, deadline: float, timeout: float) -> int | None:
         """Wait until all processes are present.
 
         Returns:
-            The port of XLA's coordination service, or None if the coordinator is busy: it must be asked again.
+            The port of XLA's coordination service; None if the coordinator is busy and must be asked again.
         """
         lines: list[bytes] = []
         try:
             while not lines:
-                # The coordinator has the same deadline, and knows who is missing.
+                # The coordinator has the same deadline, and its error lists the missing processes.
                 self._socket.settimeout(max(0.1, deadline + 2 * HEARTBEAT_INTERVAL - time.monotonic()))
                 data = self._socket.recv(1 << 16)
                 if not data:
@@ -184,7 +184,7 @@ class Member:
         return message.engine_port
 
     def _send(self, message: Message) -> None:
-        """Send a message. A coordinator that is gone is noticed by the receiving thread."""
+        """Send a message. The receiving thread detects the loss of the coordinator."""
         with self._send_lock, suppress(OSError):
             self._socket.sendall(encode(message))
 
@@ -214,7 +214,7 @@ class Member:
                 return
 
     def lose_coordinator(self, reason: str) -> None:
-        """Note that the coordinator is lost: nobody is left to say which process failed. Later calls do nothing."""
+        """Record that the coordinator is lost, so that failures can no longer be attributed. Later calls do nothing."""
         with self._changed:
             if self._closed:
                 return
@@ -264,7 +264,7 @@ class Member:
         try:
             answer = self.answers.get(request.question)
             return answer(request.detail) if answer is not None else ""
-        except Exception:  # this thread must stay: it sends the heartbeats
+        except Exception:  # this thread must not end, because it sends the heartbeats
             _log.exception("The question %r of the coordinator has no answer", request.question)
             return ""
 
@@ -278,7 +278,7 @@ class Member:
         self._send(Progress(self.step, self.launches(), at_step))
 
     def report_step(self, step: int) -> None:
-        """Note that this process has reached a step, and tell the coordinator."""
+        """Record that this process has reached a step, and report it to the coordinator."""
         self.step = step
         self.send_progress(at_step=True)
 
@@ -286,7 +286,7 @@ class Member:
         """Wait until all processes of a set are about to launch the same program.
 
         Returns:
-            True if they are; False if they differ, if one of them failed, or if `timeout` seconds pass before.
+            True if they are; False if the programs differ, if one of them failed, or after `timeout` seconds.
         """
 
         def is_equal() -> bool:
@@ -299,7 +299,7 @@ class Member:
     def confirm(
         self, processes: str, launch: int, rolling_hash: int, ranks: Collection[int], timeout: float
     ) -> int | None:
-        """Wait until the launches of this process are known to be those of the other processes of a set.
+        """Wait until the launches of this process are confirmed to equal the launches of the other processes of a set.
 
         Args:
             processes: the set.
@@ -310,7 +310,7 @@ class Member:
 
         Returns:
             The number of launches that all of them have made, at most `launch`; None if the launches differ, if a
-            process failed, or if `timeout` seconds pass before.
+            process failed, or after `timeout` seconds.
         """
         end = time.monotonic() + timeout
         while (rest := end - time.monotonic()) > 0:
@@ -323,7 +323,7 @@ class Member:
                 return self._confirms[number] is not None
 
             self._send(Confirm(processes, number, launch, rolling_hash))
-            # A process that is stopped for a moment does not answer, and is asked again.
+            # A process that is stopped briefly does not answer, so ask again.
             is_over = self._wait_for_set(processes, ranks, is_confirmed, min(rest, 2 * ANSWER_TIME))
             with self._changed:
                 confirmed = self._confirms.pop(number)
@@ -334,10 +334,10 @@ class Member:
     def exchange_callbacks(
         self, processes: str, launch: int, error: BaseException | None, ranks: Collection[int], timeout: float
     ) -> CallbackResult | None:
-        """Tell the other processes of a set whether a callback of a launch failed here, and wait for theirs.
+        """Report to the other processes of a set whether a callback failed here, and wait for their reports.
 
         Returns:
-            The result of all processes; None if one of them failed otherwise, or if `timeout` seconds pass before.
+            The result of all processes; None if one of them failed otherwise, or after `timeout` seconds.
         """
         reason = "" if error is None else f"a callback raised {_last_line(error)}"
         text = "" if error is None else "".join(traceback.format_exception(error))
@@ -353,9 +353,9 @@ class Member:
     def _wait_for_set(
         self, processes: str, ranks: Collection[int], is_complete: Callable[[], bool], timeout: float
     ) -> bool:
-        """Wait until a message completes something, or a process of the set fails, or launches differ.
+        """Wait until a message satisfies the condition, a process of the set fails, or launches differ.
 
-        Return False if `timeout` seconds pass before.
+        Return False after `timeout` seconds.
         """
 
         def is_over() -> bool:
@@ -366,7 +366,7 @@ class Member:
             return self._changed.wait_for(is_over, timeout)
 
     def wait_for(self, is_complete: Callable[[], bool], ranks: Collection[int], timeout: float) -> bool:
-        """Wait for an event that `notify` announces. Return False on the failure of a process, or at the timeout."""
+        """Wait for an event that `notify` announces. Return False if a process fails, or at the timeout."""
 
         def is_over() -> bool:
             return is_complete() or not self.failures.keys().isdisjoint({*ranks, _COORDINATOR})
@@ -376,12 +376,12 @@ class Member:
         return is_complete()
 
     def notify(self) -> None:
-        """Let `wait_for` look again."""
+        """Let `wait_for` check its condition again."""
         with self._changed:
             self._changed.notify_all()
 
     def error(self, processes: str, ranks: Collection[int]) -> PeerFailure | ProgramMismatch | None:
-        """Return the error that launches on a set of processes raise, or None."""
+        """Return the error that launches on a set of processes must raise, or None."""
         if processes in self.mismatches:
             return ProgramMismatch(self.mismatches[processes])
         failures = self.failures.items()
@@ -389,7 +389,7 @@ class Member:
         return None if failure is None else _as_error(failure)
 
     def report_exception(self, error: BaseException) -> None:
-        """Tell the coordinator that this process ends with an exception."""
+        """Report to the coordinator that this process ends with an exception."""
         self.has_uncaught_exception = True
         text = "".join(traceback.format_exception(error))
         reason = f"it raised {_last_line(error)}"
@@ -398,14 +398,14 @@ class Member:
     def ask_for_failure(
         self, processes: str, reason: str, lost: bool = False, awaited: Awaited = "launch", point: str = ""
     ) -> PeerFailure:
-        """Ask the coordinator which process of a set failed. Wait a moment for its verdict.
+        """Ask the coordinator which process of a set failed. Wait briefly for its verdict.
 
         Args:
-            processes: the numbers of the processes, separated by commas.
-            reason: what this process saw, for the others: "waited 60 s in `f`".
-            lost: whether a connection to another process broke, so that one has probably died.
+            processes: the ranks of the processes, separated by commas.
+            reason: the observation of this process, for the others: "waited 60 s in `f`".
+            lost: whether a connection to another process broke, so that the process has probably died.
             awaited: the progress of the others that this process waits for.
-            point: the point of the program where they are to arrive.
+            point: the point of the program at which they are expected.
         """
         with self._ask_lock:  # one verdict at a time
             with self._changed:
@@ -418,10 +418,10 @@ class Member:
                 return _as_error(self._verdict or unknown)
 
     def leave(self, timeout: float) -> bool:
-        """Wait until all processes want to leave, or one has failed. Return False if `timeout` seconds pass before.
+        """Wait until all processes are about to leave, or one has failed. Return False after `timeout` seconds.
 
         Raises:
-            ProgramMismatch: if this process has not made the launches that the others have made.
+            ProgramMismatch: if this process has not made all launches of the others.
         """
         self._send(Leave(self.launches()))
         with self._changed:
@@ -444,7 +444,7 @@ class Member:
         self._socket.close()
 
     def abandon(self) -> None:
-        """Close the descriptor of a forked child. The connection stays that of the parent."""
+        """Close the descriptor in a forked child. The connection remains the parent's."""
         # Other threads of the parent may have held the locks during the fork.
         self._send_lock, self._ask_lock, self._changed = threading.Lock(), threading.Lock(), threading.Condition()
         self._closed = True

@@ -3,17 +3,17 @@
 import re
 from itertools import product
 
-# More hosts than any cluster has: a longer list is an error, not an allocation.
+# More hosts than any cluster has. A longer list is an error, so that it cannot exhaust memory.
 MAX_HOSTS = 2**20
 
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 
 
 def expand_node_list(text: str, source: str = "node list") -> list[str]:
-    """Return the host names of a Slurm node list in their order.
+    """Return the host names of a Slurm node list, in order.
 
     Args:
-        text: names separated by commas; a name may have ranges of numbers in brackets, also several.
+        text: names separated by commas; a name may have one or more ranges of numbers in brackets.
         source: the variable that holds the list, for errors.
 
     Raises:
@@ -21,7 +21,7 @@ def expand_node_list(text: str, source: str = "node list") -> list[str]:
     """
     hosts: list[str] = []
     for name in _split_names(text, source):
-        # Literal texts are at even positions, the texts inside brackets at odd ones.
+        # Literal parts are at even positions, the contents of brackets at odd positions.
         parts = re.split(r"\[([^\[\]]*)\]", name)
         choices = [_numbers(part, text, source) if place % 2 else [part] for place, part in enumerate(parts)]
         if any("[" in part or "]" in part for part in parts[::2]):
@@ -36,7 +36,7 @@ def expand_node_list(text: str, source: str = "node list") -> list[str]:
 
 
 def _split_names(text: str, source: str) -> list[str]:
-    """Split at the commas outside of brackets."""
+    """Split at the commas outside brackets."""
     names = [name.strip() for name in re.split(r",(?![^\[]*\])", text)]
     if not all(names) or any(re.search(r"\s", name) for name in names):
         raise ValueError(f"{source}={text}: a host name is empty or contains blanks")
@@ -44,7 +44,7 @@ def _split_names(text: str, source: str) -> list[str]:
 
 
 def _numbers(ranges: str, text: str, source: str) -> list[str]:
-    """Return the numbers of `01-03,7`. Those of a range have the width of its start."""
+    """Return the numbers of `01-03,7`. The numbers of a range have the width of its start."""
     numbers: list[str] = []
     for item in ranges.split(","):
         match = _RANGE.fullmatch(item.strip())

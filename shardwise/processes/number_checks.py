@@ -1,19 +1,19 @@
-"""Checks of numbers from outside: options of commands, and arguments of `distributed.initialize`."""
+"""Checks of external numbers: options of commands, and arguments of `distributed.initialize`."""
 
 import math
 import operator
 from numbers import Real
 
-# Three years. Less than 2**31, since XLA counts seconds in 32 bits.
+# Three years, and less than 2**31, because XLA counts seconds in 32 bits.
 MAX_SECONDS = 10**8
 MIN_SECONDS = 0.001
 MAX_PROCESSES = 2**16  # XLA's ids of CPU devices have 20 bits for the process
-# A Python process has some 100 MB.
+# A Python process needs about 100 MB.
 MAX_PROCESSES_PER_NODE = 1024
 
 
 def check_integer(name: str, value: object, minimum: int, maximum: int) -> int:
-    """Return an integer of a range.
+    """Return an integer after checking its range.
 
     Args:
         name: the name of the option or argument, for errors.
@@ -51,6 +51,6 @@ def check_seconds(name: str, value: object, minimum: float = MIN_SECONDS) -> flo
         seconds = float(value)
     except OverflowError:  # an integer
         seconds = math.inf
-    if not minimum <= seconds <= MAX_SECONDS:  # also if it is NaN
+    if not minimum <= seconds <= MAX_SECONDS:  # true for NaN too
         raise ValueError(f"{name} must be from {minimum} to {MAX_SECONDS} seconds, not {seconds}")
     return seconds

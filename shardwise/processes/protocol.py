@@ -1,8 +1,8 @@
 """Protocol of the control channel: one JSON object per line over TCP, between members and their coordinator.
 
-A message is a dataclass below. Its line holds the class name under `type` and its fields. Lines, texts and integers are
-limited in length, and a line that is not a valid message raises `ProtocolError`: nothing that arrives on the port is
-evaluated or unpickled. The first line of a member is `Hello`, with the token.
+A message is a dataclass below. Its line has the class name under `type`, and the fields. Lines, strings and integers
+are limited in length, and a line that is not a valid message raises `ProtocolError`. No received data is evaluated or
+unpickled. The first line of a member is `Hello`, with the token.
 """
 
 import hmac
@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Never, final, get_args, get_origin, get_type_hints
 
 PROTOCOL_VERSION = 3
-HELLO_LIMIT = 1 << 16  # bytes of the first line, before the token is known to be right
-LINE_LIMIT = 1 << 26  # bytes of later lines, which may hold the text of a program
-# Characters of a text in a message. JSON escapes a character with up to 12 bytes: two texts fit in a line.
+HELLO_LIMIT = 1 << 16  # bytes of the first line, before the token is verified
+LINE_LIMIT = 1 << 26  # bytes of later lines, which may contain a printed program
+# Characters of a string in a message. JSON escapes a character with up to 12 bytes, so two strings fit in a line.
 TEXT_LIMIT = 1 << 21
-NAME_LIMIT = 1 << 12  # characters of the name of a program, a host or a question
+NAME_LIMIT = 1 << 12  # characters of a program's, host's or question's name
 _PROCESSES_LIMIT = 1 << 16  # characters of a set of processes
 _PROCESSES_FORMAT = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:,[1-9][0-9]{0,6})*")
 
@@ -76,8 +76,8 @@ class Arrival(Message):
 class Progress(Message):
     """The heartbeat of a member.
 
-    `launches` has, for each set of processes, the number of launches, their rolling hash, and the number of programs
-    that were compared before their first run. `at_step` is True if the member has just reported the step.
+    `launches` maps each set of processes to its launch count, its rolling hash, and the number of programs that were
+    compared before their first run. `at_step` is True if the member has just reported the step.
     """
 
     step: int | None
@@ -105,7 +105,7 @@ class Leave(Message):
 @final
 @dataclass(frozen=True)
 class Comparison(Message):
-    """The member is about to launch a program on a set of processes, and waits until the others launch the same.
+    """The member is about to launch a program on a set of processes, and waits until the others launch it too.
 
     `number` counts the comparisons on this set. `launch` counts its launches before this one, and `rolling_hash` is
     their hash.
@@ -122,7 +122,7 @@ class Comparison(Message):
 @final
 @dataclass(frozen=True)
 class Confirm(Message):
-    """The member is about to read a value, and waits until its launches are known to be those of the others.
+    """The member is about to read a value, and waits until its launches are confirmed to equal the others' launches.
 
     `number` counts these messages, `launch` the launches on the set, and `rolling_hash` is their hash.
     """
@@ -136,7 +136,7 @@ class Confirm(Message):
 @final
 @dataclass(frozen=True)
 class CallbacksEnded(Message):
-    """The callbacks of a launch have ended in this member, which waits for those of the other processes of the set.
+    """The callbacks of a launch have ended in this member, which waits for the callbacks of the set's other processes.
 
     `reason` and `traceback` describe the exception of a callback; both are empty if there was none.
     """
@@ -160,13 +160,13 @@ class Answer(Message):
 @final
 @dataclass(frozen=True)
 class Suspicion(Message):
-    """The member waited too long for the processes of a set, or lost one (`lost`): it asks which one failed."""
+    """The member waited too long for the processes of a set, or lost one (`lost`), and asks which process failed."""
 
     processes: ProcessNumbers
     reason: str
     lost: bool
     awaited: Awaited
-    point: Name = ""  # where the others are to arrive
+    point: Name = ""  # where the others are expected
 
 
 # From the coordinator to a member.
@@ -175,7 +175,7 @@ class Suspicion(Message):
 @final
 @dataclass(frozen=True)
 class Refused(Message):
-    """The member may not join. `error` names the exception to raise; a member that is refused as "busy" tries again."""
+    """The member may not join. `error` is the exception to raise; a member that is refused as "busy" tries again."""
 
     error: Literal["ValueError", "RendezvousError", "busy"]
     reason: str
@@ -202,7 +202,7 @@ class Request(Message):
 @final
 @dataclass(frozen=True)
 class Failure(Message):
-    """A member failed: it was lost, is stuck, or ended too early. `detail` is a traceback or a stack, or empty."""
+    """A member failed: it was lost, is stuck, or ended too early. `detail` is a traceback, a stack or empty."""
 
     rank: int
     step: int | None
@@ -222,7 +222,7 @@ class Equal(Message):
 @final
 @dataclass(frozen=True)
 class Confirmed(Message):
-    """No process of a set has launched anything else than the member that sent `Confirm` with this number.
+    """No process of a set has diverged from the launches of the member that sent `Confirm` with this number.
 
     `launch` is the number of launches that every process of the set has made, at most the member's own.
     """
@@ -235,7 +235,7 @@ class Confirmed(Message):
 @final
 @dataclass(frozen=True)
 class CallbackResult(Message):
-    """The callbacks of a launch have ended in all processes. `rank` is that of one that failed, or -1."""
+    """The callbacks of a launch have ended in all processes. `rank` is the rank of a process that failed, or -1."""
 
     processes: ProcessNumbers
     launch: int
@@ -261,7 +261,7 @@ class Goodbye(Message):
 
 
 def encode(message: Message) -> bytes:
-    """Return the line of a message. Texts that are too long are cut."""
+    """Return the line of a message. Strings that are too long are truncated."""
     content = asdict(message)  # type: ignore[call-overload]
     for name, limit in _text_limits(type(message).__name__).items():
         content[name] = content[name][:limit]
@@ -270,7 +270,7 @@ def encode(message: Message) -> bytes:
 
 @cache
 def _text_limits(name: str) -> dict[str, int]:
-    """Return the limits of the texts of a message type, by field."""
+    """Return the length limits of the string fields of a message type."""
     types = get_type_hints(Message.types[name], include_extras=True)
     limits = ((name, TEXT_LIMIT if each is str else NAME_LIMIT if each == Name else 0) for name, each in types.items())
     return {name: limit for name, limit in limits if limit}
@@ -279,7 +279,8 @@ def _text_limits(name: str) -> dict[str, int]:
 def decode(line: bytes) -> Message:
     """Return the message of a line.
 
-    Lone surrogates, which JSON can express and UTF-8 cannot, become escape sequences: every text can be printed.
+    Lone surrogates, which JSON can express and UTF-8 cannot, become escape sequences, so that every string can be
+    printed.
 
     Raises:
         ProtocolError: if the line is not a message.
@@ -306,7 +307,7 @@ def _refuse_constant(name: str) -> Never:
 
 @cache
 def _field_checks(name: str) -> dict[str, Callable[[Any], bool]]:
-    """Return a function for each field of a message type that checks a value."""
+    """Return a check function for each field of a message type."""
     types = get_type_hints(Message.types[name], include_extras=True)
     return {each.name: _check_of(types[each.name]) for each in fields(Message.types[name])}  # type: ignore[arg-type]
 
@@ -333,7 +334,7 @@ def _check_of(annotation: Any) -> Callable[[Any], bool]:
 
 
 def _is_integer(value: Any) -> bool:
-    return type(value) is int and abs(value) < 1 << 64  # bool is a subclass
+    return type(value) is int and abs(value) < 1 << 64  # not isinstance, because bool is a subclass
 
 
 def _is_launch_count(item: tuple[str, Any]) -> bool:
@@ -355,7 +356,7 @@ def split_ranks(processes: ProcessNumbers) -> list[int]:
 
 
 def _encodable(value: Any) -> Any:
-    """Replace the lone surrogates of a text, or of the texts of a dict."""
+    """Replace the lone surrogates of a string, or of the strings of a dict."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Relay: passes bytes between XLA's client in this process and XLA's coordination service.
+"""Relay: a proxy between XLA's client in this process and XLA's coordination service.
 
 XLA aborts a process at once when its connection to the service closes. The relay keeps the client's connection open
-when the service is lost, so that Python can raise an exception, and can disconnect the client in an orderly way. It is
-a process of its own (`relay_process.py`): some calls of XLA wait for the service while they hold Python's global lock,
-so that a thread could not serve them. The client reaches it by a Unix socket in a folder that only this user can open.
+when the service is lost, so that Python can raise an exception and disconnect the client in an orderly way. It is a
+separate process (`relay_process.py`), because some calls of XLA wait for the service while they hold the GIL, so a
+thread could not serve them. The client connects to it by a Unix socket in a folder that only this user can open.
 """
 
 import shutil
@@ -39,7 +39,7 @@ class Relay:
         self._closed = False
         self._folder = Path(tempfile.mkdtemp(prefix="shardwise-"))
         path = str(self._folder / "xla")
-        # A session of its own: Ctrl-C in a terminal must not end it before this process.
+        # A separate session, so that Ctrl-C in a terminal does not end it before this process.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", relay_process.__file__, host, str(port), path],
             stdin=subprocess.PIPE,
@@ -66,7 +66,7 @@ class Relay:
             self._on_loss()
 
     def close(self) -> None:
-        """Close both connections: calls of XLA's client fail from now on. A connected client aborts the process."""
+        """Close both connections, so that calls of XLA's client fail. A connected client aborts the process."""
         self._closed = True
         self.abandon()
         with suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
 """The process of a relay (`relay.py`): python relay_process.py HOST PORT SOCKET
 
-It relays one connection of a Unix socket to a TCP address, and ends with its standard input. It writes `ready` when it
-listens, `error …` if the address cannot be reached, and `lost` when the connection to the address ends.
+It relays one connection of a Unix socket to a TCP address, and ends at EOF of its standard input. It writes `ready`
+when it listens, `error …` if the address cannot be reached, and `lost` when the connection to the address ends.
 """
 
 import os
@@ -33,7 +33,7 @@ def relay(listener: socket.socket, service: socket.socket) -> None:
 
 
 def main() -> None:
-    """Relay until the standard input ends: the process that has started this one has ended, or closes the relay."""
+    """Relay until EOF of standard input, when the parent process has ended or closes the relay."""
     host, port, path = sys.argv[1:]
     try:
         service = socket.create_connection((host, int(port)))

@@ -1,7 +1,7 @@
 """Job schedulers and MPI launchers: the processes of a job, from the variables that they set.
 
-Each class reads the variables of one scheduler. Variables that contradict each other, or of which some are missing,
-are an error that names them.
+Each class reads the variables of one scheduler. Variables that are contradictory or incomplete are an error that names
+them.
 """
 
 import re
@@ -14,7 +14,7 @@ from shardwise.processes.services import HostServices
 from shardwise.processes.variables import HOW_TO_OVERRIDE, Variables, parse_integer
 
 LOOPBACK = "127.0.0.1"
-# The ports for coordinators of jobs whose scheduler identifies them: the upper end of the ephemeral range.
+# The coordinator ports for jobs with a job id: the upper end of the ephemeral range.
 FIRST_PORT, PORTS = 61440, 4096
 DEFAULT_PORT = 55527
 
@@ -24,14 +24,14 @@ class Scheduler(ABC):
 
     Args:
         variables: the environment variables.
-        services: the services of the host, which are asked for values that no variable has.
+        services: the services of the host, which are queried for values that no variable has.
     """
 
     name: ClassVar[str]
-    # The variables that hold the number of processes and the process id, for errors.
+    # The variables with the number of processes and the process id, for errors.
     count_name: ClassVar[str]
     id_name: ClassVar[str]
-    # Whether the number of processes is known to a service only; a plain variable spares the question.
+    # Whether only a service has the number of processes. A plain variable makes the query unnecessary.
     asks_for_count: ClassVar[bool] = False
 
     def __init__(self, variables: Variables, services: HostServices):
@@ -48,18 +48,18 @@ class Scheduler(ABC):
 
     @abstractmethod
     def process_id(self) -> int:
-        """Return the number of this process, from 0."""
+        """Return the index of this process."""
 
     @abstractmethod
     def coordinator_host(self) -> str:
         """Return the host of process 0, or the loopback address if all processes are on one host."""
 
     def port(self) -> int:
-        """Return a port for the coordinator: the same in all processes of a job, another in most other jobs."""
+        """Return a port for the coordinator: the same in all processes of a job, and different in most other jobs."""
         return DEFAULT_PORT
 
     def local_process_id(self) -> int | None:
-        """Return the number of this process among those of its host, if each process has one GPU by convention."""
+        """Return the index of this process on its host, if each process has one GPU by convention."""
         return None
 
 
@@ -112,9 +112,9 @@ class Slurm(Scheduler):
 
 
 class Mpi(Scheduler):
-    """Launchers of MPI programs. They say on how many hosts the processes are, but not always on which."""
+    """Launchers of MPI programs. Their variables have the number of hosts, but not always the host names."""
 
-    # The variables that hold the number of this process on its host, and the number of processes there.
+    # The variables with the index of this process on its host, and the number of processes on the host.
     local_id_names: ClassVar[tuple[str, ...]]
     local_count_names: ClassVar[tuple[str, ...]]
     # Variables that identify the job and have the same value in all its processes.
@@ -148,7 +148,7 @@ class Mpi(Scheduler):
         return host
 
     def launcher_host(self) -> str | None:
-        """Return the host on which the launcher runs, if a variable says it."""
+        """Return the host on which the launcher runs, if a variable has it."""
         return None
 
     def port(self) -> int:
@@ -201,7 +201,7 @@ class Pmi(Mpi):
         return (super().is_present() or "PMIX_RANK" in self.variables) and not self._is_slurm_step()
 
     def _is_slurm_step(self) -> bool:
-        """Return whether `srun` is the launcher: it says more, and sets the same number of processes."""
+        """Return whether `srun` is the launcher. It sets more variables, and the same number of processes."""
         tasks = self.variables.text("SLURM_STEP_NUM_TASKS") or self.variables.text("SLURM_NTASKS")
         return "SLURM_STEP_NODELIST" in self.variables and self.variables.text(self.count_name) in (None, tasks)
 
@@ -219,7 +219,7 @@ class Pmi(Mpi):
 
 @final
 class Kubernetes(Scheduler):
-    """Indexed Jobs of Kubernetes, also those of a JobSet: one process per pod."""
+    """Indexed Jobs of Kubernetes, including Jobs of a JobSet, with one process per pod."""
 
     name = "k8s"
     count_name, id_name = "the `parallelism` of the Job", "JOB_COMPLETION_INDEX"
@@ -256,7 +256,7 @@ class Kubernetes(Scheduler):
         return f"{name}-0.{subdomain}"
 
     def _job_name(self) -> str:
-        """Return the name of the Job. The host name of a pod is this name and the index."""
+        """Return the name of the Job. The host name of a pod is this name followed by the index."""
         host = self.variables.required_text("HOSTNAME", "JOB_COMPLETION_INDEX")
         index = f"-{self.process_id()}"
         if not host.endswith(index) or host == index:
@@ -277,9 +277,9 @@ class Kubernetes(Scheduler):
 
 @final
 class TpuPod(Scheduler):
-    """Hosts of a TPU pod slice, or of several slices: one process per host.
+    """Hosts of a TPU pod slice, or of several slices, with one process per host.
 
-    GKE sets variables, and Compute Engine has a metadata server. This class was tested with a fake server only.
+    GKE sets variables, and Compute Engine has a metadata server. This class was tested only with a fake server.
     """
 
     name = "tpu"
@@ -365,8 +365,8 @@ class TpuPod(Scheduler):
         return None if "TPU_SKIP_MDS_QUERY" in self.variables else self.services.tpu_metadata(key)
 
 
-# In the order of detection, the innermost launcher first: `mpirun` inside a Slurm job starts its daemons as a step of
-# Slurm, whose variables the processes inherit.
+# In the order of detection, innermost launcher first: `mpirun` inside a Slurm job starts its daemons as a Slurm step,
+# whose variables the processes inherit.
 SCHEDULERS: tuple[type[Scheduler], ...] = (OpenMpi, Pmi, Slurm, TpuPod, Kubernetes)
 
 

@@ -1,6 +1,6 @@
-"""Queries to the services of a host: the metadata server of a TPU VM, and the API of a Kubernetes cluster.
+"""Queries of host services: the metadata server of a TPU VM, and the API of a Kubernetes cluster.
 
-Proxy variables are ignored: both services are in the local network.
+Proxy variables are ignored, because both services are in the local network.
 """
 
 import json
@@ -18,15 +18,15 @@ from shardwise.processes.variables import Variables
 METADATA_HOST = "metadata.google.internal"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-# In seconds, for one request to a service in the local network.
+# Seconds, for one request to a service in the local network.
 TIMEOUT = 5.0
-# An answer is a few kilobytes; the rest of a longer one is not read.
+# A response is a few kilobytes; the rest of a longer one is not read.
 MAX_BYTES = 2**20
 
 
 @final
 class HostServices:
-    """The services that a process can ask about its job.
+    """The services that a process can query about its job.
 
     Args:
         variables: the environment variables, which contain the addresses of the services.
@@ -56,7 +56,7 @@ class HostServices:
         """Return a Job of this pod's namespace, as the Kubernetes API describes it.
 
         Raises:
-            ValueError: if the API refuses or cannot be reached; the error says what to set instead.
+            ValueError: if the API refuses or cannot be reached; the error names the variables to set instead.
         """
         host = self._variables.required_text("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX")
         host = f"[{host}]" if ":" in host else host

@@ -1,7 +1,7 @@
-"""Supervised call: a call that waits in C++ for other processes, and that ends when one of them fails.
+"""Supervised call: a call that waits in C++ for other processes, and that is abandoned when one of them fails.
 
-Such a call cannot be interrupted, and may wait for ever. So a thread makes it, and the caller waits for the thread, for
-the failure of a process, or for the timeout. XLA releases Python's global lock in all of them.
+Such a call cannot be interrupted, and may wait forever. So a thread makes it, and the caller waits for the thread, for
+the failure of a process, or for the timeout. XLA releases the GIL in all these calls.
 """
 
 import threading
@@ -13,7 +13,7 @@ from shardwise.processes.member import Member
 
 T = TypeVar("T")
 
-_abandoned: list[threading.Thread] = []  # whose calls did not end in time
+_abandoned: list[threading.Thread] = []  # threads whose calls did not end in time
 
 
 def call_supervised(
@@ -35,10 +35,10 @@ def call_supervised(
         timeout: the seconds to wait.
         point: the function that makes the call, such as "live_devices". All processes call it equally often.
         survives_failures: whether the call still ends if one of the processes fails.
-        failure_time: the further seconds that it then takes to notice the failure.
+        failure_time: the additional seconds until it then detects the failure.
 
     Raises:
-        PeerFailure: if one of the processes fails, or does not come in time. The call goes on in its thread.
+        PeerFailure: if one of the processes fails, or does not arrive in time. The call continues in its thread.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -71,7 +71,7 @@ def call_supervised(
 
 
 def drain_calls(timeout: float) -> None:
-    """Wait for calls that were given up, at most `timeout` seconds. They end when XLA's client is disconnected.
+    """Wait for abandoned calls, at most `timeout` seconds. They end when XLA's client is disconnected.
 
     Python ends a thread that returns from C++ while the interpreter shuts down, which aborts the process.
     """

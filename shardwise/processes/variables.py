@@ -1,4 +1,4 @@
-"""Typed access to environment variables, with errors that name the variable."""
+"""Typed access to environment variables, with the variable's name in errors."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import final
 
 from shardwise.processes.number_checks import check_seconds
 
-# The process id of the launcher, in the processes that it starts and in their descendants.
+# The process id of the launcher, in the processes that it starts and their descendants.
 LAUNCHER_PID = "SHARDWISE_LAUNCHER_PID"
 
 
@@ -27,7 +27,7 @@ class Variables:
         return self.text(name) is not None
 
     def text(self, name: str) -> str | None:
-        """Return the value of a variable without surrounding blanks, or None if it is unset or empty."""
+        """Return the value of a variable without surrounding whitespace; None if it is unset or empty."""
         return self._values.get(name, "").strip() or None
 
     def integer(self, name: str, minimum: int = 0) -> int | None:
@@ -62,7 +62,7 @@ class Variables:
         return check_seconds(f"{name}={text}", float(text))
 
     def required_text(self, name: str, present: str) -> str:
-        """Return the value of a variable that must be set, since the variable `present` is set.
+        """Return a variable that is required because `present` is set.
 
         Raises:
             ValueError: if it is unset.
@@ -72,7 +72,7 @@ class Variables:
         return text
 
     def required_integer(self, name: str, present: str, minimum: int = 0) -> int:
-        """Return a variable as an integer; it must be set, since the variable `present` is set.
+        """Return a variable as an integer. It is required because `present` is set.
 
         Raises:
             ValueError: if it is unset or not an integer of at least `minimum`.
@@ -95,15 +95,15 @@ HOW_TO_OVERRIDE = (
 
 
 def parse_integer(source: str, text: str, minimum: int) -> int:
-    """Return `text` as an integer.
+    """Parse an integer.
 
     Args:
-        source: the origin of the text, for the error.
+        source: the origin of the string, for the error.
         text: digits, with an optional minus sign.
         minimum: the smallest valid value.
 
     Raises:
-        ValueError: if the text is not an integer of at least `minimum`.
+        ValueError: if `text` is not an integer of at least `minimum`.
     """
     text = text.strip()
     digits = text.removeprefix("-")

@@ -55,10 +55,10 @@ DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device 
 
 @final
 class ArraySignature:
-    """Type, sharding and commitment of an array, interned by `array_signature` so that cache keys compare identities.
+    """The type, the sharding and whether an array is committed; interned, so that cache keys compare identities.
 
-    A `committed` array was placed by the user. An uncommitted one may be moved to where a program needs it.
-    `canonical` is the signature whose spec has no trailing Nones: one program serves `P("x")` and `P("x", None)`.
+    A `committed` array was placed by the user. An uncommitted one may be moved to where a program needs it. `canonical`
+    is the signature whose spec has no trailing Nones, so that one program serves `P("x")` and `P("x", None)`.
     """
 
     __slots__ = ("canonical", "committed", "sharding", "type")
@@ -72,7 +72,7 @@ class ArraySignature:
 
 
 def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
-    """Return the interned signature. The type gets the sharding along Explicit mesh axes."""
+    """Return the interned signature. The sharding along Explicit mesh axes is added to the type."""
     spec = sharding.spec if isinstance(sharding, NamedSharding) else None
     return _interned_signature(type, sharding, spec, committed)
 
@@ -81,7 +81,7 @@ def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> Arr
 def _interned_signature(
     type: ArrayType, sharding: Sharding, spec: PartitionSpec | None, committed: bool
 ) -> ArraySignature:
-    """Return the signature. Shardings of the same layout are equal, so the key has the spec as the user wrote it."""
+    """Return the signature. Shardings of one layout are equal, so the key includes the spec as the user wrote it."""
     if type.explicit is not None and type.explicit.scoped:
         explicit = explicit_sharding(sharding, type.shape, scoped=True)
         is_same_mesh = explicit is not None and explicit.mesh.abstract == type.explicit.mesh.abstract
@@ -92,7 +92,7 @@ def _interned_signature(
 
 @final
 class Shard:
-    """The shard of an array on one device, its index in the global array, and the number of its replica.
+    """The shard of an array on one device, its index in the global array, and its replica index.
 
     `index` has `slice(None)` for unsharded dims; `spans` are the starts and ends of all dims.
     """
@@ -112,7 +112,7 @@ class Shard:
         self.index = index
         self.spans = spans
         self.replica_id = replica_id
-        self._type = type  # of the padded shard
+        self._type = type  # the type of the padded shard
         self._buffers = buffers  # None if the device belongs to another process
         self._memory_kind = memory_kind  # None for the device's default memory
         self._origin = origin  # the processes that compute the array, if there are several
@@ -157,7 +157,7 @@ class Shard:
 
 
 class _Memory:
-    """Whether any array of this process was donated or deleted; until then, no call checks its arguments for it."""
+    """Whether any array of this process was donated or deleted. Until then, calls do not check their arguments."""
 
     any_donated = False
 
@@ -173,14 +173,14 @@ class ArrayImpl(Array):
 
     buffers: Any
     donated_by: "Donation"  # set if its memory was donated
-    origin: "ProcessSet"  # set if several processes compute the elements, and the sharding has devices of one only
-    run: object  # identifies the launch that produced it: its results become ready together
+    origin: "ProcessSet"  # set if several processes compute the elements, and the sharding has devices of only one
+    run: object  # identifies the launch that produced it, whose results become ready together
     signature: ArraySignature
     type: ArrayType
 
     @staticmethod
     def from_buffers(buffers: Buffers, signature: ArraySignature) -> "ArrayImpl":
-        """Wrap jaxlib buffers. An `__init__` would take a third of the time that wrapping many results takes."""
+        """Wrap jaxlib buffers. An `__init__` would take a third of the time of wrapping many results."""
         array = ArrayImpl()
         array.buffers = array.run = buffers
         array.signature = signature
@@ -194,7 +194,7 @@ class ArrayImpl(Array):
         return array.with_origin(self.processes()) if process_sets.member is not None else array
 
     def with_origin(self, origin: "ProcessSet | None") -> "ArrayImpl":
-        """Set the processes that the elements come from, if there are several, and return the array."""
+        """Set the processes that compute the elements, if there are several, and return the array."""
         if origin is not None:
             self.origin = origin
         return self
@@ -245,7 +245,7 @@ class ArrayImpl(Array):
 
     @property
     def global_shards(self) -> list[Shard]:
-        """The shards on all devices. Those of other processes have no data here."""
+        """The shards on all devices. Shards of other processes have no data here."""
         shards = []
         replicas: dict[Any, int] = {}
         terms = self.sharding.terms
@@ -265,7 +265,7 @@ class ArrayImpl(Array):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The shards on the devices of this process; of an unreduced array, the terms."""
+        """The shards on the devices of this process; for an unreduced array, the terms."""
         addressable = self.sharding.addressable_devices
         return [shard for shard in self.global_shards if shard.device in addressable]
 
@@ -280,13 +280,13 @@ class ArrayImpl(Array):
         return data
 
     def distinct_shards(self) -> list[Shard]:
-        """Return the shards of this process, one replica of each; of an unreduced array, every term."""
+        """Return the shards of this process without replicas; for an unreduced array, every term."""
         terms = self.sharding.terms
         shards = reversed(self.addressable_shards)
         return list({(shard.spans, terms[shard.device]): shard for shard in shards}.values())
 
     def first_replicas(self) -> list[tuple[Box, Any]]:
-        """Return the spans and the buffers of the shards of which this process has the first replica of all."""
+        """Return (spans, buffers) of every shard whose replica 0 is in this process."""
         buffers = self._alive().buffers
         if self.is_fully_addressable:
             buffers = clone(buffers)  # so that jaxlib does not keep the shards
@@ -303,13 +303,13 @@ class ArrayImpl(Array):
 
     @property
     def is_readable(self) -> bool:
-        """Whether this process can read all elements without a collective."""
+        """Whether this process can read all elements without communication."""
         if self.is_unreduced or self.is_deleted():
             return False
         return has_all_shards_here(self.sharding, self.type.shape)
 
     def _check_reduced(self) -> None:
-        """Raise an error if the elements are sums whose terms are on several devices."""
+        """Raise an error if the array is unreduced, so that the terms of its elements are on several devices."""
         explicit = self.type.explicit
         if explicit is not None and explicit.unreduced:
             axes = " and ".join(map(repr, explicit.unreduced))
@@ -326,7 +326,7 @@ class ArrayImpl(Array):
 
     @property
     def words(self) -> "ArrayImpl":
-        """The key data of an array of keys, sharing its memory; any other array itself."""
+        """The key data of an array of keys, sharing its memory; for any other array, the array itself."""
         if not is_key(self.type.dtype):
             return self
         return self.with_signature(
@@ -357,7 +357,7 @@ class ArrayImpl(Array):
         return result
 
     def _elsewhere(self) -> str:
-        """Return where the shards that this process does not have are, for messages."""
+        """Describe where the shards are that this process does not have, for messages."""
         others = [process for process in self.sharding.processes if process != process_index()]
         return f"has shards on process{'es' if len(others) > 1 else ''} {', '.join(map(str, others))}"
 
@@ -373,7 +373,7 @@ class ArrayImpl(Array):
             shard.start_copy_to_host()
 
     def on_device_size_in_bytes(self) -> int:
-        """Return the memory that its devices use for it, including padding, replicas and the shards elsewhere."""
+        """Return the memory that its devices use for it, including padding, replicas and shards of other processes."""
         shards = split(self._alive().buffers)
         if not shards:
             raise RuntimeError(
@@ -414,13 +414,13 @@ class ArrayImpl(Array):
         return self
 
     def await_elements(self) -> None:
-        """Wait until the host can read the elements: they are computed, and by the same programs in all processes."""
+        """Wait until the host can read the elements: they are computed, by the same programs in all processes."""
         self.block_until_ready()
         if process_sets.member is not None and (processes := self.processes()) is not None:
             processes.confirm()
 
     def processes(self) -> "ProcessSet | None":
-        """Return the processes that compute the elements, if this process and others do."""
+        """Return the processes that compute the elements, if these are this process and others."""
         return process_sets.get(self.sharding.processes) or getattr(self, "origin", None)
 
     def _wait_for_processes(self) -> None:
@@ -433,7 +433,7 @@ class ArrayImpl(Array):
         return np.asarray(self._read(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """Export the elements, read-only, by the buffer protocol: `memoryview(x)`, from Python 3.12 on."""
+        """Export the elements by the buffer protocol, read-only: `memoryview(x)`, from Python 3.12 on."""
         self._only_device("the buffer protocol is")
         elements = self.__array__().view()
         elements.flags.writeable = False
@@ -457,7 +457,7 @@ class ArrayImpl(Array):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return a DLPack capsule through which another library shares the memory, or that of a copy."""
+        """Return a DLPack capsule through which another library shares the memory of the array or of a copy."""
         device = self._only_device()
         if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
             raise BufferError(f"this {self.type} is on {device}: move it first with `to_device`")
@@ -469,7 +469,7 @@ class ArrayImpl(Array):
             raise BufferError(f"{self.type} cannot be shared by DLPack: {error}") from None
 
     def _only_device(self, purpose: str = "a DLPack capsule is") -> Any:
-        """Return the device of an array that is on one device. `purpose` needs it, for the error."""
+        """Return the device of an array that is on one device. `purpose` is the operation, for the error."""
         self._check_reduced()
         devices = self.sharding.devices
         if len(devices) > 1:
@@ -484,14 +484,14 @@ class ArrayImpl(Array):
         return bool(self.buffers.is_ready())
 
     def unsafe_buffer_pointer(self) -> int:
-        """Return the address of the elements in the memory of the only device that holds them."""
+        """Return the memory address of the elements on the only device that holds them."""
         self._only_device()
         if process_sets.member is not None:
             self.await_elements()  # XLA waits here
         return address_of(split(self._alive().buffers)[0])
 
     def item(self, *args: int) -> Any:
-        """Return the only element, or the one at this index, as a Python scalar."""
+        """Return the only element, or the element at this index, as a Python scalar."""
         return self._read().item(*args)
 
     def tobytes(self, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:
@@ -553,7 +553,7 @@ class ArrayImpl(Array):
 class ResultTemplate:
     """Creates the result Arrays of a program before it runs, and sets their buffers afterwards.
 
-    Creating them first leaves less Python work while devices compete for the processor. Both methods inline
+    Creating them first leaves less Python work for when devices compete for the CPU. Both methods inline
     `ArrayImpl.from_buffers`.
     """
 
@@ -580,7 +580,7 @@ class ResultTemplate:
 
 
 def wait(arrays: Sequence[ArrayImpl]) -> None:
-    """Wait until the elements of all arrays are computed. One array per launch is enough, unless some were deleted."""
+    """Wait until the elements of all arrays are computed. One array per launch suffices, unless some were deleted."""
     try:
         if process_sets.member is not None:
             for array in arrays:
@@ -604,7 +604,7 @@ def await_elements(arrays: Sequence[ArrayImpl]) -> None:
 
 
 def _explain(error: RuntimeFailure, *arrays: ArrayImpl) -> None:
-    """Raise the cause of an error of XLA that these arrays have, if it is known: the memory, or another process."""
+    """Raise the cause of an XLA error of these arrays, if it is known: memory, or another process."""
     largest = max(arrays, key=_shard_bytes)
     program = f"the program that computes this {largest.type}"
     check_memory(error, program, lambda: array_needs(_shard_bytes(largest), largest.sharding.num_devices))
@@ -620,10 +620,10 @@ def _shard_bytes(array: ArrayImpl) -> int:
 
 
 def pending_origin(operands: Sequence[ArrayImpl]) -> "ProcessSet | None":
-    """Return the processes that compute the operands, if there are several, and not all is ready and confirmed.
+    """Return the processes that compute the operands, if there are several and not all is ready and confirmed.
 
-    If operands come from several sets of processes, the first that is not ready decides, and the others become sources
-    of its set.
+    If operands come from several process sets, the first set that is not ready is returned, and the others become its
+    sources.
     """
     pending: list[ProcessSet] = []
     unconfirmed: list[ProcessSet] = []
@@ -644,9 +644,9 @@ def pending_origin(operands: Sequence[ArrayImpl]) -> "ProcessSet | None":
 
 
 def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
-    """Return an array on the first device of this process; `host` holds its elements, or the words of its keys.
+    """Return an array on the first device of this process. `host` has its elements, or the words of its keys.
 
-    Arrays are unpickled by it: shardings cannot be pickled.
+    It unpickles arrays, because shardings cannot be pickled.
     """
     sharding = SingleDeviceSharding(local_devices()[0])
     buffers = place(host, type.physical, sharding, committed=False).buffers
@@ -654,12 +654,12 @@ def array_from_words(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
 
 
 def key_data_sharding(sharding: Sharding) -> Sharding:
-    """Return the sharding of the key data of keys in `sharding`: the last dim, of the words, is not sharded."""
+    """Return the sharding of the key data of keys in `sharding`, whose trailing dim of words is unsharded."""
     return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
 def single_device_array(shard: Buffers, type: ArrayType, device: Device, memory_kind: str | None = None) -> ArrayImpl:
-    """Wrap the buffers of one device as an array on it, sharing their memory, which is of this kind."""
+    """Wrap the buffers of one device, in this memory kind, as an array that shares their memory."""
     physical = type.physical
     buffers = join([shard], physical.shape, physical.dtype, (device,), (device,), memory_kind)
     return ArrayImpl.from_buffers(
@@ -669,7 +669,7 @@ def single_device_array(shard: Buffers, type: ArrayType, device: Device, memory_
 
 @final
 class HostArgument:
-    """An argument in host memory, to be placed where a program expects it; by default, where `signature` says."""
+    """An argument in host memory, to be placed where a program expects it; by default, as in `signature`."""
 
     __slots__ = ("signature", "type", "value")
 
@@ -679,7 +679,7 @@ class HostArgument:
         self.type = signature.type
 
     def place(self, sharding: Sharding | None = None) -> ArrayImpl:
-        """Return it as an Array, committed to `sharding` if that is given."""
+        """Return it as an Array, committed to `sharding` if it is not None."""
         if sharding is not None and not (sharding.is_fully_addressable or sharding.is_fully_replicated):
             raise ValueError(
                 f"a numpy array, {self.type}, is passed for {sharding}, whose devices belong to several processes. "
@@ -724,7 +724,7 @@ def deleted_error(array: "ArrayImpl | HostArgument", what: str) -> RuntimeError:
 
 
 def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, committed: bool) -> ArrayImpl:
-    """Copy a host array to devices: each device of this process gets its shard, padded with zeros."""
+    """Copy a host array to devices: each device of this process receives its shard, padded with zeros."""
     host = np.asarray(value, type.dtype)
     if config.debug_process_values and process_sets.member is not None:
         processes = process_sets.get(sharding.processes)
@@ -758,7 +758,7 @@ def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sh
 
 
 def join_shards(shards: Sequence[ArrayImpl], type: ArrayType, sharding: Sharding) -> ArrayImpl:
-    """Return an array of padded shards, one for each device of this process, which are on these devices already."""
+    """Return an array of padded shards, one for each device of this process, which are already on these devices."""
     physical = type.with_shape(sharding.shard_shape(type.shape)).physical
     buffers = join(
         [shard.buffers for shard in shards],
@@ -785,9 +785,9 @@ def _local_shards(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int
 
 @registered_cache(maxsize=4096)
 def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, Box], ...]:
-    """Return the local shards that are the first replica of all, without those that are all padding.
+    """Return the local shards that are replica 0, without shards that are only padding.
 
-    Each is its position among the devices of this process, and its spans.
+    Each is the position among the devices of this process, and the spans.
     """
     here, seen = {device: number for number, device in enumerate(sharding.local_devices)}, set()
     first = []
@@ -801,9 +801,9 @@ def _first_replicas(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[i
 
 @registered_cache(maxsize=4096)
 def _distinct_parts(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, Box], ...]:
-    """Return the local shards, one replica of each, without those that are all padding.
+    """Return the local shards without replicas, and without shards that are only padding.
 
-    Each is its position among the devices of this process, and its spans.
+    Each is the position among the devices of this process, and the spans.
     """
     numbers: dict[Box, int] = {}
     for number, index in enumerate(sharding.local_shard_indices(shape).values()):
@@ -812,7 +812,7 @@ def _distinct_parts(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[i
 
 
 def without_padding(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the elements of a shard that is padded at the end of each dim; `shape` is theirs."""
+    """Return the elements of a shard without the padding at the end of each dim; `shape` is their shape."""
     return shard if shard.shape == shape else shard[tuple(map(slice, shape))]
 
 

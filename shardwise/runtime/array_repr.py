@@ -1,7 +1,7 @@
-"""Text and HTML representations of arrays. Only the elements that are shown are read.
+"""String and HTML representations of arrays. Only the displayed elements are read.
 
 numpy prints the first and last few elements along each dim of a large array. `_summary_array` reads just these into a
-small array, with one unused element for each ellipsis: numpy prints both arrays the same.
+small array, with one unused element for each ellipsis, so that numpy prints both arrays alike.
 """
 
 import itertools
@@ -17,9 +17,9 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.runtime.box import Box, Span, box_of, box_text
 
-html = lazy_module("html")  # 2.5 ms, and only notebooks need it
+html = lazy_module("html")  # its import takes 2.5 ms, and only notebooks need it
 
-MAX_SHARDS = 8  # shards that are shown of an array with shards on other processes
+MAX_SHARDS = 8  # the most shards to display of an array with shards in other processes
 
 NumpyArray = np.ndarray[Any, Any]
 
@@ -61,12 +61,12 @@ def array_repr(array: Readable) -> str:
 
 
 def array_str(array: Readable) -> str:
-    """Return the elements as text."""
+    """Format the elements as a string."""
     return str(array.numpy()) if not array.type.ndim else _text(array, " ", "")
 
 
 def local_part_str(array: Readable, process: int) -> str:
-    """Return the shards of this process as text, and where the others are:
+    """Format the shards of this process, and the locations of the others:
 
     Array(shape=(8,), dtype=int32) in NamedSharding(mesh(x=4), P('x')); process 0 has
       [0:2] on CPU 0: [0 1]
@@ -150,7 +150,7 @@ def _text(array: Readable, separator: str, prefix: str) -> str:
 
 def _summary_array(array: Readable, edge: int) -> NumpyArray:
     """Read the first and last `edge` elements along every long dim, with one unused element between them."""
-    edges: list[list[tuple[Span, int]]] = []  # for each dim: the spans to read, and where each starts in the summary
+    edges: list[list[tuple[Span, int]]] = []  # per dim: the spans to read, and their starts in the summary
     for size in array.type.shape:
         if size <= 2 * edge + 1:
             edges.append([((0, size), 0)])

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 
-_SMALLEST_SHARE = 64  # of its limit, a block has at least the 64th part
+_SMALLEST_SHARE = 64  # a block has at least 1/64 of its limit
 
 Span = tuple[int, int]
 Box = tuple[Span, ...]
 
 
 def box_of(index: Sequence[slice]) -> Box:
-    """Return an index whose slices have starts and stops as a box."""
+    """Convert an index, whose slices have starts and stops, to a box."""
     return tuple((part.start, part.stop) for part in index)
 
 
@@ -35,17 +35,17 @@ def box_index(box: Box) -> tuple[slice, ...]:
 
 
 def box_text(box: Box) -> str:
-    """Return a box as users write indices: `[0:4, 8:16]`."""
+    """Format a box as users write indices: `[0:4, 8:16]`."""
     return f"[{', '.join(f'{low}:{high}' for low, high in box)}]"
 
 
 def relative(box: Box, outer: Box) -> Box:
-    """Return a box as a block of an outer box."""
+    """Return a box relative to the start of an outer box."""
     return tuple((low - start, high - start) for (low, high), (start, _) in zip(box, outer, strict=True))
 
 
 def split_box(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
-    """Cut a box at the multiples of these sizes; boxes at its beginning and at its end may be smaller."""
+    """Split a box at the multiples of these sizes. Boxes at its beginning and end may be smaller."""
     if not box:
         yield ()
         return
@@ -56,10 +56,10 @@ def split_box(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
 
 
 def block_shape(shape: Sequence[int], itemsize: int, limit: int) -> tuple[int, ...]:
-    """Return the shape of equal blocks of an array, of at most `limit` bytes each where its sizes have divisors.
+    """Return the shape of equal blocks of an array, of at most `limit` bytes each if its sizes have suitable divisors.
 
-    The leading dims are cut first, so that a block is contiguous. A size without a divisor near the limit, such as a
-    prime, is not cut: its blocks would be tiny, and their number enormous.
+    The leading dims are split first, so that a block is contiguous. A size without a divisor near the limit, such as a
+    prime, is not split, because its blocks would be tiny and numerous.
     """
     block = [max(1, size) for size in shape]
     for dim in range(len(block)):

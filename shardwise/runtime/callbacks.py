@@ -1,10 +1,10 @@
 """Host callbacks: Python functions that running programs call.
 
-An exception cannot propagate through XLA: on several devices the others would wait for the failed one, and then abort
-the process. So a failing callback records its exception, the program continues with zeros, and the caller raises the
-exception after the run, unchanged or as the setting `callback_errors` says. If several processes run the program, the
-others raise `PeerFailure` then (`process_set.py`). On one device the callback stops XLA at once. The caller waits for
-programs with callbacks, so that no callback runs after the call.
+An exception cannot propagate through XLA: on several devices, the other devices would wait for the failed one, and then
+abort the process. So a failing callback records its exception, the program continues with zeros, and the caller raises
+the exception after the run, unchanged or wrapped according to the setting `callback_errors`. If several processes run
+the program, the others then raise `PeerFailure` (`process_set.py`). On one device, the callback stops XLA at once. The
+caller waits for programs with callbacks, so that no callback runs after the call.
 """
 
 import traceback
@@ -51,7 +51,7 @@ class Callbacks:
             raise error
 
     def record_failure(self, error: BaseException) -> None:
-        """Record a failure in every active run: a callback does not know which run called it."""
+        """Record a failure in every active run, because a callback cannot identify the run that called it."""
         for failures in list(self._runs.values()):
             failures.append(error)
 

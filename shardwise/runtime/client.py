@@ -1,7 +1,7 @@
 """Clients: the PJRT clients of this process, one for each platform, created when their devices are first used.
 
-A platform is a kind of device: `cpu` or `gpu`. Programs run on the first of `config.platforms`; if that is empty, on
-GPUs if there are any.
+A platform is a kind of device: `cpu` or `gpu`. Programs run on the first of `config.platforms`. If that is empty, they
+run on GPUs if there are any, else on the CPU.
 
 In a process that `shardwise launch` started, the first use of a device joins the other processes, and `cluster.py`
 creates the clients.
@@ -33,9 +33,9 @@ from shardwise.processes.variables import LAUNCHER_PID
 if TYPE_CHECKING:
     from shardwise.runtime import launched_process
 else:
-    launched_process = lazy_module("shardwise.runtime.launched_process")  # it imports this module, and takes 110 ms
+    launched_process = lazy_module("shardwise.runtime.launched_process")  # imports this module, in 110 ms
 
-_PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # the names that users write, and ours
+_PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # user-facing name → canonical name
 
 
 @final
@@ -53,10 +53,10 @@ class _Clients:
     def __init__(self) -> None:
         self.by_platform: dict[str, Any] = {}
         self._default = ""
-        self._creation = threading.RLock()  # several threads may use a device first
+        self._creation = threading.RLock()  # several threads may race to the first use of a device
 
     def renew_lock(self) -> None:
-        """Replace the lock in a forked child: the thread that held it in the parent does not exist there."""
+        """Replace the lock in a forked child, in which the thread that held it does not exist."""
         self._creation = threading.RLock()
 
     def get(self, platform: str | None = None) -> Client:
@@ -84,7 +84,7 @@ class _Clients:
         return self.by_platform[name]
 
     def set(self, platform: str, client: Client) -> None:
-        """Use this client for a platform, and make that the default platform."""
+        """Use this client for a platform, and make the platform the default."""
         self.by_platform[platform] = client
         self._default = platform
         _on_first_use()
@@ -166,7 +166,7 @@ def local_devices(
     """Return the devices of one process.
 
     Args:
-        process_index: the process; by default this one.
+        process_index: the process; by default, this process.
         host_id: another name for `process_index`.
 
     Raises:
@@ -249,5 +249,5 @@ def platform_of(device: Device) -> str:
 
 
 def canonical_platform(name: str) -> str:
-    """Return the name of a platform that ops are lowered for: `gpu` for `cuda`. Unknown names stay."""
+    """Return the canonical name of a platform for lowering: `gpu` for `cuda`. Unknown names are returned unchanged."""
     return _PLATFORMS.get(name, name)

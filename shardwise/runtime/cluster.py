@@ -1,9 +1,9 @@
-"""Cluster: the processes of one program, whose clients have the devices of all of them.
+"""Cluster: the processes of one program. The PJRT client of each process has the devices of all processes.
 
-`join` meets the other processes at the coordinator first, which raises exceptions if they do not fit together; then
-XLA's clients connect, between CPUs with Gloo and between GPUs with NCCL. XLA aborts a process that waits for a lost one
-too long, or that loses its coordination service. So its timeouts never pass, every call that waits for other processes
-is supervised, and the service is reached through a relay.
+`join` connects to the coordinator first, which raises exceptions if the processes are not compatible. Then XLA's
+clients connect, with Gloo between CPUs and with NCCL between GPUs. XLA aborts a process that waits too long for a lost
+one, or that loses the coordination service. Therefore XLA's timeouts are set so that they do not expire first, every call that
+waits for other processes is supervised, and the service is reached through a relay.
 """
 
 import atexit
@@ -42,7 +42,7 @@ from shardwise.runtime.process_set_registry import process_sets
 from shardwise.version import __version__
 
 _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
-# XLA's flags that processes may have different values of: they change neither programs nor results.
+# XLA's flags that may differ between processes, because they change neither programs nor results.
 _LOCAL_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count", _COLLECTIVE_TIMEOUT_FLAG)
 _END_TIME = 1.0  # seconds for XLA's runs to end after a failure
 _INITIALIZE = "distributed.initialize"
@@ -83,14 +83,14 @@ class _Cluster:
         self._relay: Relay | None = None
         self._coordinator: CoordinatorProcess | None = None
         self._service_lock = threading.Lock()
-        self._inherited: list[object] = []  # XLA's clients in a forked child, which has not the threads to end them
+        self._inherited: list[object] = []  # XLA's clients in a forked child, which lacks the threads to end them
 
     @property
     def store(self) -> Any:
         """The client of XLA's coordination service; None without a cluster.
 
         Raises:
-            PeerFailure: if the coordinator is lost: calls of the store would wait for it.
+            PeerFailure: if the coordinator is lost, because calls of the store would wait for it.
         """
         if self.member is not None and (error := self.member.error("", ())) is not None:
             raise error
@@ -109,16 +109,16 @@ class _Cluster:
         local_device_ids: Sequence[int] | None = None,
         partition_index: int | None = None,
     ) -> None:
-        """Meet the other processes, and create the clients. Every process calls this once, before it uses a device.
+        """Connect to the other processes and create the clients, once per process, before any use of a device.
 
         If a process fails before all clients are created, all others raise PeerFailure.
 
         Args:
             address: the `host:port` of the coordinator.
             processes: the number of processes.
-            rank: the number of this process.
+            rank: the index of this process.
             timeouts: the timeouts.
-            bind_address: the `host:port` that the coordinator listens on, if it is not `address`.
+            bind_address: the `host:port` on which the coordinator listens, if it is not `address`.
             token: the secret that the coordinator expects.
             hosts_coordinator: whether process 0 starts the coordinator; False if a launcher hosts it.
             local_device_ids: the GPUs of this process; None for all GPUs of its machine.
@@ -184,11 +184,11 @@ class _Cluster:
         Args:
             call: makes the call, in another thread.
             ranks: the processes that it waits for.
-            point: the function that makes it, for errors. All processes call it equally often.
-            survives_failures: whether it also ends if one of the processes fails.
+            point: the function that makes the call, for errors. All processes call it equally often.
+            survives_failures: whether the call still ends if one of the processes fails.
 
         Raises:
-            PeerFailure: if one of the processes fails, or does not come within the peer timeout.
+            PeerFailure: if one of the processes fails, or does not arrive within the peer timeout.
         """
         assert self.member is not None
         return call_supervised(
@@ -202,13 +202,13 @@ class _Cluster:
         )
 
     def _lose_service(self, member: Member) -> None:
-        """Note that the coordinator is lost, and disconnect XLA's client before its heartbeat aborts this process."""
+        """Record that the coordinator is lost, and disconnect XLA's client before its heartbeat aborts this process."""
         member.lose_coordinator("the connection to XLA's coordination service closed: the coordinator ended")
         with suppress(RuntimeFailure):
             self._disconnect_service()
 
     def _disconnect_service(self) -> None:
-        """Disconnect from XLA's coordination service, once. Another thread that does the same waits for the end."""
+        """Disconnect from XLA's coordination service, once. Concurrent callers wait until it is done."""
         with self._service_lock:
             store, relay, self._store, self._relay = self._store, self._relay, None, None
             try:
@@ -221,7 +221,7 @@ class _Cluster:
     def _create_clients(
         self, member: Member, local_device_ids: Sequence[int] | None, partition_index: int | None
     ) -> None:
-        """Create the client of the CPUs, and that of the GPUs if there are any. All processes create the same."""
+        """Create the CPU client, and the GPU client if there are GPUs. All processes create the same clients."""
         rank, processes, host = member.rank, member.num_processes, member.local_host
 
         def create(make_client: Callable[..., Client], *arguments: object) -> Client:
@@ -258,7 +258,7 @@ class _Cluster:
             if not member.leave(timeout):
                 ranks, reason = ",".join(map(str, range(member.num_processes))), f"waited {timeout:.0f} s for the end"
                 error = member.ask_for_failure(ranks, f"{reason} of the program", awaited="end")
-            elif process_sets.may_wait():  # for a process that has ended; the program cannot know of it yet
+            elif process_sets.may_wait():  # for a process that has ended, which the program has not detected
                 error = member.error("", [rank for rank in member.failures if rank not in known])
         finally:
             self._disconnect()
@@ -266,7 +266,7 @@ class _Cluster:
             raise error
 
     def _leave_at_exit(self) -> None:
-        """Leave at the end of a program that did not call `shutdown`."""
+        """Leave at the exit of a program that did not call `shutdown`."""
         member = self.member
         # A program that calls `shutdown` may catch its error.
         is_wrong = process_sets.member is not None and bool(process_sets.member.mismatches)
@@ -277,7 +277,7 @@ class _Cluster:
                 _log.warning("%s", error)
                 is_wrong = is_wrong or isinstance(error, ProgramMismatch) or process_sets.may_wait()
         drain_calls(_END_TIME)
-        # XLA's runs end at its timeout if a process is lost: a run, and another one that waits for it.
+        # If a process is lost, XLA's runs end at XLA's timeout: one run, and another one that waits for it.
         ends_by_exception = member is not None and member.has_uncaught_exception
         has_ended = process_sets.drain(_END_TIME if ends_by_exception else 2 * self.timeouts.peer + _END_TIME)
         if not has_ended or is_wrong:  # Python would exit with 0
@@ -287,7 +287,7 @@ class _Cluster:
             os._exit(1)
 
     def _disconnect(self) -> None:
-        """Disconnect from XLA's service first: XLA aborts a process that loses it."""
+        """Disconnect from XLA's service first, because XLA aborts a process that loses it."""
         member, self.member = self.member, None
         if member is None or not member.mismatches:  # otherwise values are wrong, and reads still raise an error
             process_sets.member = None
@@ -297,12 +297,12 @@ class _Cluster:
         if member is not None:
             member.close()
         if self._coordinator is not None:
-            if member is not None and not member.failures:  # otherwise others may still run, and it stays for them
+            if member is not None and not member.failures:  # otherwise the coordinator runs on for other processes
                 self._coordinator.wait(_COORDINATOR_END_TIME)
             self._coordinator = None
 
     def _abandon(self) -> None:
-        """Forget a cluster that was not completed. Threads may wait in XLA for ever, so its client stays connected."""
+        """Discard an incomplete cluster. Threads may wait in XLA forever, so its client stays connected."""
         member, self.member, process_sets.member = self.member, None, None
         self._inherited += [self._store, self._relay]
         self._store = self._relay = self._coordinator = None
@@ -310,7 +310,7 @@ class _Cluster:
             member.close()
 
     def _forget_in_child(self) -> None:
-        """Leave the cluster to the parent, in a forked child: the child must not speak for it, nor hold its sockets."""
+        """Detach a forked child from the cluster. The child must neither send messages nor keep sockets open."""
         member, relay, coordinator = self.member, self._relay, self._coordinator
         self._inherited += [self._store, relay, coordinator]
         self.member = self._store = self._relay = self._coordinator = None
@@ -329,9 +329,9 @@ class _Cluster:
 
 
 def _set_collective_timeout(seconds: float) -> None:
-    """Limit the time that XLA's CPU collectives wait: half an hour by default. XLA reads its flags once.
+    """Limit the time that XLA's CPU collectives wait, which is half an hour by default. XLA reads its flags once.
 
-    Where Python waits, it notices the timeout itself, and knows more; so XLA's timeout is a little longer.
+    Where Python waits, it detects the timeout itself and has more information, so XLA's timeout is slightly longer.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if _COLLECTIVE_TIMEOUT_FLAG not in flags:

@@ -1,9 +1,9 @@
 """Persistent compilation cache: a folder of compiled programs that processes share.
 
 `config.compilation_cache_dir` enables it. The key of an entry is a digest of everything that the compiled program
-depends on. An entry starts with a digest of its own bytes, because XLA would load and run damaged ones. Entries that
-are damaged or that XLA refuses are compiled again. Files are written atomically, so that processes may share a folder.
-The folder must belong to the user alone, because its contents are executed.
+depends on. An entry starts with a digest of its own bytes, because XLA would load and run damaged entries. Entries that
+are damaged or that XLA rejects are compiled again. Files are written atomically, so that processes may share a folder.
+Only the user may have write access to the folder, because its contents are executed.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ def load_or_compile(text: str, devices: Sequence[Any], options: CompilerOptions 
 
 
 def _key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
-    """Return the digest of everything that the compiled program depends on. Source locations are not part of it."""
+    """Return the digest of everything that the compiled program depends on, which excludes source locations."""
     parts = [
         without_locations(text),
         versions(devices[0]),
@@ -68,7 +68,7 @@ def _key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
 
 @cache
 def _processor() -> str:
-    """Return the features of this machine's processor. Code compiled for another one may not run here."""
+    """Return the features of this machine's CPU. Code that is compiled for another CPU may not run here."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def _folder(name: str) -> Path | None:
     except OSError as error:
         _log.warning("compilation_cache_dir %s cannot be used: %s", folder, error)
         return None
-    # Windows has no such owners and modes: its permissions are lists, which `stat` does not show.
+    # On Windows, permissions are access-control lists, which `stat` does not return.
     if hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
         _log.warning(
             "compilation_cache_dir %s is not used: other users may write to it, and its contents are executed. "
@@ -127,7 +127,7 @@ def _read(path: Path, text: str, devices: Sequence[Any], options: CompilerOption
 
 
 def _write(path: Path, executable: Executable) -> None:
-    """Write an executable to the cache. Failures are logged: the program is compiled anyway."""
+    """Write an executable to the cache. Failures are only logged, because the program is already compiled."""
     try:
         blob = serialize_executable(executable)
     except RuntimeFailure as error:  # some platforms cannot serialize

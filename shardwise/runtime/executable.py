@@ -18,11 +18,11 @@ from shardwise.runtime.thread_guard import guard
 
 if TYPE_CHECKING:
     from shardwise.runtime import compilation_cache
-else:  # 9 ms, and few programs use it
+else:  # its import takes 9 ms, and few programs use it
     compilation_cache = lazy_module("shardwise.runtime.compilation_cache")
 
 
-_LARGEST_KEPT = 1 << 12  # bytes of a result that several processes keep until their next run with collectives
+_LARGEST_KEPT = 1 << 12  # the most bytes of a result that processes keep until their next run with collectives
 
 # Called with the client before a program is compiled; they may raise an error.
 compile_checks: list[Callable[[Any], None]] = []
@@ -78,12 +78,12 @@ class Executable:
         self.run: Callable[[list[Any]], list[ArrayImpl]] = guard.guarded(run, devices)
 
     def texts(self) -> list[str]:
-        """Return the optimized HLO text of each module."""
+        """Return the optimized HLO of each module."""
         return [module.to_string() for module in self.loaded.hlo_modules()]
 
 
 def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:
-    """Compile a module, or load it from the persistent cache, which has no modules with callbacks."""
+    """Compile a module, or load it from the persistent cache, which excludes modules with callbacks."""
     for check in compile_checks:
         check(devices[0].client)
     if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:

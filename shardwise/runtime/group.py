@@ -1,4 +1,4 @@
-"""Group: processes that exchange messages, such as those that save and restore one checkpoint together."""
+"""Group: processes that exchange messages, such as the processes that save and restore one checkpoint together."""
 
 import json
 import threading
@@ -14,9 +14,9 @@ from shardwise.runtime.client import process_count, process_index
 from shardwise.runtime.cluster import cluster
 
 _POLL_MILLISECONDS = 500
-_HEARTBEATS = 4  # in the time that other processes wait without one
-_counts: Counter[tuple[str, str]] = Counter()  # how many groups of a name and of processes there were
-_LONGEST_WORK = 3600.0  # seconds without progress after which a process that works sends no more heartbeats
+_HEARTBEATS = 4  # per timeout of the other processes
+_counts: Counter[tuple[str, str]] = Counter()  # (name, processes) → how many groups there have been
+_LONGEST_WORK = 3600.0  # seconds without progress after which a working process stops its heartbeats
 
 
 @final
@@ -24,14 +24,15 @@ class Group:
     """Processes of the program that make the same calls, in the same order.
 
     Args:
-        name: what the group does, the same in all processes. Groups of the same name are told apart by their order.
-        timeout: how many seconds to wait for a process that sends no heartbeat of `working`; by default, the peer
-            timeout of `distributed.initialize`.
-        processes: the numbers of the processes; by default, all.
+        name: the purpose of the group, the same in all processes. Groups with one name are distinguished by their
+            order.
+        timeout: the seconds to wait for a process that sends no heartbeat of `working`; by default, the peer timeout of
+            `distributed.initialize`.
+        processes: the ranks of the processes; by default, all.
 
     Attributes:
-        name: what the group does.
-        processes: the numbers of its processes, in ascending order.
+        name: the purpose of the group.
+        processes: the ranks of its processes, in ascending order.
         count: the number of processes in the group.
         index: the position of this process in the group.
 
@@ -53,7 +54,7 @@ class Group:
         self._last_progress = 0.0
 
     def exchange(self, message: object) -> list[Any]:
-        """Return the messages of all processes of the group, in their order. A message is JSON.
+        """Return the messages of all processes of the group, by position in the group. A message is JSON.
 
         Raises:
             PeerFailure: if a process fails, or does not answer in time.
@@ -66,7 +67,7 @@ class Group:
         return [json.loads(self._wait_for(f"{prefix}/{index}", self.processes[index])) for index in range(self.count)]
 
     def _wait_for(self, key: str, process: int) -> str:
-        """Return the message of a process, or raise the failure of one of the group."""
+        """Return the message of a process, or raise the failure of a process of the group."""
         heartbeat = _last_heartbeat(process)
         deadline = time.monotonic() + self._timeout
         while True:
@@ -82,7 +83,7 @@ class Group:
                 heartbeat, deadline = latest, time.monotonic() + self._timeout
 
     def _failure(self, process: int) -> PeerFailure:
-        """Return the failure that makes this process wait for another one in vain."""
+        """Return the failure because of which this process cannot receive the message of another one."""
         reason = f"waited {self._timeout:g} s for process {process} in {self.name}"
         verdict = None if cluster.member is None else cluster.member.ask_for_failure(self._members, reason)
         if verdict is not None and verdict.rank >= 0:
@@ -97,9 +98,9 @@ class Group:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Send heartbeats inside a `with` block that reads, writes or deletes files: others wait beyond the timeout.
+        """Send heartbeats in a `with` block that accesses files, so that others wait beyond the timeout.
 
-        A process that is stopped sends none, nor does one without progress for an hour, because its storage hangs.
+        A stopped process sends none. Nor does a process without progress for an hour, because its storage hangs.
         """
         if self.count == 1:
             yield
@@ -117,21 +118,22 @@ class Group:
             thread.join()
 
     def report_progress(self) -> None:
-        """Note that the work of this process advances."""
+        """Record that the work of this process advances."""
         self._last_progress = time.monotonic()
 
     def _send_heartbeats(self, stop: threading.Event) -> None:
-        with suppress(RuntimeFailure):  # without the store, the processes fail anyway
+        with suppress(RuntimeFailure):  # without the store, the processes fail in any case
             while (store := cluster.store) and time.monotonic() - self._last_progress < _LONGEST_WORK:
                 store.key_value_set(_heartbeat_key(process_index()), str(time.monotonic_ns()), allow_overwrite=True)
                 if stop.wait(self._timeout / _HEARTBEATS):
                     return
 
     def gather(self, function: Callable[[], Any]) -> list[Any]:
-        """Return the results of a function in all processes, in their order; JSON.
+        """Return the results of a function in all processes, by position in the group; JSON.
 
         Raises:
-            Exception: if the function fails in a process: its own error there, a CheckpointError in the others.
+            Exception: if the function fails in a process: its own error in that process, a CheckpointError in the
+            others.
         """
         result, error = None, None
         try:
@@ -142,12 +144,12 @@ class Group:
         return self._exchange_results(result, error)
 
     def agree(self, error: Exception | None) -> None:
-        """Raise an error in every process if one of them failed: its own there, a CheckpointError in the others."""
+        """Raise an error in every process if one failed: its own error there, a CheckpointError in the others."""
         self._exchange_results(None, error)
 
     def _exchange_results(self, result: object, error: Exception | None) -> list[Any]:
         if isinstance(error, PeerFailure):
-            raise error  # at once: the others find it themselves
+            raise error  # at once, because the others detect it themselves
         messages = self.exchange([None if error is None else f"{type(error).__name__}: {error}", result])
         if error is not None:
             raise error

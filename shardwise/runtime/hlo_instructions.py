@@ -1,9 +1,9 @@
-"""Parse XLA's optimized HLO text: for each instruction, the ops of the program that it computes, and their lines.
+"""Parse XLA's optimized HLO: for each instruction, the ops of the program that it computes, and their source lines.
 
     %fusion.3 = f32[8] fusion(%a, %b), kind=kLoop, calls=%fused, metadata={op_name="train.py:41/sub" stack_frame_id=2}
 
-`op_name` is the scopes, the source line and the name of the op (see `compiler/lower/hlo.py`). XLA writes the source
-file in tables at the head of the text, or in the metadata of the instruction.
+`op_name` has the scopes, the source line and the name of the op (see `compiler/lower/hlo.py`). XLA writes the source
+file in tables at the top of the module, or in the metadata of the instruction.
 """
 
 import re
@@ -32,10 +32,10 @@ class Instruction:
     """One HLO instruction.
 
     Attributes:
-        opcode: such as `fusion` or `all-reduce-start`.
+        opcode: the HLO opcode, such as `fusion` or `all-reduce-start`.
         name: the `op_name` of its metadata, or "".
         source: the source line, such as `/home/me/train.py:41`, or "".
-        made_of: the op names of the instructions in its fused computations, and its own.
+        made_of: the op names of the instructions in its fused computations, and its own op name.
     """
 
     opcode: str
@@ -85,7 +85,7 @@ def read_instructions(text: str) -> dict[str, Instruction]:
 
 
 def _sources(text: str) -> dict[str, str]:
-    """Return the source line of each stack frame id, from the tables at the head of the text."""
+    """Return the source line of each stack frame id, from the tables at the top of the module."""
     tables: dict[str, dict[str, str]] = {title: {} for title in _TABLES}
     title = ""
     for line in text.splitlines():

@@ -1,8 +1,8 @@
 """Launched process: a process that `shardwise launch` started joins the others at its first use of a device.
 
-A program that uses a device without `distributed.initialize` would otherwise run once per process, each copy on its
-own. The processes that a launched process starts inherit the launcher's variables. They do not join: their rank is
-taken. A launched process is a child of the launcher and leads a session; its descendants are not or do not.
+Without this, a program that uses a device without `distributed.initialize` would run once per process, independently.
+Processes that a launched process starts inherit the launcher's variables. They do not join, because their rank is
+taken. A launched process is a child of the launcher and a session leader; its descendants are not both.
 """
 
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger("shardwise")
 
 
 def join_at_first_use() -> None:
-    """Join the processes of the launcher if it started this process. In a descendant of one, log a warning.
+    """Join the launcher's processes if the launcher started this process. In a descendant of one, log a warning.
 
     Raises:
         RendezvousError: if the coordinator cannot be reached, or a process is missing.
@@ -37,7 +37,7 @@ def join_at_first_use() -> None:
 def is_launched() -> bool:
     """Return whether the launcher started this process itself."""
     is_child = os.environ.get(LAUNCHER_PID) == str(os.getppid())
-    # An orphan is a child of the launcher too if that is process 1 of a container.
+    # If the launcher is process 1 of a container, orphans are its children too.
     return is_child and os.getsid(0) == os.getpid()
 
 
@@ -50,18 +50,18 @@ def join_processes(
     peer_timeout: float | None = None,
     partition_index: int | None = None,
 ) -> None:
-    """Join a cluster that arguments and environment variables describe.
+    """Join the cluster that arguments and environment variables describe.
 
     Args:
         processes: the description.
         initialization_timeout: the time until all processes must be present.
         heartbeat_timeout: the silence after which a process counts as lost.
-        shutdown_timeout: the time that this process waits for the others at its end, if `peer_timeout` is not less.
+        shutdown_timeout: the time that this process waits for the others at its end, unless `peer_timeout` is shorter.
         peer_timeout: the time that a program waits for another process in a collective; by default the launcher's.
-        partition_index: the index of the group of GPUs with a fast network that this process belongs to.
+        partition_index: the index of this process's group of GPUs with a fast network.
     """
     chosen_timeout = peer_timeout or processes.peer_timeout
-    if chosen_timeout is not None:  # at its end, too, a process waits for the others
+    if chosen_timeout is not None:  # a process also waits for the others at its end
         shutdown_timeout = min(shutdown_timeout, chosen_timeout)
     peer = chosen_timeout or Timeouts.peer
     cluster.join(

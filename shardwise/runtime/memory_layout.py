@@ -1,4 +1,4 @@
-"""Layouts in memory: how the elements of an array are ordered on a device. Arrays have the default one, row-major."""
+"""Memory layouts: the order of an array's elements on a device. Arrays have the default layout, row-major."""
 
 from typing import Any, final
 
@@ -12,7 +12,7 @@ class Layout:
     """The order of the dims of an array in memory.
 
     Attributes:
-        major_to_minor: the dims, from the one whose steps are largest in memory.
+        major_to_minor: the dims, from the largest stride to the smallest.
         tiling: the tiles, if the memory is tiled.
 
     Example:
@@ -30,8 +30,8 @@ class Format:
     """A layout in memory and a sharding.
 
     Attributes:
-        layout: the layout; None for the default one.
-        sharding: the sharding; None if it is not determined.
+        layout: the layout; None for the default.
+        sharding: the sharding; None if it is undetermined.
 
     Example:
         >>> jax.experimental.layout.Format()
@@ -43,7 +43,7 @@ class Format:
 
 
 def row_major(ndim: int, sharding: Sharding) -> Format:
-    """Return the format of arrays of this rank: they are row-major in memory."""
+    """Return the format of arrays of this rank, which are row-major in memory."""
     return Format(Layout(tuple(range(ndim))), sharding)
 
 
@@ -51,7 +51,7 @@ def sharding_of_format(name: str, format: Format, ndim: int) -> Any:
     """Return the sharding of a format.
 
     Raises:
-        NotImplementedError: if its layout is not the default one. `name` is the function, for the message.
+        NotImplementedError: if its layout is not the default. `name` is the function, for the message.
     """
     default = (None, Layout(tuple(range(ndim))))
     if format.layout not in default:

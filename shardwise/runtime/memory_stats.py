@@ -9,10 +9,10 @@ from shardwise.compiler.ir.record import record
 @final
 @record
 class MemoryStats:
-    """The bytes of arguments, outputs, temporaries and code; `host_…`: of those in host memory.
+    """The bytes of arguments, outputs, temporaries and code. The `host_…` fields are the bytes in host memory.
 
-    `alias_size_in_bytes` is the part of the outputs that reuses donated arguments. All of it is allocated for as long
-    as the program runs.
+    `alias_size_in_bytes` is the part of the outputs that reuses donated arguments. All of this memory is allocated
+    while the program runs.
     """
 
     argument_size_in_bytes: int
@@ -28,7 +28,7 @@ class MemoryStats:
 
     @staticmethod
     def from_executable(executable: Executable) -> "MemoryStats":
-        """Return XLA's statistics of an executable, except its peak, which excludes temporaries."""
+        """Return XLA's statistics of an executable, except XLA's peak, which excludes temporaries."""
         stats = executable.get_compiled_memory_stats()
         return MemoryStats(**{name: int(getattr(stats, name)) for name in MemoryStats.__annotations__})
 

@@ -1,4 +1,4 @@
-"""check_memory: turn XLA's out-of-memory failures into errors that say what needs how much memory."""
+"""check_memory: turn XLA's out-of-memory failures into errors with the memory that a program or an array needs."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ def check_memory(error: RuntimeFailure, what: str, needs: Callable[[], str] = st
     Args:
         error: the failure.
         what: the program or the compilation that failed, for the message.
-        needs: returns the memory that each device needs, as a sentence; "" if it is unknown.
+        needs: returns a sentence with the memory that each device needs; "" if it is unknown.
     """
-    if _EXHAUSTED not in str(error) or isinstance(error, PeerFailure):  # which may show another process's error
+    if _EXHAUSTED not in str(error) or isinstance(error, PeerFailure):  # a PeerFailure may quote another's error
         return
     raise OutOfMemoryError(
         f"{' '.join(filter(None, (f'{what} ran out of memory.', needs())))}\n"
@@ -27,7 +27,7 @@ def check_memory(error: RuntimeFailure, what: str, needs: Callable[[], str] = st
 
 
 def program_needs(executable: Executable) -> str:
-    """Return the memory that each device needs for a compiled program, as a sentence; "" if it is unknown."""
+    """Return a sentence with the memory that each device needs for a compiled program; "" if it is unknown."""
     try:
         stats = MemoryStats.from_executable(executable)
     except RuntimeFailure:  # some platforms have no statistics
@@ -43,7 +43,7 @@ def program_needs(executable: Executable) -> str:
 
 
 def array_needs(shard_bytes: int, devices: int) -> str:
-    """Return the memory that each device needs for an array with shards of this size, as a sentence."""
+    """Return a sentence with the memory that each device needs for an array with shards of this size."""
     which = f"Each of its {devices} devices" if devices > 1 else "Its device"
     return f"{which} needs {size(shard_bytes)} for this array alone."
 

@@ -1,4 +1,4 @@
-"""Preemption: agree on the step at which all processes save, after one of them got SIGTERM."""
+"""Preemption: agree on the step at which all processes save, after one of them received SIGTERM."""
 
 import signal
 import threading
@@ -11,8 +11,9 @@ from shardwise.base._jaxlib import Store, preemption_sync_manager
 class _Preemption:
     """XLA's preemption manager for the cluster of this process.
 
-    XLA compares numbers that must grow by one from call to call, in the same order in all processes. The steps of
-    several callers do not; so the calls are counted, and when XLA returns True for one of them, all later calls do.
+    XLA compares step numbers, which must increase by one from call to call, in the same order in all processes. The
+    steps of several callers do not, so the calls are counted instead. Once XLA returns True for one call, all later
+    calls do.
     """
 
     def __init__(self) -> None:
@@ -29,20 +30,20 @@ class _Preemption:
         self._has_reported_sync_point = False
 
     def watch(self, store: Store) -> None:
-        """Notice SIGTERM, which ends the process otherwise, until `unwatch` is called as often.
+        """Catch SIGTERM, which otherwise ends the process, until `unwatch` is called as often.
 
-        Meanwhile, XLA's handler replaces the program's. `store` is the cluster's.
+        Meanwhile, XLA's handler replaces the program's handler. `store` is the cluster's.
         """
         if self._store is not store:
             self._reset(store)
         self._watchers += 1
         if self._watchers == 1:
-            self._previous = signal.getsignal(signal.SIGTERM)  # XLA replaces it without Python's knowledge
-            self._manager = None  # of two managers, only one is notified
+            self._previous = signal.getsignal(signal.SIGTERM)  # XLA replaces it without notifying Python
+            self._manager = None  # if there are two managers, only one is notified
             self._manager = preemption_sync_manager(store)
 
     def unwatch(self) -> None:
-        """Handle SIGTERM as before the first call of `watch`, after the last call of `unwatch`; in the main thread."""
+        """Restore the SIGTERM handler from before the first `watch`, at the last `unwatch`; in the main thread."""
         self._watchers -= 1
         is_main_thread = threading.current_thread() is threading.main_thread()
         if self._watchers == 0 and self._previous is not None and is_main_thread:
@@ -56,7 +57,7 @@ class _Preemption:
         return self._is_reached
 
     def reached_sync_point(self, store: Store | None) -> bool:
-        """Return True at one call after a SIGTERM, the same in all processes. `store` is None without a cluster.
+        """Return True at one call after a SIGTERM, the same call in all processes. `store` is None without a cluster.
 
         The first call watches for SIGTERM until the program ends.
         """

@@ -1,10 +1,10 @@
 """ProcessSet: the processes of a program that spans several, and the checks of its launches.
 
-All processes of a set must launch the same programs in the same order; otherwise XLA computes wrong numbers, waits for
-ever or aborts. Before its first run, a program is compared on all of them, and a program with callbacks before every
-run. Other launches only update a rolling hash, so that they need no round trip. It is compared every `REPORT_INTERVAL`
-launches, before the host reads a value, and when the process leaves. A process that waits for a lost or stuck one
-raises `PeerFailure`.
+All processes of a set must launch the same programs in the same order. Otherwise XLA computes wrong values, deadlocks
+or aborts. Before its first run, a program is compared between all processes; a program with callbacks is compared
+before every run. Other launches only update a rolling hash, so that they need no round trip. The hash is compared every
+`REPORT_INTERVAL` launches, before the host reads a value, and when the process leaves. A process that waits for a lost
+or stuck process raises `PeerFailure`.
 """
 
 import hashlib
@@ -33,19 +33,19 @@ from shardwise.processes.member import Member
 from shardwise.processes.protocol import Comparison
 
 REPORT_INTERVAL = 64  # launches
-_REPORTED = 4 * REPORT_INTERVAL  # launches that are sent to the coordinator, to find the first difference
-# Launches that are remembered, 8 bytes each. A process that reads a value is compared with others that are at most this
-# many launches ahead of it, or behind it.
+_REPORTED = 4 * REPORT_INTERVAL  # the last launches to send to the coordinator, to find the first difference
+# The number of remembered launches, of 8 bytes each. A process that reads a value can be compared with processes that
+# are at most this many launches ahead or behind.
 _HISTORY = 1 << 20
-_MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash: odd, so that no launch is forgotten modulo 2**64
+_MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash; odd, so that every launch keeps its effect modulo 2**64
 _MASK = (1 << 64) - 1
-_DRAIN_TIME = 10.0  # seconds that XLA may take to end a run after the timeout
-_GRACE = 0.1  # seconds after a failure in which a value may become ready
-# The sleep between two polls of a value, in seconds: a 32nd of the time since the wait began, within these bounds. This
-# thread does not wait in C++, because it could not be interrupted there. To be woken by a second thread that waits in
-# C++ takes longer than polling, because XLA's threads keep all processors busy.
+_DRAIN_TIME = 10.0  # the most seconds for XLA to end a run after the timeout
+_GRACE = 0.1  # seconds after a failure in which a value may still become ready
+# The sleep between two polls of a value, in seconds: 1/32 of the time since the wait began, within these bounds. This
+# thread polls, because a wait in C++ could not be interrupted. Waking it from a second thread that waits in C++ takes
+# longer than polling, because XLA's threads keep all cores busy.
 _SHORTEST_SLEEP, _LONGEST_SLEEP, _SLEEP_PART = 5e-5, 2e-3, 1 / 32
-# Words of XLA's errors when a collective fails: those of a lost connection, and those of a timeout.
+# Phrases of XLA's errors when a collective fails: for a lost connection, and for a timeout.
 _LOST = (
     "Connection closed",
     "Connection reset",
@@ -59,9 +59,9 @@ _TIMED_OUT = ("timed out", "Timed out", "timeout", "DEADLINE_EXCEEDED", "Termina
 
 @final
 class _Program:
-    """A program that runs on a process set, or a value that it uses: its name and its text for errors.
+    """A program that runs on a process set, or a value that it uses, with its name and contents for errors.
 
-    `content` is everything that must be equal in all processes; by default, the text.
+    `content` is everything that must be equal in all processes; by default, `text`.
     """
 
     def __init__(self, name: str, text: str, content: bytes | None = None):
@@ -71,7 +71,7 @@ class _Program:
 
     @property
     def label(self) -> str:
-        """The name and the start of the fingerprint: programs of one name may differ in their shapes."""
+        """The name and a prefix of the fingerprint, because programs with one name may differ in their shapes."""
         return f"`{self.name}` ({self.fingerprint:016x}"[:-8] + ")"
 
     @property
@@ -81,7 +81,7 @@ class _Program:
 
 @final
 class ProcessSet:
-    """The launches of this process on a set of processes, of which it is one."""
+    """The launches of this process on a set of processes that includes it."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class ProcessSet:
         self.ranks = frozenset(ranks)
         self.comparisons = 0
         self._launches = LaunchHistory()
-        self._confirmed = 0  # the number of launches that are known to be those of the other processes
+        self._confirmed = 0  # the number of launches that are confirmed to equal the other processes' launches
         self._sources: set[ProcessSet] = set()  # sets whose unconfirmed results are operands of launches on this one
-        self.programs: dict[int, _Program] = {}  # by fingerprint, those that all processes agreed on
-        self._candidate: _Program | None = None  # the one that is compared
+        self.programs: dict[int, _Program] = {}  # fingerprint → program that all processes agreed on
+        self._candidate: _Program | None = None  # the program that is being compared
         self._member = member
         self._waiters = waiters
         self._collective_runs = collective_runs
@@ -113,13 +113,13 @@ class ProcessSet:
         small_result: int | None = None,
         callback_error: Callable[[], BaseException | None] | None = None,
     ) -> Callable[[list[Any]], Any]:
-        """Return a function that checks and counts a launch, and makes it.
+        """Return a function that checks and counts a launch, and then makes it.
 
         Args:
             launch: runs the program on buffers.
             name: the name of the program, for errors.
-            text: everything that must be equal on all processes: the program, its devices and options. Source locations
-            may differ.
+            text: everything that must be equal in all processes: the program, its devices and options. Source locations
+                may differ.
             has_collectives: whether the program waits for other processes.
             small_result: the position of a result that needs little memory; None if there is none.
             callback_error: returns the exception of a callback of the run in this process; None without callbacks.
@@ -155,15 +155,15 @@ class ProcessSet:
         return run
 
     def _check_callbacks(self, name: str, launch: int, error: BaseException | None) -> None:
-        """Wait until the callbacks of a launch have ended in all processes; raise an error if one of another failed.
+        """Wait until the callbacks of a launch have ended in all processes; raise an error if another process's failed.
 
-        A callback that fails returns zeros, which all processes get.
+        A failed callback returns zeros, which all processes receive.
         """
         result = self._member.exchange_callbacks(self.name, launch, error, self.ranks, self._timeout)
         if result is None:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for the callbacks of `{name}`")
-        # -1: none failed. The runtime raises the exception of a callback of this process itself (`callbacks.py`).
+        # -1 means that none failed. The runtime itself raises an exception of this process's callback (`callbacks.py`).
         if result.rank not in (-1, self._member.rank):
             raise PeerFailure(result.rank, result.step, f"{result.reason}, in `{name}`", result.detail)
 
@@ -176,7 +176,7 @@ class ProcessSet:
     def _compare(self, program: _Program) -> None:
         """Wait until all processes are about to launch this program, or to use this value."""
         self.check()
-        if self._member.failures:  # of other sets: their runs keep the devices busy until XLA's timeout ends them
+        if self._member.failures:  # of other sets, whose runs keep the devices busy until XLA's timeout
             self._waiters.drain(self._timeout + _DRAIN_TIME)
         if self._member.is_closed:
             raise RuntimeError(f"`{program.name}` runs on several processes, but distributed.shutdown was called")
@@ -190,10 +190,10 @@ class ProcessSet:
         self._confirmed = launches[0]
 
     def compare_value(self, value: np.ndarray[Any, Any], type: str) -> None:
-        """Wait until all processes are about to use this value, which comes from their hosts.
+        """Wait until all processes are about to use this value, which each host computed.
 
         Raises:
-            PeerFailure: if a process fails before, or does not come within the timeout.
+            PeerFailure: if a process fails first, or does not arrive within the timeout.
             ProgramMismatch: if the values differ.
         """
         frame = user_frame()
@@ -203,14 +203,14 @@ class ProcessSet:
         self._compare(_Program(f"{VALUE}{type}{where}", numbers, content))
 
     def confirm(self) -> None:
-        """Wait until the launches of this process are known to be those of the others, as far as these have come.
+        """Wait until this process's launches are confirmed to equal the others' launches, up to the slowest process.
 
-        A value that the host reads next must be ready: then every process that takes part in its computation has
-        launched its program, and nobody waits for a process that is slower. The launches that another process has not
-        made yet are compared at a later read.
+        A value that the host reads next must be ready. Then every process that takes part in its computation has
+        launched its program, and no process waits for a slower one. Launches that another process has not made yet are
+        compared at a later read.
 
         Raises:
-            PeerFailure: if a process fails before, or does not answer within the timeout.
+            PeerFailure: if a process fails first, or does not answer within the timeout.
             ProgramMismatch: if processes launched different programs.
         """
         for each in self._with_sources():
@@ -223,7 +223,7 @@ class ProcessSet:
         count, rolling_hash = self._launches.count_and_hash()
         if count <= self._confirmed:
             return
-        self.check()  # nobody answers if the coordinator is lost, or after shutdown
+        self.check()  # there is no answer if the coordinator is lost, or after shutdown
         confirmed = self._member.confirm(self.name, count, rolling_hash, self.ranks, self._timeout)
         if confirmed is None:
             self.check()
@@ -232,25 +232,25 @@ class ProcessSet:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether all launches, and those that computed their operands, are known to be those of the others."""
+        """Whether all launches, and the launches that computed their operands, are confirmed to equal the others'."""
         return all(each._launches.count <= each._confirmed for each in self._with_sources())
 
     def add_source(self, source: "ProcessSet | None") -> None:
-        """Note that results of another set become operands of launches on this one: `confirm` confirms both."""
+        """Record that results of another set are operands of launches on this one, so that `confirm` confirms both."""
         if source is not None and source is not self and not source.is_confirmed:
             self._sources.add(source)
 
     def _with_sources(self) -> "list[ProcessSet]":
-        """Return this set and all sets that operands of its launches come from."""
+        """Return this set and all sets that computed operands of its launches."""
         if not self._sources:
             return [self]
         sets = [self]
-        for each in sets:  # it grows
+        for each in sets:  # grows during the loop
             sets += [source for source in tuple(each._sources) if source not in sets]
         return sets
 
     def explain(self, error: RuntimeFailure, where: str) -> None:
-        """Raise the failure of another process that an error of XLA comes from; otherwise return."""
+        """Raise the failure of another process that caused an XLA error; otherwise return."""
         text = str(error)
         is_lost = any(words in text for words in _LOST)
         if not is_lost and not any(words in text for words in _TIMED_OUT):
@@ -259,7 +259,7 @@ class ProcessSet:
         raise self._find_failure(f"{saw} in {where}", is_lost) from error
 
     def _find_failure(self, reason: str, lost: bool = False) -> PeerFailure | ProgramMismatch:
-        """Return why this process waits in vain: the first failure that is known, or the coordinator's verdict."""
+        """Return the reason why this process waits in vain: the first known failure, or the coordinator's verdict."""
         known = self._member.error(self.name, self.ranks)
         if known is not None:
             return known
@@ -267,13 +267,13 @@ class ProcessSet:
         return self._member.error(self.name, self.ranks) or verdict
 
     def wait(self, awaited: Buffers | Token, describe: Callable[[], str]) -> None:
-        """Wait for buffers or a token of a run on this set, but no longer than the other processes live.
+        """Wait for buffers or a token of a run on this set, unless another process fails first.
 
         It returns at once if only this process is needed to complete the run.
 
         Args:
             awaited: the buffers or the token.
-            describe: returns what is awaited, for errors.
+            describe: describes the awaited value, for errors.
 
         Raises:
             PeerFailure: if a process fails before the run ends, or the run takes longer than the timeout.
@@ -293,7 +293,7 @@ class ProcessSet:
             raise self._find_failure(f"waited {self._timeout:.0f} s for {describe()}")
 
     def _poll(self, is_ready: Callable[[], bool]) -> bool:
-        """Wait until a value is ready. Return False on a failure or timeout before."""
+        """Wait until a value is ready. Return False if a failure or the timeout comes first."""
         if is_ready():
             return True
         start, limit = time.monotonic(), self._timeout
@@ -316,7 +316,7 @@ class ProcessSet:
         self.wait(token, lambda: "an earlier program")
 
     def program_text(self, fingerprint: int) -> str | None:
-        """Return name and text of a program, on separate lines, or None if it is unknown."""
+        """Return the name and the contents of a program, on separate lines; None if it is unknown."""
         candidate = self._candidate
         is_candidate = candidate is not None and candidate.fingerprint == fingerprint
         program = candidate if is_candidate else self.programs.get(fingerprint)
@@ -327,27 +327,27 @@ class ProcessSet:
         return [*self._launches.count_and_hash(), self.comparisons]
 
     def launched(self) -> dict[int, int]:
-        """Return the fingerprints of the last launches, by number from 1."""
+        """Return the fingerprints of the last launches, by launch index from 1."""
         return self._launches.by_number()
 
     def hash_after(self, count: int) -> tuple[int, int]:
-        """Return the rolling hash after `count` launches, or after the most before them for which it is known."""
+        """Return the rolling hash after `count` launches, or after the most launches before that with a known hash."""
         return self._launches.hash_after(count)
 
 
 @final
 class LaunchHistory:
-    """The fingerprints of the programs that were launched, in order.
+    """The fingerprints of the launched programs, in order.
 
-    A launch only appends to `recent`, since it should take little time. `fold` adds these to the rolling hash.
+    A launch only appends to `recent`, to take little time. `fold` adds these launches to the rolling hash.
     """
 
     def __init__(self) -> None:
         self.recent: list[int] = []
-        self._count = 0  # those before `recent`
+        self._count = 0  # launches before `recent`
         self._hash = 0
-        self._history = array("Q")  # the last of those before `recent`: `_HISTORY` at least
-        self._marks: deque[tuple[int, int]] = deque(maxlen=2 * _HISTORY // REPORT_INTERVAL)  # after each `fold`
+        self._history = array("Q")  # the last launches before `recent`, at least `_HISTORY`
+        self._marks: deque[tuple[int, int]] = deque(maxlen=2 * _HISTORY // REPORT_INTERVAL)  # at each `fold`
         self._lock = threading.Lock()
 
     @property
@@ -362,43 +362,43 @@ class LaunchHistory:
             return self._folded(list(self.recent))
 
     def fold(self) -> None:
-        """Add the launches of `recent` to the hash, and remember the last of all."""
+        """Add the launches of `recent` to the hash and to the history."""
         with self._lock:
-            # Exactly this many, although other threads may have launched more: so the marks reach as far back as the
-            # history, and a hash at any number of launches in it is found from the mark before.
+            # Exactly this many, although other threads may have launched more, so that the marks reach as far back as
+            # the history, and the hash after any number of launches in it can be computed from the mark before.
             first = self.recent[:REPORT_INTERVAL]
             self._count, self._hash = self._folded(first)
             self._history.extend(first)
-            if len(self._history) >= 2 * _HISTORY:  # so rarely that moving the rest costs nothing per launch
+            if len(self._history) >= 2 * _HISTORY:  # so rarely that its cost per launch is negligible
                 del self._history[:-_HISTORY]
             self._marks.append((self._count, self._hash))
             del self.recent[: len(first)]
 
     def by_number(self) -> dict[int, int]:
-        """Return the last fingerprints, by number from 1."""
+        """Return the last fingerprints, by launch index from 1."""
         with self._lock:
             last = self._history[-_REPORTED:]
             return dict(enumerate([*last, *self.recent], self._count - len(last) + 1))
 
     def hash_after(self, count: int) -> tuple[int, int]:
-        """Return the rolling hash after `count` launches, or after the most before them for which it is known."""
+        """Return the rolling hash after `count` launches, or after the most launches before that with a known hash."""
         with self._lock:
             position = bisect_right(self._marks, count, key=lambda mark: mark[0])
             marked, rolling = self._marks[position - 1] if position else (0, 0)
             if marked >= self._count:
                 return _roll(marked, rolling, self.recent[: count - marked])
-            first = self._count - len(self._history)  # the number of launches before those in the history
+            first = self._count - len(self._history)  # the number of launches before the history
             if marked < first:
                 return marked, rolling
             return _roll(marked, rolling, self._history[marked - first : count - first])
 
     def _folded(self, fingerprints: list[int]) -> tuple[int, int]:
-        """Return the number and the hash of all launches to the end of these."""
+        """Return the number and the hash of all launches up to these fingerprints, inclusive."""
         return _roll(self._count, self._hash, fingerprints)
 
 
 def _roll(count: int, rolling: int, fingerprints: Sequence[int]) -> tuple[int, int]:
-    """Return the number and the hash of launches after more of them."""
+    """Return the number and the hash of launches after these fingerprints are added."""
     for fingerprint in fingerprints:
         rolling = (rolling * _MULTIPLIER + fingerprint) & _MASK
     return count + len(fingerprints), rolling
@@ -409,23 +409,23 @@ class CollectiveRuns:
     """The last run with collectives on each process set.
 
     The processes of a set launch the same programs in the same order. So when this run has ended, all of them have
-    launched the earlier ones, and no run on this set waits for a launch.
+    launched the earlier programs, and no run on this set waits for a launch.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, Callable[[], Any] | None] = {}  # returns a result; None if the run has none
-        self._ended: dict[str, Callable[[], Any]] = {}  # the last ones that are known to have ended
+        self._ended: dict[str, Callable[[], Any]] = {}  # the last runs that are known to have ended
 
     def add(self, processes: str, results: Sequence[Any], small: int | None = None) -> None:
-        """Note a run on a set of processes, and its results.
+        """Record a run on a set of processes, and its results.
 
-        The buffers of a small result are kept, because the end of a run whose result was dropped is unknown.
+        The buffers of a small result are kept, because completion cannot be observed once all results are dropped.
         """
         if small is not None:
             buffers = results[small].buffers
             self._last[processes] = lambda: buffers
         else:
-            # A weak reference: a large result must not stay in memory for this.
+            # A weak reference, so that a large result does not stay in memory for this.
             self._last[processes] = ref(results[0]) if results else None
 
     def have_ended(self) -> bool:
@@ -446,7 +446,7 @@ class CollectiveRuns:
 
 @final
 class _Wait:
-    """One wait for XLA: the object that is awaited, whether it is ready, and a lock that is released then."""
+    """One wait for XLA: the awaited object, whether it is ready, and a lock that is released then."""
 
     __slots__ = ("awaited", "is_over", "wakeup")
 
@@ -457,25 +457,25 @@ class _Wait:
         self.wakeup.acquire()
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it is woken already
+        with suppress(RuntimeError):  # it has been woken already
             self.wakeup.release()
 
 
 @final
 class Waiters:
-    """Threads that wait for XLA, so that the thread that needs the result can be woken by a failure or interrupted."""
+    """Threads that wait for XLA, so that the thread that needs the result can be interrupted or woken by a failure."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[_Wait] = SimpleQueue()
         self._waits: set[_Wait] = set()
         self._lock = threading.Lock()
-        self._idle = 0  # threads that have no work
+        self._idle = 0  # threads without work
         self._busy = 0  # threads that wait for XLA
 
     def wait(self, awaited: Buffers | Token, has_failed: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `awaited.block_until_ready()` returns or raises. Return False on a failure or timeout before.
+        """Wait until `awaited.block_until_ready()` returns or raises. Return False if a failure or timeout comes first.
 
-        After a failure, values that are ready can still be read, so a short time is left for them.
+        After a failure, ready values can still be read, so there is a short grace period.
         """
         wait = self.watch(awaited)
         with self._lock:
@@ -503,7 +503,7 @@ class Waiters:
         return wait
 
     def drain(self, timeout: float) -> bool:
-        """Wait until no thread waits for XLA any more. Return False if `timeout` seconds pass before.
+        """Wait until no thread waits for XLA. Return False after `timeout` seconds.
 
         Python ends a thread that returns from C++ while the interpreter shuts down, which aborts the process.
         """
@@ -513,7 +513,7 @@ class Waiters:
         return not self._busy
 
     def wake_all(self) -> None:
-        """Let all waits look whether a process failed."""
+        """Let all waits check whether a process failed."""
         with self._lock:
             waits = list(self._waits)
         for wait in waits:

@@ -1,7 +1,7 @@
-"""Process sets: the sets of processes that programs of this process run on. In a program of one process there are none.
+"""Process sets: the sets of processes on which this process runs programs. A single-process program has none.
 
-The checks of launches are in `process_set.py`, which is imported by `distributed.initialize`: programs of one process
-cost nothing.
+The checks of launches are in `process_set.py`, which `distributed.initialize` imports, so that single-process programs
+do not pay for them.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from shardwise.processes.member import Member
     from shardwise.runtime import process_set
-else:  # 2.5 ms and 66 ms; only programs of several processes need them
+else:  # their imports take 2.5 ms and 66 ms, and only multi-process programs need them
     json = lazy_module("json")
     process_set = lazy_module("shardwise.runtime.process_set")
 
 
 @final
 class _ProcessSets:
-    """The process sets that this process has launched programs on; none without `distributed.initialize`."""
+    """The process sets on which this process has launched programs; none without `distributed.initialize`."""
 
     def __init__(self) -> None:
         self.member: Member | None = None
@@ -33,7 +33,7 @@ class _ProcessSets:
         self._collective_runs: process_set.CollectiveRuns | None = None
 
     def connect(self, member: "Member", timeout: float) -> None:
-        """Check launches on several processes from now on. `timeout` is the time to wait for one, in seconds."""
+        """Check launches on several processes from now on. `timeout` is the time to wait for a process, in seconds."""
         self.member, self._timeout, self._sets = member, timeout, {}
         self._waiters = process_set.Waiters()
         self._collective_runs = process_set.CollectiveRuns()
@@ -42,7 +42,7 @@ class _ProcessSets:
         member.answers.update(program=self._program, launch=self._launch, history=self._history, hash=self._hash)
 
     def disconnect(self) -> None:
-        """Forget all sets, as in a forked child: the threads that wait for XLA are not there."""
+        """Discard all sets, as in a forked child, which lacks the threads that wait for XLA."""
         self.member, self._sets, self._waiters, self._collective_runs = None, {}, None, None
 
     def may_wait(self) -> bool:
@@ -50,11 +50,11 @@ class _ProcessSets:
         return self._collective_runs is not None and not self._collective_runs.have_ended()
 
     def drain(self, timeout: float) -> bool:
-        """Wait until XLA's runs have ended that other processes do not complete. Return False at the timeout."""
+        """Wait until XLA's runs that other processes do not complete have ended. Return False at the timeout."""
         return self._waiters is None or self._waiters.drain(timeout)
 
     def get(self, ranks: tuple[int, ...]) -> "process_set.ProcessSet | None":
-        """Return the set of these processes, or None if it is one process, or does not contain this one."""
+        """Return the set of these processes; None if it is a single process, or does not contain this process."""
         if self.member is None or len(ranks) < 2 or self.member.rank not in ranks:
             return None
         if ranks not in self._sets:
@@ -69,9 +69,9 @@ class _ProcessSets:
 
         Args:
             error: the error of XLA.
-            where: what failed, for errors.
-            sets: the sets that the failed program may have run on; by default, all. The failures of other sets are
-                not its cause: after a failure, programs go on without the process that failed.
+            where: the operation that failed, for errors.
+            sets: the sets on which the failed program may have run; by default, all. The failures of other sets cannot
+                be the cause, because programs continue without a failed process.
         """
         if self.member is not None and self._sets and not isinstance(error, (PeerFailure, ProgramMismatch)):
             candidates = sets or self._sets.values()
@@ -86,14 +86,14 @@ class _ProcessSets:
         return next((text for text in texts if text is not None), "")
 
     def _launch(self, detail: str) -> str:
-        """Return the program of a launch: "0,1 12" is the launch after 12 others on the processes 0 and 1."""
+        """Return the program of a launch: "0,1 12" is the launch after 12 launches on the processes 0 and 1."""
         name, _, number = detail.partition(" ")
         processes = self._sets.get(tuple(map(int, name.split(","))))
         fingerprint = processes.launched().get(int(number) + 1) if processes is not None else None
         return self._program(str(fingerprint)) if fingerprint is not None else ""
 
     def _hash(self, detail: str) -> str:
-        """Return the number and the hash of launches: "0,1 12" are the first 12 on the processes 0 and 1, or fewer."""
+        """Return the number and the hash of launches: "0,1 12" are the first 12 or fewer on the processes 0 and 1."""
         name, _, count = detail.partition(" ")
         processes = self._sets.get(tuple(map(int, name.split(","))))
         return "0 0" if processes is None else " ".join(map(str, processes.hash_after(int(count))))

@@ -1,6 +1,6 @@
-"""SingleDeviceSharding and PositionalSharding; shardings on the current mesh, and as types say.
+"""SingleDeviceSharding and PositionalSharding, and shardings derived from the current mesh and from types.
 
-`NamedSharding` is in `compiler/shardings/`: types of arrays have one.
+`NamedSharding` is in `compiler/shardings/`, because array types have one.
 """
 
 import math
@@ -106,7 +106,7 @@ class PositionalSharding(Sharding):
     def _set(
         self, devices: tuple[Any, ...], sizes: tuple[int, ...], dims: tuple[tuple[int, ...], ...], kind: str | None
     ) -> None:
-        """Initialize. `dims` are the numbers of the mesh axes that shard each dim; the other axes replicate."""
+        """Initialize. `dims` are the indices of the mesh axes that shard each dim; the other axes replicate."""
         names = [f"axis{index}" for index in range(len(sizes))]
         self.mesh = Mesh(device_grid(devices, sizes), names)
         self.mesh_shape = self.mesh.abstract
@@ -151,7 +151,7 @@ class PositionalSharding(Sharding):
         if math.prod(sizes) != count or any(size < 1 for size in sizes):
             raise ShardingError(f"PositionalSharding: cannot reshape {self.shape}, of {count} shards, to {shape}")
         factors = _factor_axes([self.mesh.axis_sizes[axis] for dim in self._dims for axis in dim], sizes)
-        if factors is None:  # such as 3×2 to 2×3: the axes cannot be split, so the devices are reordered
+        if factors is None:  # such as 3×2 to 2×3: the axes cannot be split, so reorder the devices
             replicas = self._devices_by_shard()
             grid = tuple(device for devices in replicas for device in devices)
             axes = range(len(sizes))
@@ -247,10 +247,10 @@ class PositionalSharding(Sharding):
 
 
 def _factor_axes(axes: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]] | None:
-    """Split axes of these sizes so that consecutive factors multiply to each of `sizes`.
+    """Split axes of these sizes so that the products of consecutive factors are `sizes`.
 
     Returns:
-        For each size, its factors as pairs of the position of the axis and the factor; None if there is no such split.
+        For each size, its factors as (position of the axis, factor) pairs; None if there is no such split.
     """
     remaining = [(position, size) for position, size in enumerate(axes) if size > 1]
     dims = []
@@ -282,7 +282,7 @@ def mesh_of(where: Sharding | Mesh | AbstractMesh | None) -> Mesh | None:
 
 
 def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
-    """Return the sharding of a bare spec on the current mesh. `what` names the argument for the error."""
+    """Return the sharding of a bare spec on the current mesh. `what` describes the argument, for the error."""
     if mesh_context.mesh is None:
         raise NoMeshError(
             f"{what}: a bare {spec} needs a mesh: write NamedSharding(mesh, {spec}), or set the current mesh with "
@@ -292,15 +292,15 @@ def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
 
 
 def resolve_sharding(target: object, what: str) -> Any:
-    """Return a bare spec, and a sharding on the axes of the current mesh, as a sharding on that mesh.
+    """Convert a bare spec, or a sharding on the axes of the current mesh, to a sharding on the current mesh.
 
-    Anything else is returned unchanged. `what` names the argument for the error.
+    Anything else is returned unchanged. `what` describes the argument, for the error.
     """
     return sharding_in_force(target, what) if isinstance(target, PartitionSpec) else on_current_mesh(target)
 
 
 def on_current_mesh(sharding: object) -> Any:
-    """Return a sharding on an abstract mesh as one on the current mesh, if that has the same axes; else unchanged."""
+    """Move a sharding from an abstract mesh to the current mesh, if its axes are the same; else return it unchanged."""
     current = mesh_context.mesh
     if not isinstance(current, Mesh) or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
         return sharding
@@ -318,9 +318,9 @@ def has_all_shards_here(sharding: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def as_typed(sharding: Sharding, type: ArrayType) -> Sharding:
-    """Return the sharding of a result as its type along Explicit axes says.
+    """Return the sharding of a result in the form of its type along Explicit axes.
 
-    It has one entry per dim, and the reduced axes and the axes of size 1 of the type, which layouts do not have.
+    It has one entry per dim, and the type's reduced axes and axes of size 1, which layouts do not have.
     """
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return sharding
@@ -337,10 +337,10 @@ def as_typed(sharding: Sharding, type: ArrayType) -> Sharding:
 
 
 def check_argument_type(name: str, type: ArrayType, sharding: Sharding) -> None:
-    """Raise an error if an argument has another sharding along Explicit axes than its `in_shardings` say.
+    """Raise an error if the Explicit sharding of an argument differs from its `in_shardings`.
 
     Raises:
-        ShardingTypeError: with both types.
+        ShardingTypeError: if they differ; the message has both types.
     """
     wanted = type.with_explicit(explicit_sharding(sharding, type.shape))
     if isinstance(sharding, NamedSharding) and sharding.mesh_shape.explicit_axes and str(type) != str(wanted):
@@ -352,6 +352,6 @@ def check_argument_type(name: str, type: ArrayType, sharding: Sharding) -> None:
 
 
 def is_scoped(sharding: Sharding) -> bool:
-    """Return whether a sharding is on the current mesh, and that belongs to a part of the traced program."""
+    """Return whether a sharding is on the current mesh, which belongs to a part of the traced program."""
     current = mesh_context.mesh
     return mesh_context.scoped and current is not None and current.abstract == sharding.mesh_shape

@@ -1,6 +1,6 @@
-"""ThreadGuard: allow programs on several processes in one thread only.
+"""ThreadGuard: restrict multi-process programs to one thread.
 
-All processes must launch such programs in one order, which several threads do not keep.
+All processes must launch such programs in one order, which concurrent threads do not guarantee.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +13,14 @@ _Run = Callable[[list[Any]], Any]
 
 @final
 class _ThreadGuard:
-    """The thread that may launch programs on several processes; None if all may."""
+    """The thread that may launch multi-process programs; None if all threads may."""
 
     def __init__(self) -> None:
         self._thread: int | None = None
 
     @contextmanager
     def set(self, is_on: bool) -> Iterator[None]:
-        """Switch the guard on for this thread, or off, in a `with` block."""
+        """Enable the guard for this thread, or disable it, in a `with` block."""
         before = self._thread
         if is_on and before not in (None, get_ident()):
             raise RuntimeError(
@@ -34,7 +34,7 @@ class _ThreadGuard:
             self._thread = before
 
     def guarded(self, run: _Run, devices: Sequence[Any]) -> _Run:
-        """Return the function that runs a program, with a check of its thread if other processes take part."""
+        """Return the function that runs a program, with a check of the calling thread if other processes take part."""
         process = devices[0].client.process_index()
         if all(device.process_index == process for device in devices):
             return run

@@ -14,7 +14,7 @@ _ALTERNATIVES = {
 
 
 def check_transfer(direction: str, what: object, explicit: bool = False) -> None:
-    """Log or disallow a transfer, as the settings say.
+    """Log or disallow a transfer, according to the settings.
 
     Args:
         direction: `host_to_device`, `device_to_device` or `device_to_host`.

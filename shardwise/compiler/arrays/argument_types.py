@@ -1,6 +1,6 @@
 """Types of the arguments of functions and methods of arrays, for annotations.
 
-The modules that `methods` imports name them in quotes, and import them for type checkers only.
+The modules that `methods` imports refer to them in quotes, and import them for type checkers only.
 """
 
 from collections.abc import Sequence

@@ -194,7 +194,7 @@ def floor_divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
 
     Args:
         x1: the dividend, real. Booleans are converted to integers.
-        x2: the divisor, real. An integer divided by 0 gives 0.
+        x2: the divisor, real. An integer divided by 0 is 0.
 
     Returns:
         An array of the broadcast shape.
@@ -217,9 +217,9 @@ def floor_divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
 
 
 def _signs_differ(rest: "Array", y: "Array") -> Any:
-    """Return whether a truncated remainder is nonzero and has the other sign than the divisor `y`.
+    """Return whether a truncated remainder is nonzero and its sign differs from the sign of the divisor `y`.
 
-    The quotient of the floor division is then one less than that of the truncated division.
+    The quotient of the floor division is then one less than the quotient of the truncated division.
     """
     zero, below = full_like(y, 0), Compare("LT")
     return And()(Compare("NE")(rest, zero), Xor()(below(rest, zero), below(y, zero)))
@@ -256,7 +256,7 @@ def power(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
 
     Args:
         x1: the bases.
-        x2: the exponents. A Python integer is a static parameter. In an array, a negative power of an integer gives 0,
+        x2: the exponents. A Python integer is a static parameter. In an array, a negative power of an integer is 0,
             except for the bases 1 and -1.
 
     Returns:

@@ -1,6 +1,6 @@
 """Attributes of arrays that need their elements or their devices. `runtime.array.ArrayImpl` implements them.
 
-They are declared here so that the class `Array` has them: type checkers, `dir` and `hasattr(Array, ...)` see them.
+They are declared here so that type checkers, `dir` and `hasattr(Array, ...)` find them on the class `Array`.
 """
 
 from typing import Any, Literal, NoReturn, Self
@@ -12,7 +12,7 @@ from shardwise.compiler.ir.types import Typed
 
 
 class DeviceAttributes(Typed):
-    """Attributes that only arrays on devices have. On a tracer they raise an AttributeError that says why."""
+    """Attributes that only arrays on devices have. On a tracer they raise an AttributeError with the reason."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class DeviceAttributes(Typed):
 
     @property
     def global_shards(self) -> list[Any]:
-        """The shards on all devices. Those of other processes have no data here."""
+        """The shards on all devices. Shards of other processes have no data here."""
         self._raise_no_buffers("global_shards")
 
     @property
@@ -90,7 +90,7 @@ class DeviceAttributes(Typed):
         self._raise_no_buffers("on_device_size_in_bytes")
 
     def unsafe_buffer_pointer(self) -> int:
-        """Return the address of the elements in the memory of the only device that holds them."""
+        """Return the memory address of the elements on the only device that holds them."""
         self._raise_no_buffers("unsafe_buffer_pointer")
 
     def tobytes(self, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:
@@ -101,8 +101,8 @@ class DeviceAttributes(Typed):
         """Return the elements as nested lists."""
         self._raise_no_buffers("tolist")
 
-    # Both subclasses define these. A tracer has a sharding along Explicit axes; its conversions raise an error that
-    # names the user's line.
+    # Both subclasses define these. A tracer has a sharding along Explicit axes; its conversions raise an error with
+    # the user's line.
 
     @property
     def sharding(self) -> Any:
@@ -110,7 +110,7 @@ class DeviceAttributes(Typed):
         raise NotImplementedError
 
     def item(self, *args: int) -> Any:
-        """Return the only element, or the one at this index, as a Python scalar."""
+        """Return the only element, or the element at this index, as a Python scalar."""
         raise NotImplementedError
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

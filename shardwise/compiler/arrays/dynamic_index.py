@@ -1,8 +1,8 @@
 """ds: a slice of static size with a start that may be traced, as an entry of an index: `x[ds(i, 4)]`.
 
-A read is a dynamic slice: a negative start counts from the end, and is clamped so that the window is inside the array.
-An update scatters to the indices of the window; as in JAX, it is dropped if the window is not inside the array, also if
-its start is negative.
+A read is a dynamic slice: a negative start counts from the end, and is clamped so that the window is in bounds. An
+update scatters to the indices of the window. As in JAX, it is dropped if the window is not in bounds, or if its start
+is negative.
 """
 
 import operator
@@ -50,7 +50,7 @@ tree_util.register_pytree_node(
 def ds(start: "ArrayLike | None", size: int | None = None, stride: int | None = None) -> Any:
     """Create a slice with a dynamic start, as an entry of an index.
 
-    `x[ds(i, n)]` is `x[i : i + n]`, also if `i` is traced. A start that is too large is clamped, so that the result
+    `x[ds(i, n)]` is `x[i : i + n]`, where `i` may be traced. A start that is too large is clamped, so that the result
     always has `n` elements.
 
     Args:
@@ -86,9 +86,9 @@ def has_dynamic_slices(index: "Index") -> bool:
 
 
 def read_dynamic_slices(x: "Array", index: "Index") -> tuple[Any, Any]:
-    """Apply the dynamic slices of an index; return the result, and the index of it that remains.
+    """Apply the dynamic slices of an index. Return the result, and the remaining index into it.
 
-    A slice with a stride remains, as an array of indices.
+    A slice with a stride remains in the index, as an array of indices.
     """
     starts, sizes, rest = [0] * x.type.ndim, list(x.type.shape), []
     for entry, dim in _entries_with_dims(index, x.type):
@@ -106,7 +106,7 @@ def read_dynamic_slices(x: "Array", index: "Index") -> tuple[Any, Any]:
 
 
 def replace_dynamic_slices(index: "Index", type: ArrayType) -> tuple[Any, ...]:
-    """Replace the dynamic slice of an index for an update by an array of indices."""
+    """Replace the dynamic slice in the index of an update by an array of indices."""
     entries = _entries_with_dims(index, type)
     arrays = [e for e, _ in entries if not (e is None or e is Ellipsis or isinstance(e, (slice, int)))]
     if len(arrays) > 1:
@@ -165,7 +165,7 @@ def _dynamic_slice(x: "Array", *starts: "ArrayLike", sizes: tuple[int, ...]) -> 
 
 @compiled_function
 def _window(start: "ArrayLike", *, size: int, stride: int, length: int, drop: bool) -> Any:
-    """Return the indices of a window; with `drop`, indices out of bounds if not all are inside a dim of `length`."""
+    """Return the indices of a window; with `drop`, out-of-bounds indices unless the window fits a dim of `length`."""
     first = _as_int(start)
     steps = Mul()(Iota((size,), 0, _INT)(), full((size,), stride, _INT))
     indices = Add()(Broadcast((size,), ())(first), steps)

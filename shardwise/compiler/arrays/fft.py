@@ -33,8 +33,8 @@ def promote_for_fft(x: "ArrayLike", kind: str, name: str) -> Any:
 def fft_along(x: "Array", kind: str, dims: Sequence[int], lengths: Sequence[int]) -> Any:
     """Transform along `dims`. A real transform (RFFT, IRFFT) applies to the last of them.
 
-    The forward transform goes from the last dim to the first, the inverse from the first to the last: the inverse can
-    then start with the sharding that the forward transform ends with.
+    The forward transform goes from the last dim to the first, the inverse from the first to the last, so that the
+    inverse can start with the sharding that the forward transform ends with.
     """
     if not dims:
         return x

@@ -7,8 +7,8 @@ x[i]          with `i` an array of integers: a gather
 x[b]          with `b` a concrete array of booleans: a gather at its true elements
 x[True]       a new dim of size 1, indexed by an array of one zero; for False, by an empty array
 
-Static integers become operands, like traced ones: outside every frame one program serves all indices, and on a mesh the
-device that holds the element sends it.
+Static integers become operands, like traced ones. Outside every frame one program then serves all indices, and on a
+mesh the device that holds the element sends it.
 """
 
 import operator
@@ -88,8 +88,8 @@ def _slice_ops(slices: Sequence[tuple[int, int, int]], reversed_dims: Sequence[i
 def _expand_index(index: "Index", type: ArrayType) -> tuple[list[Any], ArrayType]:
     """Return one entry per dim and None for each new dim, and the type that they index.
 
-    Boolean arrays become the indices of their true elements. A boolean scalar indexes a new dim of size 1 of the type.
-    An ellipsis that stands for no dim is kept: arrays before and after it are not adjacent.
+    Boolean arrays become the indices of their true elements. A boolean scalar indexes a new dim of size 1. An ellipsis
+    that expands to no dims is kept, because arrays before and after it are not adjacent.
     """
     entries: list[Any] = []
     for entry in map(_list_to_array, index) if isinstance(index, tuple) else (index,):
@@ -124,9 +124,9 @@ def _expand_index(index: "Index", type: ArrayType) -> tuple[list[Any], ArrayType
 
 @dataclass(frozen=True, eq=False)
 class _Mask:
-    """A boolean array: its shape, and the indices of its true elements for each of its dims.
+    """A boolean array: its shape, and the indices of its true elements along each of its dims.
 
-    A boolean scalar has one array of indices too, those of its true elements along a new dim of size 1.
+    A boolean scalar has one array of indices, for a new dim of size 1.
     """
 
     shape: tuple[int, ...]
@@ -142,7 +142,7 @@ def _count_dims(entries: Sequence[Any]) -> int:
 
 
 def _list_to_array(entry: Any) -> Any:
-    """Convert a list of numbers to an array, if it is an entry of a tuple: `x[[0, 2]]` alone is ambiguous."""
+    """Convert a list of numbers in a tuple to an array. `x[[0, 2]]` alone is ambiguous, and is not converted."""
     if not isinstance(entry, (list, tuple)):
         return entry
     try:
@@ -157,7 +157,7 @@ def _list_to_array(entry: Any) -> Any:
 
 
 def _first_array(entry: Sequence[Any]) -> Any:
-    """Return the first array in nested lists that have one."""
+    """Return the first array in nested lists that contain an array."""
     leaves = map(resolve_array, tree.leaves(entry, lambda leaf: hasattr(leaf, "__jax_array__")))
     return next(leaf for leaf in leaves if isinstance(leaf, Typed))
 
@@ -199,14 +199,14 @@ class Indexer:
 
     Attributes:
         type: the type of the indexed array, with a dim of size 1 for each boolean scalar of the index.
-        slices: (start, limit, stride) of each dim; everything for dims that integers and arrays index.
+        slices: (start, limit, stride) of each dim; dims that integers and arrays index have the full range.
         reversed_dims: the dims that are reversed after slicing.
         dims: the dims that integers and arrays index.
         index_shape: the shape that the integers and arrays broadcast to.
         lead: the number of dims of the array before the dims of `index_shape` in the result.
         shape: the shape of the result, with new dims.
         new_dims: the dims of the result that None adds.
-        wrap_negative: whether negative integers count from the end; else they are out of bounds.
+        wrap_negative: whether negative integers count from the end. Otherwise they are out of bounds.
     """
 
     type: ArrayType
@@ -298,7 +298,7 @@ def parse_index(
         type: the type of the indexed array.
         clip: whether indices out of bounds are clamped.
         wrap_negative: whether negative indices count from the end.
-        reads: whether elements are read, which an empty dim does not have. An update of an empty array does nothing.
+        reads: whether elements are read, which is an error for an empty dim. An update of an empty array does nothing.
         check_bounds: whether a static integer out of bounds is an error.
 
     Returns:
@@ -314,7 +314,7 @@ def parse_index(
     reversed_dims: list[int] = []
     arrays: list[Any] = []
     dims: list[int] = []
-    positions: list[int] = []  # of the entries that are arrays or integers
+    positions: list[int] = []  # the positions of array and integer entries
     for number, entry in enumerate(entries):
         dim = len(slices)
         if entry is None or entry is Ellipsis:
@@ -353,7 +353,7 @@ def parse_index(
 
 
 def _resolve_integer(index: int, size: int, clip: bool, wrap_negative: bool) -> int:
-    """Return a static index in the range from 0 to `size`, where `size` stands for out of bounds."""
+    """Return a static index in the range from 0 to `size`, where `size` means out of bounds."""
     index = index + size if index < 0 and wrap_negative else index
     return min(max(index, 0), size - 1) if clip else index if 0 <= index < size else size
 
@@ -375,7 +375,7 @@ def gather_by_index(
     sorted: bool = False,
     unique: bool = False,
 ) -> Any:
-    """Compute `x[index]`. Elements out of bounds are `fill`; if it is None, the nearest element."""
+    """Compute `x[index]`. Elements out of bounds are `fill`, or the nearest element if `fill` is None."""
     operand = as_operand(x)
     if 0 in indexer.shape and (indices or operand.type.explicit is None):  # slices keep the sharding of a type
         empty = full(indexer.shape, 0, operand.type.dtype, operand.type.weak)
@@ -423,7 +423,7 @@ def index_mode(name: str, mode: str | Enum | None, default: str, more: tuple[str
 def out_of_bounds_fill(value: "ArrayLike | None", dtype: DType) -> Scalar:
     """Return the fill of elements out of bounds.
 
-    It is `value`, or if that is None: NaN, the lowest signed or the highest unsigned integer, or True.
+    This is `value`. If `value` is None, it is NaN, the lowest signed or the highest unsigned integer, or True.
     """
     if value is None:
         if is_inexact(dtype):
@@ -437,7 +437,7 @@ def out_of_bounds_fill(value: "ArrayLike | None", dtype: DType) -> Scalar:
 
 
 def as_index(x: "ArrayLike") -> "Array":
-    """Convert indices to i32 or i64. Unsigned integers that do not fit saturate: they are out of bounds anyway."""
+    """Convert indices to i32 or i64. Unsigned integers that do not fit saturate, which keeps them out of bounds."""
     if isinstance(x, int) and not isinstance(x, bool):
         low, high = integer_range(INDICES[0])
         return full((), min(max(x, low), high), INDICES[0])
@@ -472,7 +472,7 @@ def clip_indices(op: Indexed, shape: tuple[int, ...], sizes: Sequence[int], indi
 
 
 def canonical_axis(name: str, axis: SupportsIndex, ndim: int) -> int:
-    """Convert an axis of an array of rank `ndim` to a dim from 0; raise if it is out of bounds."""
+    """Convert an axis of an array of rank `ndim` to a nonnegative dim; raise if it is out of bounds."""
     index = static_integer(name, "axis", axis)
     if not -ndim <= index < ndim:
         raise ValueError(f"{name}: axis {index} does not exist in an array of rank {ndim}")

@@ -58,7 +58,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 if TYPE_CHECKING:
     from shardwise.compiler.arrays.argument_types import ArrayLike, Index
 
-_BLOCK = 32  # elements that iteration over an array slices at once
+_BLOCK = 32  # the number of rows that iteration over an array slices at once
 
 
 def is_array_like(x: object) -> "TypeGuard[ArrayLike]":
@@ -115,7 +115,7 @@ def reshape(x: "ArrayLike", *, shape: int | Sequence[int]) -> Any:
 
 @compiled_function
 def transpose(x: "ArrayLike", *, axes: Sequence[int] | None = None) -> Any:
-    """Permute the dims to the order `axes`; reverse them if it is None."""
+    """Permute the dims to the order `axes`; reverse them if `axes` is None."""
     x = as_operand(x, "transpose")
     order = tuple(reversed(range(x.type.ndim))) if axes is None else canonical_axes("transpose", axes, x.type)
     if sorted(order) != list(range(x.type.ndim)):
@@ -149,7 +149,7 @@ def matmul(x: "ArrayLike", y: "ArrayLike") -> Any:
             f"the {'only' if column else 'second last'} dim of the right, {inner[1]}"
         )
     lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
-    if not lead_b:  # one matrix for the whole batch: no broadcast is needed
+    if not lead_b:  # one matrix for the entire batch, which need not be broadcast
         return Dot(((a.type.ndim - 1,), (0,)))(a, b)
     batch = broadcast_shapes("matmul", lead_a, lead_b)
     dims = tuple(range(len(batch)))
@@ -203,7 +203,7 @@ class Array(NamespaceMethods, DeviceAttributes):
         (True, False)
     """
 
-    __module__ = "shardwise"  # where users import it from; its repr shows it
+    __module__ = "shardwise"  # the module from which users import it, for its repr
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100  # numpy's operators defer to ours
@@ -247,7 +247,7 @@ class Array(NamespaceMethods, DeviceAttributes):
         return self._rows()
 
     def _rows(self) -> "Iterator[Array]":
-        """Yield the elements along dim 0. Outside a frame each is one program; blocks of equal shape share programs."""
+        """Yield the rows along dim 0. Outside a frame, blocks of equal shape share their programs."""
         if len(self) <= _BLOCK:
             yield from (self[index] for index in range(len(self)))
         else:

@@ -1,7 +1,7 @@
-"""NamespaceMethods: the base class of arrays that has the methods that functions of `shardwise.numpy` implement.
+"""NamespaceMethods: the base class of arrays with methods that are functions of `shardwise.numpy`.
 
-The class is empty here: `numpy/array_methods.py`, in a layer above this one, defines the methods, and
-`shardwise/__init__.py` attaches them. The stub beside this file tells type checkers about them.
+The class is empty here. `numpy/array_methods.py`, in a higher layer, defines the methods, and `shardwise/__init__.py`
+attaches them. The stub next to this file declares them for type checkers.
 """
 
 from shardwise.compiler.ir.types import Typed

@@ -60,7 +60,7 @@ def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any])
 
 
 def _array_names(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the parameters that can be passed by position and by keyword: these are arrays."""
+    """Return the names of the parameters that can be passed by position and by keyword, which are arrays."""
     parameters = inspect.signature(function).parameters
     return frozenset(
         name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
@@ -91,7 +91,7 @@ def resolve_array(x: object) -> Any:
 def concrete_value(name: str, x: object, unknown: str) -> np.ndarray[Any, Any]:
     """Return the elements of `x` as a numpy array; raise if `x` is traced.
 
-    `unknown` completes the error message: what cannot be known under tracing, and what to do instead.
+    `unknown` completes the error message: the fact that is unknown under tracing, and what to do instead.
     """
     try:
         return np.asarray(resolve_array(x))
@@ -100,7 +100,7 @@ def concrete_value(name: str, x: object, unknown: str) -> np.ndarray[Any, Any]:
 
 
 def as_operand(x: object, name: str = "array") -> "Array":
-    """Convert `x` to an array or tracer. An object with a method `__jax_array__` is converted by it."""
+    """Convert `x` to an array or tracer, by its `__jax_array__` method if it has one."""
     array = resolve_array(x)
     type = type_of(array, name)
     if isinstance(array, (*PYTHON_SCALARS, np.generic)):
@@ -109,7 +109,7 @@ def as_operand(x: object, name: str = "array") -> "Array":
 
 
 def as_inexact(x: object, name: str) -> "Array":
-    """Convert `x` to an array or tracer of floats or complex numbers. Integers and booleans become floats."""
+    """Convert `x` to a floating or complex array or tracer. Integers and booleans become floats."""
     x = as_operand(x, name)
     return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
 
@@ -122,7 +122,7 @@ def astype_weak(x: "Array", dtype: DTypeLike, weak: bool) -> "Array":
 
 
 def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that these broadcast to by numpy's rule."""
+    """Return the broadcast shape of these shapes, by numpy's rule."""
     if len(set(shapes)) == 1:
         return shapes[0]
     ndim = max(map(len, shapes))
@@ -172,7 +172,7 @@ def promote_and_broadcast(
 
 
 def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Warn or raise if shapes of different rank broadcast, as `numpy_rank_promotion` says. Scalars always may."""
+    """Warn or raise, per `numpy_rank_promotion`, if shapes of different rank broadcast. Scalars are always allowed."""
     if len({len(shape) for shape in shapes if shape}) < 2:
         return
     text = (
@@ -195,7 +195,7 @@ def static_integer(name: str, parameter: str, value: Any) -> int:
 
 
 def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
-    """Convert axes to dims from 0; raise if one is out of bounds or repeats."""
+    """Convert axes to nonnegative dims; raise if one is out of bounds or repeats."""
     dims = []
     for axis in axes:
         if not hasattr(axis, "__index__"):
@@ -209,20 +209,20 @@ def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int
 
 
 def static_axes(axes: Any) -> Any:
-    """Convert axes or sizes that may be arrays or lists to integers and tuples, which are hashable static arguments."""
+    """Convert axes or sizes that may be arrays or lists to integers and tuples, which are hashable."""
     if isinstance(axes, (list, tuple)):
         return tuple(map(_static_axis, axes))
     return integer_tuple(axes) if getattr(axes, "ndim", 0) == 1 else _static_axis(axes)
 
 
 def _static_axis(axis: Any) -> Any:
-    if isinstance(axis, float) and axis.is_integer():  # it equals an integer, and would be found in caches
+    if isinstance(axis, float) and axis.is_integer():  # it would hit the cache entry of the equal integer
         raise TypeError(f"an axis must be an int or None, not {axis!r}")
     return operator.index(axis) if hasattr(axis, "ndim") else axis
 
 
 def integer_tuple(value: Any) -> tuple[int, ...]:
-    """Return an integer, or a sequence or an array of integers, as a tuple. Traced ones raise an error."""
+    """Return an integer, or a sequence or an array of integers, as a tuple; raise if it is traced."""
     is_number = getattr(value, "ndim", None) == 0 or not isinstance(value, Iterable)
     return tuple([operator.index(number) for number in ((value,) if is_number else value)])
 

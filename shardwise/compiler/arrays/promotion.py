@@ -89,7 +89,7 @@ _UPPER_BOUNDS = {
 
 
 def canonical_dtype(dtype: DTypeLike | KeyDType) -> DType:
-    """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
+    """Return the dtype that arrays use for `dtype`: 32-bit dtypes replace 64-bit ones unless `enable_x64` is set."""
     if isinstance(dtype, KeyDType):
         return KEY_DTYPES[dtype.impl]
     wide = _numpy_dtype(dtype)
@@ -109,7 +109,7 @@ def _numpy_dtype(dtype: DTypeLike) -> DType:
 
 
 def requested_dtype(name: str, dtype: DTypeLike | None) -> Any:
-    """Return the canonical dtype of a dtype that the user requests, and warn if that is narrower. None stays None.
+    """Return the canonical dtype of a dtype that the user requests; warn if it is narrower. None stays None.
 
     Python's types (`float`) request the default width of their kind, without a warning. `name` is the calling function.
 
@@ -122,7 +122,7 @@ def requested_dtype(name: str, dtype: DTypeLike | None) -> Any:
     is_python_type = any(dtype is python_type for python_type in (int, float, complex))  # numpy dtypes equal these
     if is_python_type or is_key(canonical) or canonical == np.dtype(dtype):
         return canonical
-    # Programs filter JAX's warning by its first words, which are the same here.
+    # Programs filter JAX's warning by its first words, so these are the same here.
     text = (
         f"Explicitly requested dtype {np.dtype(dtype)} is not available: 64-bit dtypes are disabled, so {name} uses "
         f"{canonical} (truncated). Request {canonical}, or enable 64-bit dtypes with "

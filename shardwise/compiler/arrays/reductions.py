@@ -124,7 +124,7 @@ def _arg_extremum(
 def mean(x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Any:
     """Return the mean along `axis`, or over all dims if it is None. Integers become floats."""
     x = as_operand(x, "mean")
-    reduced_dims("mean", axis, x.type)  # so that an error names the mean
+    reduced_dims("mean", axis, x.type)  # checks the axes, so that an error message refers to `mean`
     out_dtype = _mean_dtype(x.type, dtype)
     total = sum(x, axis=axis, dtype=numpy_carrier(out_dtype), keepdims=keepdims)  # a sum of f16 may overflow
     count = x.type.size // max(1, total.type.size) if x.type.size else 0
@@ -135,7 +135,7 @@ def mean(x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, k
 def mean_where(
     x: "ArrayLike", where: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Any:
-    """Return the mean along `axis` of the elements where `where`, broadcast to their shape, is true."""
+    """Return the mean along `axis` of the elements where the broadcast mask `where` is true."""
     x = as_operand(x, "mean")
     out_dtype = _mean_dtype(x.type, dtype)
     mask = broadcast_to_shape(
@@ -153,7 +153,7 @@ def _mean_dtype(type: ArrayType, dtype: DTypeLike | None) -> Any:
 
 
 def check_variance_dtype(name: str, type: ArrayType, dtype: DTypeLike | None) -> None:
-    """Raise if a real dtype is requested for the variance of complex numbers, which numpy computes in several ways."""
+    """Raise if a real dtype is requested for the variance of complex numbers, for which numpy is inconsistent."""
     if dtype is not None and type.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         raise ValueError(f"{name}: dtype {np.dtype(dtype)} is real, but {type} is complex; pass a complex dtype")
 
@@ -162,7 +162,7 @@ def check_variance_dtype(name: str, type: ArrayType, dtype: DTypeLike | None) ->
 def var(
     x: "ArrayLike", *, axis: Axes = None, dtype: DTypeLike | None = None, ddof: int = 0, keepdims: bool = False
 ) -> Any:
-    """Return the variance along `axis`, with a divisor of the number of elements minus `ddof`."""
+    """Return the variance along `axis`. The divisor is the number of elements minus `ddof`."""
     x = as_inexact(x, "var")
     check_variance_dtype("var", x.type, dtype)
     out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)

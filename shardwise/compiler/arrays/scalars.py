@@ -1,4 +1,4 @@
-"""Checks of types before an array is converted to a Python scalar, which arrays and tracers share."""
+"""Type checks, shared by arrays and tracers, before an array is converted to a Python scalar."""
 
 from shardwise.compiler.dtypes import is_integer, is_key
 from shardwise.compiler.ir.types import ArrayType

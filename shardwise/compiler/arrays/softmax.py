@@ -1,6 +1,6 @@
 """logsumexp, softmax and log_softmax without overflow, composed of ops.
 
-The maximum is subtracted first, behind a stop_gradient.
+The maximum is subtracted first, behind a stop_gradient, so that exp does not overflow.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def logsumexp(
 def _logsumexp(
     a: "ArrayLike", *arrays: "ArrayLike", present: str, axis: Axes, keepdims: bool, return_sign: bool
 ) -> list[Any]:
-    """`present` names the optional arrays: "b" for b, "w" for where."""
+    """Compute logsumexp. `present` lists the optional arrays: "b" for b, "w" for where."""
     optional = dict(zip(present, arrays, strict=True))
     factors, mask = optional.get("b"), optional.get("w")
     if mask is not None:
@@ -90,7 +90,7 @@ def _logsumexp(
 
 
 def softmax(x: "ArrayLike", axis: Axes = -1, where: "ArrayLike | None" = None) -> Any:
-    """Compute exp(x) / sum(exp(x)) along `axis` over the elements where `where` is true; 0 for the others."""
+    """Compute exp(x) / sum(exp(x)) along `axis` over the elements where `where` is true; the others are 0."""
     return _softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 

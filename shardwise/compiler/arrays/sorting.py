@@ -29,7 +29,7 @@ def cumulative_along(
     if dtype is None:
         dtype = default_dtype("int*") if x.type.dtype == np.bool_ else x.type.dtype
     out_dtype = canonical_dtype(dtype)
-    if out_dtype == np.bool_:  # computed in integers and converted: a nonzero result is True
+    if out_dtype == np.bool_:  # compute in integers and convert, so that a nonzero result is True
         return astype_weak(Cumulative(dim, reduction)(astype_weak(x, default_dtype("int*"), False)), out_dtype, False)
     return Cumulative(dim, reduction)(astype_weak(x, out_dtype, False))
 

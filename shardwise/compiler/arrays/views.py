@@ -24,7 +24,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 def _cast_dtype(dtype: DType) -> DType:
-    """Return the dtype that bytes are cast to: that of the parts of a complex number, a byte for a boolean."""
+    """Return the dtype that bytes are cast to: the dtype of a complex number's parts, or a byte for a boolean."""
     if dtype == np.bool_:
         return _BYTE
     return complex_part_type(ArrayType((), dtype)).dtype if dtype.kind == "c" else dtype

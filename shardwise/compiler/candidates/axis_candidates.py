@@ -1,13 +1,13 @@
 """axis_candidates: the candidates of all equations along one mesh axis.
 
-Which candidates an equation has depends on the kind of the axis there:
+Which candidates an equation has depends on the type of the axis at that equation:
 
-    Manual      the equation is in a manual region of the axis: one candidate, which the region's specs decide
+    Manual      one candidate, given by the specs of the manual region that contains the equation
     Explicit    the types of the values decide; the planner chooses how results get to their types
-    Auto        the planner may shard every factor that the user's pins lead to
+    Auto        the planner may shard every factor that the user's pins reach
 
-They also depend on which operands may be partial sums, which follows from the candidates of other equations. A loop
-connects equations in a circle, so `candidates_on` repeats until no further value can be partial.
+Candidates also depend on which operands may be partial sums, and that depends on the candidates of other equations.
+Loops make this dependency cyclic, so `candidates_on` iterates to a fixed point: until no further value can be partial.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,15 +37,16 @@ _NONE: frozenset[int] = frozenset()
 @final
 @dataclass(frozen=True, eq=False)
 class PlannedEquations:
-    """The equations to plan, and what is known of their values before any candidate is.
+    """The equations to plan, with the facts about their values that do not depend on candidates.
 
     Attributes:
         equations: the unfolded equations whose results are not free.
         manual: the mesh axes that are manual for an equation.
         has_boundaries: whether there are loops, branches or manual regions.
         pinned: the pin of each input.
-        constrained: the pin of each input, and of each result of a constraint on an input: `in_shardings` are such.
-        scales: the free values that hold one finite number other than zero in all elements.
+        constrained: the pin of each input, and of each constraint result whose operand is an input, as for
+            `in_shardings`.
+        scales: the free values all of whose elements are the same finite, nonzero number.
     """
 
     equations: Sequence[Equation]
@@ -64,7 +65,7 @@ class PlannedEquations:
         free: frozenset[Value],
         scales: frozenset[Value],
     ) -> "PlannedEquations":
-        """Return the equations to plan of a program, which `unfolded` flattens, with pins of its inputs."""
+        """Return the equations to plan of a program, given its `unfolded` form and the pins of its inputs."""
         pinned = dict(zip(program.inputs, in_pins, strict=True))
         constraints = {
             equation.outputs[0]: pin
@@ -78,13 +79,13 @@ class PlannedEquations:
 @final
 @dataclass(frozen=True, eq=False)
 class PlannedAxis:
-    """A mesh axis, and what it may shard.
+    """A mesh axis, with the dims that it may shard.
 
     Attributes:
         name: the axis.
         size: its size.
-        seeds: the dims that it may shard for values along which the planner decides.
-        typed: the types along it, if it is Explicit for at least one value.
+        seeds: the dims that it may shard where the planner decides.
+        typed: the shardings of types along it, if it is Explicit for at least one value.
     """
 
     name: str
@@ -112,24 +113,24 @@ def _close_over_partial_values(
     partial_inputs: Iterable[Value],
     options: Callable[[Equation, frozenset[int]], tuple[Candidate, ...]],
 ) -> dict[Equation, tuple[Candidate, ...]]:
-    """Return the candidates of all equations, given all values that may be partial.
+    """Compute the candidates and the values that may be partial, to a fixed point; return the candidates.
 
     Args:
         program: the equations.
         partial_inputs: the inputs that are partial.
-        options: returns the candidates of an equation, given the operands that may be partial.
+        options: returns the candidates of an equation, given the indices of its operands that may be partial.
     """
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
     computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
     partial = set(partial_inputs)
     fresh: set[Value] | None = None  # the values that became partial since the round before; None in the first round
-    while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
+    while True:  # to a fixed point: a carry reads a value that a later equation defines
         before = set(partial)
         for equation in program.equations:
             if fresh is not None and fresh.isdisjoint(equation.inputs):
                 continue
             partial_operands = _indices_in(equation.inputs, partial)
-            if computed_for.get(equation) == partial_operands:  # nothing else changes between rounds
+            if computed_for.get(equation) == partial_operands:  # candidates depend on nothing else that changes
                 continue
             computed_for[equation] = partial_operands
             candidates_of[equation] = options(equation, partial_operands)
@@ -137,7 +138,7 @@ def _close_over_partial_values(
                 partial.update(equation.outputs)
                 if fresh is not None:
                     fresh.update(equation.outputs)
-        # Without loops and branches, values are defined before they are used, and the first round has seen all.
+        # Without loops and branches, values are defined before they are used, so the first round is the fixed point.
         if len(partial) == len(before) or not program.has_boundaries:
             return candidates_of
         fresh = partial - before
@@ -146,7 +147,7 @@ def _close_over_partial_values(
 def _auto_candidates(
     equation: Equation, partial: frozenset[int], program: PlannedEquations, axis: PlannedAxis
 ) -> tuple[Candidate, ...]:
-    """Return the candidates of an equation on an Auto axis. `partial`: the operands that may be partial sums."""
+    """Return the candidates of an equation on an Auto axis. `partial` are the operands that may be partial sums."""
     types = _operand_types(equation)
     factors = _seeded_factors(equation, factor_rule(equation.op, types), axis)
     scales = _indices_in(equation.inputs, program.scales)
@@ -158,14 +159,14 @@ def _auto_candidates(
 def _explicit_candidates(
     equation: Equation, partial: frozenset[int], program: PlannedEquations, axis: PlannedAxis, typed: TypedAxis
 ) -> tuple[Candidate, ...]:
-    """Return the candidates of an equation on an Explicit axis: those whose results match their types."""
+    """Return the candidates of an equation on an Explicit axis that match the types of its results."""
     types = _operand_types(equation)
     rule = factor_rule(equation.op, types)
-    # On a mixed axis, the planner decides for values in Auto parts of the program, and so for equations that read them.
+    # A mixed axis is Auto for some values. The planner decides for equations that read or compute such values.
     values = (*equation.inputs, *equation.outputs)
     is_typed = not typed.mixed or all([typed.types(value) for value in values])
     factors = typed_factors(equation, rule, typed) if is_typed else _seeded_factors(equation, rule, axis)
-    if typed.has_unreduced(equation.outputs):  # the type asks for terms of a sum, whatever they are multiplied by
+    if typed.has_unreduced(equation.outputs):  # the type requires partial sums, whatever they are multiplied by
         scales, reaching = frozenset(range(len(types))), partial
     else:
         scales = _indices_in(equation.inputs, program.scales)
@@ -178,8 +179,9 @@ def _seeded_factors(equation: Equation, rule: FactorRule, axis: PlannedAxis) -> 
     """Return the factors of an equation that the axis may shard, by its seeds."""
     values = (*equation.inputs, *equation.outputs)
     seeds = axis.seeds
-    # Dims that begin with the same factor are in one dim group, so the first of them stands for all. Any number of
-    # devices may shard a simple dim, which is padded; the first factor of a compound dim needs an element for each.
+    # Dims with the same leading factor are in one dim group, so the first of them represents all. A simple dim is
+    # padded, so any number of devices may shard it. The leading factor of a compound dim needs at least one element per
+    # device.
     major = frozenset(
         [
             factor
@@ -190,18 +192,18 @@ def _seeded_factors(equation: Equation, rule: FactorRule, axis: PlannedAxis) -> 
     )
     factors = seeds.minor.get(equation, _NONE) | major
     if index_factors := equation.op.shard_index_factors:
-        factors -= frozenset(index_factors.values())  # the axes of the region shard them down to single elements
+        factors -= frozenset(index_factors.values())  # the axes of the manual region shard them already, to size 1
     return factors
 
 
 def _keep_pinned(
     equation: Equation, options: tuple[Candidate, ...], program: PlannedEquations, axis: PlannedAxis
 ) -> tuple[Candidate, ...]:
-    """Return the candidates in which a pinned or constrained input enters the `unstack` of a loop in that layout.
+    """Return the candidates in which a pinned or constrained input enters the `unstack` of a loop in its pinned layout.
 
-    The loop reshards the input slice by slice. Resharding all of it before the loop would copy all layers at once. If
-    the leading dim itself is sharded, the loop needs it replicated, and all candidates are returned. So are those of
-    ops that do not read slices.
+    The loop then reshards the input slice by slice. Resharding the input before the loop would copy all layers at once.
+    If the leading dim itself is sharded, the loop needs it replicated, and all candidates are returned. All candidates
+    of ops that do not read slices are returned too.
     """
     pin = program.constrained.get(equation.inputs[0]) if equation.op.reads_slices else None
     if pin is None:

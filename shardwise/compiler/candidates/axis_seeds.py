@@ -3,9 +3,9 @@
 The input is a flat list of equations, the pins and the groups of connected dims. The output is, for each axis, the dim
 groups that it may shard. A pin seeds the group of the pinned dim with its axes.
 
-A reshape can need several factors of a dim for the axes that shard it. 32 rows over data=4, model=2, reshaped to 4×8,
-are sharded by data along the 4 and by model along the 8. An axis that is larger than the first factor is split into
-sub-axes: over data=8, the 4 is sharded by a sub-axis of size 4, and the 8 by the other one, of size 2.
+A reshape may need several factors of a dim for the axes that shard the dim. If 32 rows, sharded over data=4 and
+model=2, are reshaped to 4×8, then data shards the 4 and model shards the 8. An axis that is larger than the first
+factor is split into sub-axes: of data=8, a sub-axis of size 4 shards the 4, and a sub-axis of size 2 shards the 8.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ class DimMove(NamedTuple):
 
     Attributes:
         axis: the axis.
-        source: a dim that the axis may not shard, with all dims that are connected to it; None to keep all.
-        target: a dim that the axis may shard although no pin says so, with all dims that are connected to it.
+        source: a dim that the axis may no longer shard, with all connected dims; None to remove none.
+        target: a dim that the axis may shard although no pin seeds it, with all connected dims.
     """
 
     axis: str
@@ -47,7 +47,7 @@ class Seeds:
     Attributes:
         dim_groups: the groups of connected dims of the program.
         groups: the groups that the axis may shard.
-        minor: for each reshape, the minor factors that the axis may shard, if other axes shard those before them.
+        minor: for each reshape, the minor factors that the axis may shard once other axes fully shard the major ones.
     """
 
     dim_groups: DimGroups
@@ -64,7 +64,7 @@ def split_axes(
 ) -> AbstractMesh:
     """Split the mesh axes that are larger than the first factor of a pinned compound dim.
 
-    Axes that are Explicit for a value (`typed`) are not split, because types name whole axes.
+    Axes that are Explicit for a value (`typed`) are not split, because types refer to the user's axes.
 
     Returns:
         The finer mesh; `mesh` itself if no axis is split.
@@ -91,7 +91,7 @@ def split_axes(
 
 
 def _axes_across_factors(sizes: Sequence[int], axes: Sequence[str], mesh: AbstractMesh) -> dict[str, int]:
-    """Return the axes that shard a dim across the end of one of its factors, with the size of their major sub-axis.
+    """Return the axes that straddle two factors of a dim, with the size of their major sub-axis.
 
     Args:
         sizes: the sizes of the factors of the dim.
@@ -99,7 +99,7 @@ def _axes_across_factors(sizes: Sequence[int], axes: Sequence[str], mesh: Abstra
         mesh: the mesh.
 
     Returns:
-        The axes to split. It is empty if splitting does not help: shards would begin inside an element of a factor.
+        The axes to split; empty if no split works because a shard would begin inside an element of a factor.
     """
     rest = list(sizes)  # the part of each factor that is not sharded yet
     major_sizes = {}
@@ -135,7 +135,7 @@ def seed_axes(
         mesh: the mesh, whose axes may be sub-axes of `coarse`.
         pins: the pinned values.
         dim_groups: the groups of connected dims.
-        moves: changes of what the pins say.
+        moves: changes to the dims that the pins seed.
     """
     seeds_of = {
         axis: Seeds(
@@ -151,7 +151,7 @@ def seed_axes(
     for axis, sub_axes in sub_axes_of(coarse, mesh).items():
         unsplit_sizes.update(dict.fromkeys(sub_axes, coarse.shape[axis]))
     changed = True
-    while changed:  # a dim that an axis may shard as of now may be reshaped again
+    while changed:  # a newly seeded dim may be reshaped again
         changed = False
         for equation, rule, values in reshapes:
             factor_axes = _axes_of_factors(rule, values, seeds_of)
@@ -170,6 +170,7 @@ def seed_axes(
                 }
                 changed = changed or not reached <= seeds.groups
                 seeds.groups.update(reached)
+    # Sources are removed last, because the fixed point above could seed their groups again.
     for move in moves:
         if move.source is not None:
             seeds_of[move.axis].groups.discard(dim_groups.find(*move.source))
@@ -177,7 +178,7 @@ def seed_axes(
 
 
 def _axes_of_factors(rule: FactorRule, values: Sequence[Value], seeds_of: dict[str, Seeds]) -> dict[int, set[str]]:
-    """Return, for each factor of a compound dim, the axes that may shard a dim with this factor."""
+    """Return, for each factor of a compound dim, the axes that may shard a dim that has this factor."""
     return {
         factor: {
             axis
@@ -191,7 +192,7 @@ def _axes_of_factors(rule: FactorRule, values: Sequence[Value], seeds_of: dict[s
 def _may_shard_minor(
     rule: FactorRule, factor: int, axis: str, factor_axes: dict[int, set[str]], mesh: AbstractMesh
 ) -> bool:
-    """Return whether an axis may shard a minor factor: other axes can fully shard the factors before it."""
+    """Return whether an axis may shard a minor factor, because other axes can fully shard the factors before it."""
     if axis not in factor_axes[factor] or mesh.shape[axis] == 1 or rule.sizes[factor] % mesh.shape[axis]:
         return False
     for factors in rule.compound_dims:
@@ -204,9 +205,9 @@ def _may_shard_minor(
 
 
 def _factors_before(rule: FactorRule, values: Sequence[Value], seeds: Seeds, size: int) -> frozenset[int]:
-    """Return the major factors of compound dims of which the axis, of this size, may shard a minor factor.
+    """Return the major factors of compound dims in which the axis, of this size, may shard a minor factor.
 
-    Sharded along the major factor, the reshape needs an all-to-all; replicated, it would need an all-gather.
+    If the axis shards the major factor instead, the reshape needs an all-to-all; if replicated, an all-gather.
     """
     tables = (*rule.operands, *rule.results)
     return frozenset(
@@ -222,9 +223,9 @@ def _factors_before(rule: FactorRule, values: Sequence[Value], seeds: Seeds, siz
 def _factors_of_split_dims(
     rule: FactorRule, values: Sequence[Value], seeds: Seeds, unsplit_size: int
 ) -> frozenset[int]:
-    """Return the factors of dims whose first factor the unsplit axis does not divide.
+    """Return the factors of compound dims whose first factor is not divisible by the size of the unsplit axis.
 
-    The sub-axes may shard any dim with one of these factors, so that batch dims stay sharded.
+    The sub-axes may shard any dim that has one of these factors, so that batch dims stay sharded.
     """
     return frozenset(
         factor

@@ -7,7 +7,7 @@ state of every operand and result:
     factor f         dims with factor f are sharded, other values are replicated; results are partial if f is reduced
     partial          operands in which the op is jointly linear are terms of a sum, and so are the results
 
-Terms of a sum may be multiplied by a finite constant, but not by data: 2 and -1 are terms of 1, and 1 · inf is inf, but
+Partial terms may be multiplied by a finite constant but not by data: 2 and -1 are terms of 1, and 1 · inf is inf, but
 2 · inf - 1 · inf is NaN.
 """
 
@@ -57,7 +57,8 @@ class Candidate:
 def factor_candidate(rule: FactorRule, factor: int) -> Candidate:
     """Return the candidate that shards one factor."""
     reduced: State = rule.reduce.get(factor, REPLICATED)
-    # Every shard adds its addends. A replicated one would be added once per shard, so it must be a term of the sum.
+    # Every shard adds its addends to its part of the sum. A replicated addend would be counted once per shard, so
+    # addends must be partial.
     addends = rule.addends if reduced is PARTIAL_SUM else frozenset()
 
     def state(dims: tuple[tuple[int, ...], ...], without_factor: State) -> State:
@@ -80,7 +81,7 @@ def candidates(
     partial: frozenset[int],
     scales: frozenset[int],
 ) -> tuple[Candidate, ...]:
-    """Return the candidates of an op on an axis, without duplicates; cached, so that equal results are one object.
+    """Return the candidates of an op on an axis, without duplicates; cached, so that equal arguments return one object.
 
     The order decides between candidates of equal cost: replicated first, then factors, then partial.
 
@@ -91,18 +92,18 @@ def candidates(
         axis: the mesh axis.
         factors: the factors that the axis may shard.
         partial: the operands that may be partial sums.
-        scales: the operands that hold one finite number other than zero in all elements.
+        scales: the operands all of whose elements are the same finite, nonzero number.
     """
     rule = factor_rule(op, types)
     if (pin := op.constraint) and op.pins(axis):
         return _pinned(pin, axis, factors)
     options = [factor_candidate(rule, factor) for factor in sorted(factors)]
-    if not (options and op.is_contraction):  # a product that can be sharded is never replicated to save communication
+    if not (options and op.is_contraction):  # a shardable contraction is never replicated
         options.insert(0, replicated_candidate(len(types), results))
     for linear in op.linear_in(*types):
-        joint = len(linear) > 1  # an add or a select: it does not multiply, and replicated operands can be terms
-        # Operands that are not inexact are indices or predicates, which do not multiply either. If the op itself is one
-        # of integers, any multiplier will do: there are no infinities, and sums of products wrap around exactly.
+        joint = len(linear) > 1  # add, select: no products, and replicated operands can be terms
+        # Integer and boolean operands of inexact ops are indices or predicates, which do not multiply either. In
+        # integer ops any multiplier is allowed: integers have no infinities, and sums of products wrap around exactly.
         multipliers = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
         if not partial.isdisjoint(linear) and (joint or multipliers <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))

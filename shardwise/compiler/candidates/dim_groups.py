@@ -1,8 +1,8 @@
-"""dim_groups: dims that the ops of a program connect, by union-find over factor rules.
+"""dim_groups: connected dims of a program, by union-find over factor rules.
 
-`dim_groups` joins dims that share a leading factor: layouts propagate along it, through reshapes too. A pinned dim
-makes its axes candidates for the whole group. `padding_classes` joins dims that share a factor which is the only one
-in all of them: they need the same padded size, so that their shards line up.
+`dim_groups` joins dims that share a leading factor: layouts propagate along it, even through reshapes. A pinned dim
+makes its axes candidates for its whole group. `padding_classes` joins simple dims (of one factor) that share their
+factor: they need the same padded size, so that their shards line up.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from shardwise.compiler.shardings.factors import FactorDims, FactorRule
 
 @final
 class DimGroups:
-    """Disjoint sets of dims (union-find); `find` returns the number of a dim's set."""
+    """Disjoint sets of dims (union-find); `find` returns the representative index of a dim's set."""
 
     def __init__(self) -> None:
-        self._first: dict[Value, int] = {}  # the number of a value's first dim; its other dims have the next numbers
+        self._first: dict[Value, int] = {}  # the index of a value's first dim; the others follow
         self._parent: list[int] = []
 
     def copy(self) -> "DimGroups":
@@ -28,7 +28,7 @@ class DimGroups:
         return copied
 
     def find(self, value: Value, dim: int) -> int:
-        """Return the number of the group of a dim."""
+        """Return the index of the group of a dim."""
         parent = self._parent
         item = self._number(value) + dim
         while (above := parent[item]) != item:

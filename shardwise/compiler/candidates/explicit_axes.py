@@ -1,11 +1,11 @@
 """Candidates along Explicit mesh axes: the types of values decide.
 
-The input are the shardings that types had before they were erased. A value without one is replicated along the Explicit
+The input is the shardings that types had before they were erased. A value without one is replicated along the Explicit
 axes. The planner still chooses how an equation gets to the sharding of its type: it may compute partial sums, and
 reduce them where they are used.
 
-In parts of a program (`auto_axes`, `explicit_axes`, `use_abstract_mesh`), axes have other types than in the rest. So an
-axis may be Explicit for some values, which are typed along it, and Auto for the others, for which the planner decides.
+`auto_axes`, `explicit_axes` and `use_abstract_mesh` change the types of axes in parts of a program. So an axis may be
+Explicit for some values, which are typed along it, and Auto for others, for which the planner decides.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +31,8 @@ class TypedAxis:
     Attributes:
         axis: the axis.
         shardings: the shardings of values along Explicit axes.
-        by_default: whether values without a sharding are typed along it: they are replicated.
-        mixed: whether it is an Auto axis for some values.
+        by_default: whether values without a sharding are typed along it, as replicated.
+        mixed: whether it is Auto for some values.
     """
 
     axis: str
@@ -46,7 +46,7 @@ class TypedAxis:
         return any(self.axis in sharding.unreduced for sharding in shardings)
 
     def types(self, value: Value) -> bool:
-        """Return whether the type of a value decides along this axis, and not the planner."""
+        """Return whether the type of a value decides its sharding along this axis; if not, the planner does."""
         sharding = self.shardings.get(value)
         return self.by_default if sharding is None else self.axis not in sharding.mesh.auto_axes
 
@@ -71,7 +71,7 @@ def decided_by_type(value: Value, axes: Iterable[str], typed: Mapping[str, Typed
 def typed_output_pins(
     program: Program, mesh: AbstractMesh, out_pins: Sequence[Pin | None], shardings: Mapping[Value, ExplicitSharding]
 ) -> list[Pin | None]:
-    """Return the pins of the outputs: those that the user gave, and the shardings of types in place of None.
+    """Return the pins of the outputs: the user's pins, with the shardings of types in place of None.
 
     An output that has only Auto axes keeps None.
     """
@@ -94,7 +94,7 @@ def typed_output_pins(
 def typed_factors(equation: Equation, rule: FactorRule, axis: TypedAxis) -> frozenset[int]:
     """Return the factors of the dims that types shard along an axis.
 
-    Of a compound dim, it is a minor factor if other axes fully shard the factors before it.
+    In a compound dim, this is a minor factor if other axes fully shard the factors before it.
     """
     factors = set()
     for value, dims in zip((*equation.inputs, *equation.outputs), (*rule.operands, *rule.results), strict=True):
@@ -112,10 +112,10 @@ def typed_factors(equation: Equation, rule: FactorRule, axis: TypedAxis) -> froz
 def keep_typed(
     equation: Equation, rule: FactorRule, options: tuple[Candidate, ...], axis: TypedAxis
 ) -> tuple[Candidate, ...]:
-    """Return the candidates whose results are sharded along an axis as their types say.
+    """Return the candidates whose results have the shardings of their types along an axis.
 
-    A result may also be partial: it is reduced where it is used. An unreduced one stays partial. An op that would
-    communicate across the shards of a result may compute it on all devices instead: every device then slices it.
+    A result may also be partial: it is reduced where it is used. An unreduced result stays partial. An op that would
+    communicate across the shards of a result may compute it replicated instead; every device then slices its shard.
     """
 
     def matches(value: Value, dims: Dims, state: State) -> bool:

@@ -43,12 +43,14 @@ class LayoutProblem:
         free: the free values: constants, and values computed cheaply from constants. Every device computes its own, in
             any layout, so they have no candidates and cost nothing.
         candidates: for each axis, the candidates of every planned equation.
-        reduced_in_loops: the carries and stacks of loops that may not be partial, because they would not fit in memory.
-        requested_out_pins: the pins of the outputs that the user requested; None for an inferred or a chosen layout.
+        reduced_in_loops: the carries and stacks of loops that may not be partial, because partial they would exceed
+            memory.
+        requested_out_pins: the user's pins of the outputs; None for an inferred or a chosen layout.
         out_names: the names of the outputs, for messages.
-        user_meshes: the meshes of which one must have axes for the layout of each output; empty if any layout will do.
+        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them; empty if any
+            layout is allowed.
         shardings: the shardings of values along Explicit axes, from their types.
-        moves: changes of the dims that axes may shard, if not those of the pins.
+        moves: changes to the dims that the pins seed.
     """
 
     program: Program
@@ -86,13 +88,13 @@ class LayoutProblem:
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """All values, including those of programs that control ops hold."""
+        """All values, including values of the programs that control ops hold."""
         results = (value for equation in self.unfolded.equations for value in equation.outputs)
         return (*self.program.inputs, *results)
 
 
 def format_candidates(problem: LayoutProblem) -> str:
-    """Return the text of the candidates: for each axis, a line for each planned equation."""
+    """Format the candidates as a string: per axis, one line per planned equation."""
     blocks = [
         [
             f"candidates along {axis!r} {{",
@@ -105,7 +107,7 @@ def format_candidates(problem: LayoutProblem) -> str:
 
 
 def _leads_to(problem: LayoutProblem, boundaries: Iterable[Equation]) -> Iterator[Equation]:
-    """Yield equations through which partial sums could reach the last operand of these boundary equations."""
+    """Yield the equations through which partial sums could reach the last operand of these boundary equations."""
     producers = {value: equation for equation in problem.planned for value in equation.outputs}
     pending = [producers[boundary.inputs[-1]] for boundary in boundaries if boundary.inputs[-1] in producers]
     seen: set[Equation] = set()
@@ -138,7 +140,7 @@ def reduce_in_loops(problem: LayoutProblem, boundaries: Iterable[Equation]) -> L
 @final
 @dataclass(frozen=True, eq=False)
 class ProgramStructure:
-    """What propagation computes from a program alone, whatever the pins are.
+    """The results of analyses that depend on the program alone, not on pins.
 
     Attributes:
         unfolded: the program as a flat list of equations.
@@ -156,7 +158,7 @@ class ProgramStructure:
 
     @cached_property
     def free(self) -> tuple[frozenset[Value], frozenset[Value]]:
-        """The free values, and those among them that hold one finite number other than zero in all elements."""
+        """The free values, and the free values all of whose elements are the same finite, nonzero number."""
         return free_values(self.unfolded)
 
 
@@ -179,11 +181,11 @@ def layout_problem(
         in_pins: the pins of the inputs.
         out_pins: the pins of the outputs. Outputs with None get an inferred pin, or none.
         out_names: the names of the outputs, for messages; by default `output 0` and so on.
-        user_meshes: the meshes that the user named; the layout of each output is expressed on one of them. If empty,
+        user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them. If empty,
             outputs may be sharded along sub-axes.
         shardings: the shardings of values along Explicit axes; the other values are replicated along these.
-        structure: the structure of the program, if it is known.
-        moves: changes of the dims that axes may shard, if not those of the pins.
+        structure: the structure of the program, if it was computed before.
+        moves: changes to the dims that the pins seed.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -195,7 +197,7 @@ def layout_problem(
         )
     names = tuple(out_names) or tuple(f"output {index}" for index in range(len(program.outputs)))
     requested = tuple(out_pins)
-    if not mesh.axis_names:  # one device: there is nothing to choose
+    if not mesh.axis_names:  # a single device: nothing to plan
         return LayoutProblem(
             program,
             mesh,
@@ -262,7 +264,7 @@ def pinned_values(
 
 
 def free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:
-    """Return the free values, and those among them that hold one finite number other than zero in all elements."""
+    """Return the free values, and the free values all of whose elements are the same finite, nonzero number."""
     free: set[Value] = set()
     numbers: dict[Value, Any] = {}
     for equation in unfolded.equations:

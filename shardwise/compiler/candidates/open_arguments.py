@@ -1,8 +1,8 @@
 """open_arguments: let the planner choose the layouts of arguments, instead of keeping pinned ones.
 
-An argument whose layout is open becomes the result of an `argument` equation, whose candidates are all layouts with
-even shards. If an output is this argument in the next call, the equation reads that output: both have one layout, and
-resharding the output costs what it costs. Every axis may shard every group of dims that an open argument has.
+An argument with an open layout becomes the result of an `argument` equation, whose candidates are all layouts with even
+shards. If an output is passed as this argument to the next call, the equation reads that output: both then have one
+layout, or the plan pays for the reshard. Every axis may shard every dim group of an open argument.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,9 +24,9 @@ def open_arguments(
     """Return the program with the layouts of some arguments left to the planner.
 
     Args:
-        sharded: the program, with pins of all inputs.
-        outputs: for each open input, the output that is this input in the next call, or None.
-        axes: the axes along which the layouts of open inputs are chosen. Along others, they are as pinned.
+        problem: the program, with pins of all inputs.
+        outputs: for each open input, the output that is passed as this input to the next call, or None.
+        axes: the axes along which the layouts of open inputs are chosen. Along other axes, the pins hold.
 
     Returns:
         The program with the candidates of all equations, and the `argument` equation of each open input.
@@ -82,7 +82,7 @@ def open_arguments(
 
 
 def loop_groups(equations: Iterable[Equation], groups: DimGroups) -> set[int]:
-    """Return the groups of dims along which loops read and write slices. Sharding these does not shard any work."""
+    """Return the groups of the dims along which loops slice and stack. Sharding these dims does not shard any work."""
     stacked = [e.inputs[0] for e in equations if e.op.reads_slices]
     stacked += [e.outputs[0] for e in equations if e.op.writes_slices]
     return {groups.find(value, 0) for value in stacked}

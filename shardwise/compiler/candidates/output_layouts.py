@@ -1,9 +1,9 @@
 """output_layouts: an output without a pin gets the layout of the nearest pinned value that it is computed from.
 
-So the new parameters of a training step get the layouts of the old ones, and new moments those of the old moments, also
-if a loop carries them. Pinned values are inputs and constrained values. The distance is the number of elementwise ops
-in between, on operands of the output's own type. If two pinned values with different layouts are equally near, the
-output gets no pin, and the planner chooses by cost.
+So the new parameters of a training step get the layouts of the old parameters, and the new moments get the layouts of
+the old moments, even through loop carries. Pinned values are inputs and constrained values. The distance is the number
+of elementwise ops in between, counting only operands of the output's own type. If two pinned values with different
+layouts are equally near, the output gets no pin, and the planner chooses by cost.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from shardwise.compiler.shardings.layout import Layout, Pin
 
 
 class _Nearest(NamedTuple):
-    """The distance to the nearest pinned value, and its pin; None if several with different layouts are as near."""
+    """The distance to the nearest pinned value, and its pin; None if equally near values have different layouts."""
 
     distance: int
     pin: Pin | None
@@ -31,7 +31,7 @@ _NearestPins = dict[Value, _Nearest]
 def infer_output_pins(
     program: Program, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None], out_names: Sequence[str]
 ) -> tuple[Pin | None, ...]:
-    """Return the pins of all outputs: those in `out_pins`, and the inferred ones in place of None."""
+    """Return the pins of all outputs: `out_pins`, with inferred pins in place of None."""
     if all(pin is not None for pin in out_pins):
         return tuple(out_pins)
     nearest = {value: _Nearest(0, pin) for value, pin in zip(program.inputs, in_pins, strict=True)}
@@ -43,7 +43,7 @@ def infer_output_pins(
 
 
 def _visit(program: Program, nearest: _NearestPins) -> None:
-    """Find the nearest pins of the values of a program, given those of its inputs."""
+    """Find the nearest pins of the values of a program, given the nearest pins of its inputs."""
     for equation in program.equations:
         match op := equation.op:
             case Constrain():
@@ -52,7 +52,7 @@ def _visit(program: Program, nearest: _NearestPins) -> None:
                     pin = _merged_pin(pin, op.axes, nearest.get(equation.inputs[0]))
                 nearest[equation.outputs[0]] = _Nearest(0, replace(pin, reason=op.describe(equation.source)))
             case Manual():
-                pass  # the user specifies a shard_map's results
+                pass  # `out_specs` give the layouts of a shard_map's results
             case Control():
                 _visit_control(equation, op, nearest)
             case Op(is_elementwise=True):

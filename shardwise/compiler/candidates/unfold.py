@@ -13,12 +13,12 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective.named import unbound_axis_error
 
-Regions = Mapping[str, tuple[str, ...]]  # the axes of manual regions, with the mesh axes that they consist of
+Regions = Mapping[str, tuple[str, ...]]  # axis of a manual region → its mesh axes
 ASSUMED_TRIP_COUNT = 16  # for loops of unknown length
 
 
 class BoundarySlot(NamedTuple):
-    """An operand or a result of a boundary equation, by its number."""
+    """An operand or a result of a boundary equation, by its index."""
 
     equation: Equation
     number: int
@@ -42,8 +42,8 @@ class Unfolded:
 
     Attributes:
         equations: all equations, with one region boundary equation for each binding of a control op.
-        boundaries: where the values of each control op are among its region boundary equations.
-        run_counts: how often each equation runs, and how often each value is computed.
+        boundaries: for each control op, the slots of its values in the boundary equations.
+        run_counts: how many times each equation runs and each value is computed in one call.
         manual: the mesh axes that are not planned for an equation because it is in a manual region or on its boundary.
     """
 
@@ -53,7 +53,7 @@ class Unfolded:
     manual: dict[Equation, frozenset[str]] = field(default_factory=dict)
 
     def planned(self, free: frozenset[Value]) -> tuple[Equation, ...]:
-        """Return the equations that are planned: those whose results are not all free."""
+        """Return the equations that have at least one result that is not free."""
         return tuple([e for e in self.equations if not (e.outputs and free.issuperset(e.outputs))])
 
 

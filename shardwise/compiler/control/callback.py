@@ -1,8 +1,8 @@
 """callback: call a Python function on the host from a running program.
 
-On several devices the function is called once, on the first device, with replicated operands; all devices then get its
-results. In local programs this is the op `call_once`. In a manual region the function is called once per device of the
-region, with that device's shards. With `partitioned`, every device calls it with its shards outside of regions too.
+On several devices the function is called once, on the first device, with replicated operands; all devices then receive
+its results. In local programs this is the op `call_once`. In a manual region the function is called once per device of
+the region, with that device's shards. With `partitioned`, every device calls it with its shards outside regions too.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,10 @@ class HostFunction(Protocol):
 
 @final
 class _Trimmed:
-    """A host function of padded shards: removes their padding along uneven dims, and calls `function`.
+    """A host function of padded shards, which removes their padding along uneven dims and calls `function`.
 
-    `uneven` holds the operand, the dim and its size for each further operand, which is the start of the shard.
+    After `count` shards, each further operand is the start of a shard along an uneven dim. `uneven` has, for each of
+    them, the index of the shard's operand, the dim, and the dim's global size.
     """
 
     def __init__(self, function: HostFunction, count: int, uneven: tuple[tuple[int, int, int], ...]):
@@ -63,8 +64,8 @@ class Callback(Op):
     Attributes:
         function: the function on the host.
         results: the types of its results.
-        kind: "pure" (may be called any number of times), "unordered" or "ordered" (called exactly once, in any order or
-            in program order), "watch" or "ordered_watch" (the same for a function without results, which derivatives
+        kind: "pure" (may be called any number of times); "unordered" or "ordered" (called exactly once, in any order or
+            in program order); "watch" or "ordered_watch" (the same for a function without results, which derivatives
             ignore).
         vectorized: how vmap calls a pure function: "" (one slice at a time), "expand_dims" (unbatched operands get a
             leading dim of size 1), "broadcast_all" (unbatched operands are broadcast).
@@ -92,7 +93,7 @@ class Callback(Op):
         return self.results
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        """Every dim needs replication, because the function may read every element, unless it accepts shards."""
+        """All dims must be replicated, because the function may read every element, unless it accepts shards."""
         sizes = [size for type in (*types, *self.results) for size in type.shape]
         numbers = iter(range(len(sizes)))
 
@@ -110,7 +111,7 @@ class Callback(Op):
     def _without_padding(self, context: LocalContext, operands: Sequence[Any]) -> Any:
         """Call the function with this device's shards, whose padding is removed on the host.
 
-        The starts of the shards along uneven dims are further operands.
+        The starts of the shards along uneven dims are passed as further operands.
         """
         uneven, starts = [], []
         for index, (x, type) in enumerate(zip(operands, context.global_types, strict=True)):
@@ -178,7 +179,7 @@ class CallOnce(Collective):
         return out
 
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
-        """The other devices have zeros, and all results are all-reduced."""
+        """An all-reduce of the results, which are zeros on the other devices."""
         return all_reduce(sum(type.nbytes for type in self.callback.results), mesh.extent(self.axes))
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
@@ -196,7 +197,7 @@ class CallOnce(Collective):
         return [self._broadcast_from_first(hlo, x) if x.type.size else x for x in results]
 
     def _broadcast_from_first(self, hlo: Hlo, x: HloValue) -> Any:
-        """Send the first device's array to all devices, which hold zeros: an all-reduce of bits, which keeps -0.0."""
+        """Broadcast the first device's array: an all-reduce of bits, which keeps -0.0; the other devices hold zeros."""
         if x.type.dtype.kind == "c":
             half = x.type.with_dtype(x.type.dtype.type(0).real.dtype)
             parts = [

@@ -43,7 +43,7 @@ from shardwise.compiler.transforms.vmap import vmap_program
 @final
 @record
 class Cond(DataDependentControl):
-    """Apply branch number `index` to the operands after it. `index` is operand 0, an i32 in range."""
+    """Apply the branch with index `index` to the operands after it. `index` is operand 0, an i32 in range."""
 
     name = "cond"
     branches: tuple[Program, ...]
@@ -107,7 +107,7 @@ class Cond(DataDependentControl):
         results = Cond(tuple(forwards))(*primals)
         active_operands = self.endpoint_marks(active, "operand")
         active_tangents = [x for x, is_active in zip(tangents, active_operands, strict=True) if is_active]
-        # All linear branches take the same operands: operands that any branch keeps, all slots, and the tangents.
+        # All linear branches have the same operands: the operands that any branch saves, all slots, and the tangents.
         kept_operands = sorted({r.number for own in residuals for r in own if not r.is_slot})
         saved = [*(primals[number + 1] for number in kept_operands), *results[count:]]
         linear_branches = []
@@ -136,7 +136,7 @@ class Cond(DataDependentControl):
             return super().vmap(axis, operands, dims)
         if self.effect:
             return vmap_by_scan(self, axis, operands, dims)
-        # The index is batched: all branches run, and each batch element selects the results of its own.
+        # The index is batched: run all branches, and select per batch element.
         results: list[Any] = []
         rest = [x if dim is None else batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(rest, dims[1:], strict=True)]
         rest_dims = tuple(None if dim is None else 0 for dim in dims[1:])
@@ -146,7 +146,7 @@ class Cond(DataDependentControl):
             def select(x: Operand, y: Operand, is_selected: Operand = is_selected) -> Any:
                 return Select()(Broadcast(x.type.shape, (0,))(is_selected), x, y)
 
-            # The derivative of a branch that is not selected may be NaN or infinite: it must not reach the operands.
+            # The derivative of a branch that is not selected may be NaN or infinite, and must not reach the operands.
             operands = [
                 select(x, StopGradient()(x)) if dim == 0 and is_inexact(x.type.dtype) else x
                 for x, dim in zip(rest, rest_dims, strict=True)
@@ -162,7 +162,7 @@ class Cond(DataDependentControl):
         return results, result_dims
 
     def _forwarded_operands(self) -> list[int | None]:
-        """Return for each result the number of the operand that every branch returns for it; None for other results."""
+        """Return, for each result, the index of the operand that all branches return for it; None if there is none."""
         columns = zip(*(self._input_numbers(branch) for branch in self.branches), strict=True)
         return [column[0] if len(set(column)) == 1 else None for column in columns]
 
@@ -179,7 +179,7 @@ class Cond(DataDependentControl):
 
 
 class _Residual(NamedTuple):
-    """The place of a residual of a branch: in operand `number` of the branch, or in result slot `number`."""
+    """The location of a branch's residual: the operand of the branch, or the result slot, with index `number`."""
 
     is_slot: bool
     number: int

@@ -1,4 +1,4 @@
-"""ControlRules: the transformation rules that all control ops share, which follow from their bindings."""
+"""ControlRules: the transformation rules that all control ops share, derived from their bindings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,15 +16,15 @@ from shardwise.compiler.transforms.vmap import vmap_program
 
 
 class ControlRules(Control):
-    """A control op whose jvp and vmap follow from its bindings."""
+    """A control op whose jvp and vmap rules are derived from its bindings."""
 
     def active_bindings(self, tangents: Sequence[Any], linearizing: bool = False) -> tuple[bool, ...]:
-        """Return for each binding whether it has a tangent, given the tangents of the operands.
+        """Return, for each binding, whether it has a tangent, given the tangents of the operands.
 
         Args:
             tangents: the tangents; None is zero.
-            linearizing: whether programs are differentiated by `linearize` and not by `jvp`: some ops have only one
-                of the two rules.
+            linearizing: whether programs are differentiated by `linearize`, else by `jvp`. Some ops have only one of
+                the two rules.
         """
 
         def step(n: int, entries: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -48,7 +48,7 @@ class ControlRules(Control):
         ]
 
     def jvp_programs(self, tangents: Sequence[Any]) -> tuple[tuple[bool, ...], list[Program]]:
-        """Return which bindings are active, and the programs that also compute tangents."""
+        """Return the active bindings, and the programs that also compute tangents."""
         active = self.active_bindings(tangents)
         programs = [
             jvp_program(program, self.endpoint_marks(active, "entry", n), self.endpoint_marks(active, "exit", n))[0]
@@ -57,7 +57,7 @@ class ControlRules(Control):
         return active, programs
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Every active binding gets a second one for its tangent."""
+        """Add a tangent binding for every active binding."""
         active, programs = self.jvp_programs(tangents)
         entries = [self.endpoint_marks(active, "entry", n) for n in range(len(self.programs))]
         exits = [self.endpoint_marks(active, "exit", n) for n in range(len(self.programs))]
@@ -81,7 +81,7 @@ class ControlRules(Control):
         return self.vmap_bindings(axis, operands, dims, self.batched_bindings(axis, present_mask(dims)))
 
     def batched_bindings(self, axis: BatchAxis, operands: Sequence[bool]) -> tuple[bool, ...]:
-        """Return for each binding whether it is batched, given which operands are."""
+        """Return, for each binding, whether it is batched, given the batched operands."""
 
         def step(n: int, entries: tuple[bool, ...]) -> tuple[bool, ...]:
             return present_mask(vmap_program(self.programs[n], axis, batch_dims(entries))[1])
@@ -91,7 +91,7 @@ class ControlRules(Control):
     def vmap_bindings(
         self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None], batched: Sequence[bool]
     ) -> tuple[Any, Any]:
-        """Apply the op with a batch dim in the marked bindings, in front of the dims that values inside have."""
+        """Apply the op with a batch dim in the marked bindings, in front of the dims of the values inside."""
         programs = [
             vmap_program(
                 program,

@@ -1,4 +1,4 @@
-"""CustomVmap: a function with a batching rule of the user. Rules compare by identity."""
+"""CustomVmap: a function with a user-defined batching rule. Rules compare by identity."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, final
@@ -23,7 +23,7 @@ class BatchingRule(Protocol):
         """Return the results of the batched function, and which of them are batched."""
 
     def jvp(self, active: tuple[bool, ...]) -> "BatchingRule":
-        """Return the rule of the function's jvp: of primals and the tangents of those that are active."""
+        """Return the rule of the function's jvp, whose operands are the primals and the tangents of the active ones."""
 
 
 @final

@@ -1,7 +1,7 @@
-"""Functions with a derivative rule of the user: custom_jvp and custom_vjp.
+"""Functions with a user-defined derivative rule: custom_jvp and custom_vjp.
 
 Each op holds the function as a program, which runs, and a rule: a Python object that computes derivatives on flat lists
-of arrays by applying ops. Rules compare by identity. A program that contains one can be printed, but not parsed.
+of arrays by applying ops. Rules compare by identity. A program that contains a rule can be printed, but not parsed.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class JvpRule(Protocol):
 
 
 class VjpRule(Protocol):
-    """A derivative rule for reverse mode: `forward` returns results, residuals, and the map of cotangents."""
+    """A derivative rule for reverse mode. `forward` returns the results, the residuals, and the cotangent map."""
 
     @property
     def name(self) -> str: ...
@@ -67,7 +67,7 @@ class Custom(CallLike):
     def _vmapped(self, axis: BatchAxis, dims: Sequence[int | None]) -> tuple[Program, tuple[int | None, ...]]:
         """Return the batched program and the batch dims of its results.
 
-        A result with tangents is batched at dim 0 in any case, because the rule may return a batched tangent for it.
+        A result with a tangent is always batched at dim 0, because the rule may return a batched tangent for it.
         """
         differentiable = tuple(is_inexact(type.dtype) for type in self.program.out_types)
         return vmap_program(self.program, axis, tuple(dims), everywhere=differentiable)
@@ -130,7 +130,7 @@ def linearize_by_rule(
         rule: the function's rule.
         primals: the operands.
         tangents: their tangents, of which at least one is not None.
-        out_types: the types of the function's results; None if they are those of the rule's results.
+        out_types: the types of the function's results; None to use the types of the rule's results.
     """
     active = present_mask(tangents)
     results, residuals, backward = rule.forward(primals, active)
@@ -142,7 +142,7 @@ def linearize_by_rule(
 @final
 @record
 class CustomLin(Op):
-    """The linear map of a custom_vjp function, of which only the transpose is known. JAX: custom_lin.
+    """The linear map of a custom_vjp function, of which only the transpose is defined. JAX: custom_lin.
 
     Operands: residuals, then the tangents of active arguments.
     """
@@ -246,7 +246,7 @@ class _MappedVjp:
 @final
 @record
 class _MappedCotangentMap:
-    """A map of cotangents under vmap, with the batch dims of residuals, arguments and results."""
+    """A cotangent map under vmap, with the batch dims of residuals, arguments and results."""
 
     backward: CotangentMap
     axis: BatchAxis
@@ -283,7 +283,7 @@ class _MappedCotangentMap:
 def _map(
     function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
-    """Apply vmap to `function`; if no argument is batched, call it."""
+    """Apply vmap to `function`; call it directly if no argument is batched."""
     if all(dim is None for dim in dims):
         outputs = list(function(*args))
         return outputs, [None] * len(outputs)
@@ -297,7 +297,7 @@ def _masked(dims: Sequence[int | None], mask: Sequence[bool]) -> list[int | None
 def _with_batch_dims(
     values: Sequence[Any], dims: Sequence[int | None], targets: Sequence[int | None], axis: BatchAxis
 ) -> list[Any]:
-    """Return values with their batch dims at `targets`. Where the target is None, all slices are equal."""
+    """Move the batch dims of values to `targets`. A target of None drops the batch dim: all slices are equal."""
     out = []
     for x, dim, target in zip(values, dims, targets, strict=False):
         if target is not None:

@@ -1,4 +1,4 @@
-"""DataDependentControl: the base class of `cond` and `while`, in which a scalar decides what runs."""
+"""DataDependentControl: the base class of `cond` and `while`, whose control flow depends on a scalar."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -9,9 +9,9 @@ from shardwise.errors import ProgramError
 
 
 class DataDependentControl(ControlRules):
-    """A control op in which a scalar computed at run time decides what runs.
+    """A control op whose control flow depends on a scalar that is computed at run time.
 
-    `may_diverge`: devices may decide differently. They may only do so in a manual region.
+    `may_diverge` is whether devices may take different paths, which is allowed only in a manual region.
     """
 
     may_diverge: bool
@@ -20,7 +20,7 @@ class DataDependentControl(ControlRules):
         raise self.missing_rule("allowing_divergence")
 
     def choice_per_device(self, shards: Sequence[NumpyArray]) -> list[int]:
-        """Return the scalar of each device, and check that all agree unless devices may diverge."""
+        """Return the scalar of each device, after checking that all are equal unless devices may diverge."""
         choices = [int(shard) for shard in shards]
         if not self.may_diverge and len(set(choices)) > 1:
             raise ProgramError(f"{self.name}: devices must take the same branch, but their predicates are {choices}")

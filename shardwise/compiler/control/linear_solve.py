@@ -28,11 +28,11 @@ from shardwise.compiler.transforms.vmap import vmap_program
 @final
 @record
 class LinearSolve(Op):
-    """Call `solve`: it returns `count` arrays that solve the system, and auxiliary arrays, which have no derivative.
+    """Call `solve`, which returns `count` arrays that solve the system, and auxiliary arrays, which have no derivative.
 
-    Every program takes `count` arrays and the values that it closes over. The operands are b and then the closed-over
-    values of `matvec`, `solve`, `vecmat` and `transpose_solve`. The last two define the transposed system; they may be
-    None.
+    The inputs of every program are `count` arrays and the values that it closes over. The operands of the op are b, and
+    then the closed-over values of `matvec`, `solve`, `vecmat` and `transpose_solve`. The last two define the transposed
+    system; they may be None.
     """
 
     name = "linear_solve"
@@ -46,7 +46,7 @@ class LinearSolve(Op):
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
-        """The program that the op is inlined as: `solve`, as a function of all operands."""
+        """The program that replaces the op on inlining: `solve`, as a function of all operands."""
         values = [program.in_types[self.count :] for program in self._all_programs if program is not None]
         types = [*self.solve.in_types[: self.count], *(type for types in values for type in types)]
 
@@ -79,7 +79,7 @@ class LinearSolve(Op):
         return tuple(type.varying for type in self.programs[0].in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Solve the system for the tangents; `linearize` uses this rule too, as it separates primals and tangents."""
+        """Solve the system for the tangents. `linearize` uses this rule too: it separates primals from tangents."""
         (_, values), (db, value_tangents) = self._split_operands(primals), self._split_operands(tangents)
         results = self(*primals)
         matvec_tangents = value_tangents[0]
@@ -97,7 +97,7 @@ class LinearSolve(Op):
 
     @property
     def _without_auxiliary(self) -> "LinearSolve":
-        """The op without auxiliary results: all of its results are linear in b."""
+        """The op without auxiliary results, so that all results are linear in b."""
         solve, transpose_solve = (
             None if program is None else replace(program, outputs=program.outputs[: self.count])
             for program in (self.solve, self.transpose_solve)

@@ -1,7 +1,7 @@
 """make_varying: cast the inputs and outputs of a program in a manual region to varying.
 
-Branches and loop bodies whose predicate varies run on some devices only. Their inputs are cast to varying outside, so
-that the derivative sums cotangents over devices outside too, where all devices take part in the collective.
+Branches and loop bodies with a varying predicate run on some devices only. Their inputs are cast to varying outside, so
+that the derivative also sums cotangents over devices outside, where all devices take part in the collective.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from shardwise.compiler.transforms.replay import for_each_equation
 
 @verifies_result
 def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
-    """Return the program with inputs and outputs that vary over `axes` too, also in the programs that its ops hold."""
+    """Return the program, including nested programs, with inputs and outputs that also vary over `axes`."""
 
     def body(*args: Operand) -> list[Any]:
         env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
@@ -36,12 +36,12 @@ def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
 
 
 def cast_to_varying(x: Operand, axes: tuple[str, ...]) -> Any:
-    """Return `x`, marked as varying over `axes` too."""
+    """Return `x` marked as also varying over `axes`."""
     return match_type(x, x.type.with_varying((*x.type.varying, *axes)))
 
 
 def _apply(op: Op, operands: list[Any]) -> Any:
-    if isinstance(op, PVary):  # the operand may vary over drop_none of its axes now, which `PVary` does not accept
+    if isinstance(op, PVary):  # `PVary` rejects operands that already vary over one of its axes
         return cast_to_varying(operands[0], op.axes)
     return op(*operands)
 

@@ -1,13 +1,13 @@
 """manual: a program over shards, in which the user writes the collectives (`shard_map`).
 
-A manual region has some axes of the mesh. Its program is the work of one device on its shards, and the collectives over
-names in it run along these axes. The other axes are planned, inside the region as outside. Values get in and out by
-`split` and `join`.
+A manual region has some axes of the mesh. Its program is the work of one device on its shards, and collectives over
+axis names run along these axes. The planner plans the other axes, both inside and outside the region. Values enter and
+leave the region by `split` and `join`.
 
-`tracked` (JAX: check_vma): types inside the region say over which of its axes a value varies, is unreduced or reduced.
-Replication of results is then proved, sums over an axis are replicated, and derivatives communicate only where needed.
-Without it, a result that is not sharded along an axis is taken from any device along the axis, and derivatives assume
-that all devices agree.
+`tracked` (JAX: check_vma): types inside the region record over which of its axes a value varies, is unreduced or
+reduced. Replication of results is then proved, sums over an axis are replicated, and derivatives communicate only where
+needed. Without it, a result that is not sharded along an axis is read from any device along the axis, and derivatives
+assume that all devices agree.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ShardingError
 
 DimAxes = tuple[Axes, ...]  # for each dim, the axes of the region that shard it
-Sums = tuple[Axes, Axes]  # the axes of the region along which an array is unreduced, and those where it is reduced
+Sums = tuple[Axes, Axes]  # the region's axes along which an array is unreduced, and reduced
 
 
 @final
@@ -62,10 +62,10 @@ class Manual(ControlRules):
         axes: the axes of the region.
         in_dim_axes: for each operand, the axes that shard each dim.
         out_dim_axes: for each result, the axes that shard each dim.
-        tracked: whether types say over which axes values vary.
-        parts: for each of `axes`, its sub-axes in `mesh`, if that is finer than the mesh that the user named.
-        explicit: whether types say how values are sharded along Explicit mesh axes.
-        in_sums: for each operand, the axes along which it is unreduced and reduced; empty if none is.
+        tracked: whether types record over which axes values vary.
+        parts: for each of `axes`, its sub-axes in `mesh`, if `mesh` is finer than the user's mesh.
+        explicit: whether types record shardings along Explicit mesh axes.
+        in_sums: for each operand, the axes along which it is unreduced and reduced; empty if there are none.
         out_sums: the same for the results.
     """
 
@@ -120,13 +120,13 @@ class Manual(ControlRules):
 
     @cached_property
     def mesh_axes(self) -> Mapping[str, tuple[str, ...]]:
-        """The axes of `mesh` that each axis of the region consists of."""
+        """The axes of `mesh` that make up each axis of the region."""
         parts = [(axis,) for axis in self.axes] if self.parts is None else self.parts
         return dict(zip(self.axes, parts, strict=True))
 
     @cached_property
     def bindings(self) -> tuple[Binding, ...]:
-        """Each binding is a group, as each has its own sharding. One more group is for replicated operands."""
+        """Each binding is its own group, because each has its own sharding. Replicated operands are one more group."""
         return (
             *(Binding(n, self._split(spec), (operand(n),), (entry(n),)) for n, spec in enumerate(self.in_specs)),
             *(
@@ -146,11 +146,11 @@ class Manual(ControlRules):
         return Join(*self._mesh_sharding(spec), self.axes, mesh, self._parts(spec.unreduced), spec.reduced)
 
     def _mesh_sharding(self, spec: ShardSpec) -> tuple[DimAxes, tuple[int, ...]]:
-        """Return for each dim its mesh axes and its number of shards."""
+        """Return the mesh axes and the number of shards of each dim."""
         return tuple(map(self._parts, spec.dims)), tuple(map(self._extent, spec.dims))
 
     def _parts(self, axes: Axes) -> Axes:
-        """Return the mesh axes that axes of the region consist of."""
+        """Return the mesh axes that make up axes of the region."""
         return tuple(part for axis in axes for part in self.mesh_axes[axis])
 
     def _extent(self, axes: Sequence[str]) -> int:
@@ -207,7 +207,7 @@ class Manual(ControlRules):
 
     @contextmanager
     def _bind_axes(self) -> Iterator[None]:
-        """Bind the names of the axes while the program is rewritten: a user's derivative rule may use them."""
+        """Bind the axis names while the program is rewritten, because a user's derivative rule may use them."""
         sizes = {axis: self._extent((axis,)) for axis in self.axes}
         tracked = frozenset(self.axes) if self.tracked else frozenset()
         with bind_axis_names(sizes, tracked), mesh_context.in_region(self.mesh, self.axes):
@@ -238,7 +238,7 @@ class Manual(ControlRules):
         return results[:count], insert_none(linear_region(*saved, *drop_none(tangents)), out_active)
 
     def _forward_region(self, forward: Program, residuals: Sequence[Residual]) -> "Manual":
-        """Build the region that returns the results, and the residuals that are not operands."""
+        """Build the region that returns the results, and the residuals that are not operands of the region."""
         count = len(self.program.outputs)
         new = [residual for residual in residuals if residual.operand is None]
         program = forward.with_equations(
@@ -269,7 +269,7 @@ class Manual(ControlRules):
         """Adapt a transposed program to values that are assumed, not proved, to be replicated.
 
         Along each axis where a value is replicated, an incoming cotangent is divided by the number of devices, and an
-        outgoing one is summed over the devices. Where the outgoing one is unreduced, its terms are not summed.
+        outgoing cotangent is summed over the devices. The terms of an unreduced outgoing cotangent are not summed.
         """
 
         def body(*args: Operand) -> list[Any]:
@@ -283,24 +283,24 @@ class Manual(ControlRules):
         return rewrite(program.name, program.in_types, body)
 
     def _sum_over_devices(self, x: Operand, spec: ShardSpec) -> Any:
-        """Sum an outgoing cotangent over the axes where it is replicated; where it is reduced, compute the mean."""
+        """Sum an outgoing cotangent over the axes where it is replicated; compute the mean where it is reduced."""
         axes = self._replicated_axes(spec)
         total = NamedSum(axes)(x) if axes else x
         return Div()(total, full_like(total, self._extent(spec.reduced))) if spec.reduced else total
 
     @cached_property
     def _used_axes(self) -> frozenset[str]:
-        """The axes that occur in specs or in the program: no value differs along the others."""
+        """The axes in specs or in the program. All values are replicated along the others."""
         named = (axis for spec in self._all_specs for axis in (*spec.sharding_axes, *spec.unreduced, *spec.reduced))
         return self.program.axis_names.union(named)
 
     def _replicated_axes(self, spec: ShardSpec, excluded: Axes = ()) -> Axes:
-        """Return the used axes that neither shard a value nor leave it unreduced; without those excluded."""
+        """Return the used axes that neither shard a value nor leave it unreduced, without the excluded axes."""
         others = (*spec.sharding_axes, *spec.unreduced, *excluded)
         return tuple(axis for axis in self.axes if axis in self._used_axes and axis not in others)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """The mesh axes of the batch dim leave the region: those of `spmd_axis_name`, or Explicit ones."""
+        """Remove the mesh axes of the batch dim from the region: `spmd_axis_name`, or Explicit axes."""
         batch_axes = axis.explicit.dims[0] if axis.explicit else ()
         leaving = axis.spmd or tuple(name for name in batch_axes if name in self.axes)
         label = f"with spmd_axis_name={leaving}" if axis.spmd else f"over a dim that is sharded along {leaving}"
@@ -353,7 +353,7 @@ class Manual(ControlRules):
         return Constrain(dim_axes, self.mesh, tuple(d for d in range(ndim) if d != dim))(x)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        """Run all devices of the region at once: each of its axes is a vmap, in which collectives are ordinary ops."""
+        """Run all devices of the region at once: each axis is a vmap, under which collectives are ordinary ops."""
         program = erase_varying(inline(self.program))
         stacks = [self._stack_shards(x, spec) for x, spec in zip(operands, self.in_specs, strict=True)]
         for axis in reversed(self.axes):
@@ -365,7 +365,7 @@ class Manual(ControlRules):
     def _stack_shards(self, x: NumpyArray, spec: ShardSpec) -> NumpyArray:
         """Split an array into shards, with a leading dim for each axis that shards it, ordered as the region's axes.
 
-        An unreduced array has a leading dim too: the first device has all of it, and the terms of the others are zero.
+        An unreduced axis adds a leading dim too: the first device has the array as its term, the other terms are zero.
         """
         unreduced = [axis for axis in self.axes if axis in spec.unreduced]
         for axis in reversed(unreduced):
@@ -386,7 +386,7 @@ class Manual(ControlRules):
         return stacked
 
     def _join_shards(self, x: NumpyArray, spec: ShardSpec) -> NumpyArray:
-        """Join shards, which have a leading dim for each axis of the region, to an array."""
+        """Join shards, which have a leading dim for each axis of the region, into an array."""
         dim_axes, sharding = spec.dims, spec.sharding_axes
         unreduced = tuple(index for index, axis in enumerate(self.axes) if axis in spec.unreduced)
         x = x.sum(unreduced, dtype=x.dtype, keepdims=True) if unreduced else x
@@ -404,12 +404,12 @@ class Manual(ControlRules):
 
 
 def _shard_dim(x: Operand, dim: int, axis: BatchAxis) -> Any:
-    """Return `x` with its batch dim sharded as `axis` says."""
+    """Return `x` with its batch dim sharded along the axes of `axis`."""
     return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
 
 
 def _with_axis_types(program: Program, types: Mapping[str, AxisType]) -> Program:
-    """Return the program of a region with other types of mesh axes, in the types of its values and in its ops."""
+    """Change the types of mesh axes in the program of a region, in the types of its values and in its ops."""
     new_values: dict[Value, Value] = {}
 
     def convert_value(value: Value) -> Value:
@@ -449,7 +449,7 @@ def _sums(specs: Sequence[ShardSpec]) -> tuple[Sums, ...]:
 
 
 def _append_key_dims(specs: Sequence[ShardSpec], types: Sequence[ArrayType]) -> list[ShardSpec]:
-    """Add an unsharded dim for keys that have been replaced by their words, which need one more dim."""
+    """Add an unsharded dim to the specs of keys that have been lowered to words."""
     return [
         spec._replace(dims=(*spec.dims, *[()] * (type.ndim - len(spec.dims))))
         for spec, type in zip(specs, types, strict=True)

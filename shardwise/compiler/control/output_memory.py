@@ -1,4 +1,4 @@
-"""out_kinds: the memory in which a program leaves its outputs, inside of calls too."""
+"""out_kinds: the memory kind of each output of a program, including outputs that calls compute."""
 
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.program import Program
@@ -6,7 +6,7 @@ from shardwise.compiler.ops.placement.memory_space import InMemory
 
 
 def out_kinds(program: Program) -> tuple[str | None, ...]:
-    """Return for each output of a program the kind of memory that it is left in; None for the default memory."""
+    """Return the memory kind of each output of a program; None for the default memory."""
     producers = program.producers()
     kinds: list[str | None] = []
     for output in program.outputs:

@@ -1,4 +1,4 @@
-"""PrimitiveCall: an op that a user or a library defines by rules, as JAX's `Primitive`."""
+"""PrimitiveCall: a user-defined op with its rules, as JAX's `Primitive`."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, final
@@ -30,7 +30,7 @@ class PrimitiveRules(Protocol):
 @final
 @record
 class PrimitiveCall(CallLike):
-    """A call of a primitive. `program` is what it computes, traced from its lowering; its rules transform it."""
+    """A call of a primitive. `program` is its computation, traced from its lowering; its rules transform the call."""
 
     name = "primitive"
     opaque = True
@@ -50,7 +50,7 @@ class PrimitiveCall(CallLike):
 @final
 @record
 class MissingLowering(Op):
-    """Stands in the program of a primitive that has no lowering: it has types, and cannot run.
+    """A placeholder in the program of a primitive without a lowering. It has types, but cannot run.
 
     `problem` is the message of the error.
     """
@@ -62,7 +62,7 @@ class MissingLowering(Op):
 
     @property
     def effect(self) -> str:
-        return "" if self.results else "unordered"  # without results, it would be removed as unused
+        return "" if self.results else "unordered"  # an op without results or effects would be removed as dead code
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         return self.results

@@ -8,7 +8,7 @@
     predicate   a scalar that decides what runs next: the predicate of a `while`, the branch index of a `cond`
     split       an operand of which each device of a manual region reads its shard
     join        a result of which each device of a manual region returns a shard
-    argument    an argument of the program whose layout is chosen; what it is in the next call may be an operand
+        argument    an argument of the program whose layout is chosen; its operand may be its value in the next call
 
 Boundary ops exist for planning and never run. Layouts are chosen in one flat list of equations, in which each binding
 of a control op is an equation with a boundary op. Its factor rule connects the dims outside and inside.
@@ -65,7 +65,7 @@ class Enter(_SameType):
 class Carry(_SameType):
     """The carry of a loop: (initial value, output of the body) → input of each program, and the final value.
 
-    The carry may be partial: then it is reduced once, after the loop. Its initial value, if replicated, is one of the
+    If the carry is partial, it is reduced once, after the loop. A replicated initial value then enters as one of the
     terms.
     """
 
@@ -123,7 +123,7 @@ class Unstack(BoundaryOp):
 class Stack(BoundaryOp):
     """Slices stacked along a new dim 0, which is not sharded.
 
-    The slices may be partial: then the stack is reduced once, after the loop.
+    If the slices are partial, the stack is reduced once, after the loop.
     """
 
     name = "stack"
@@ -132,7 +132,7 @@ class Stack(BoundaryOp):
     length: int
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
-        return sum(type.nbytes for type in operands)  # a loop writes one slice of a stack per iteration
+        return sum(type.nbytes for type in operands)  # a loop writes one slice per iteration
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         return (x.with_dim(0, self.length),)
@@ -151,7 +151,7 @@ class Stack(BoundaryOp):
 @final
 @record
 class Predicate(BoundaryOp):
-    """A replicated scalar that decides what runs next. Devices that took different branches would deadlock."""
+    """A replicated scalar that decides what runs next. It is replicated because diverging devices would deadlock."""
 
     name = "predicate"
 
@@ -166,11 +166,11 @@ class Predicate(BoundaryOp):
 
 @final
 class ShardSpec(NamedTuple):
-    """How an array outside a manual region consists of the shards inside.
+    """How the shards inside a manual region form an array outside it.
 
     Attributes:
         dims: for each dim, the axes of the region that shard it.
-        unreduced: the axes along which the shards are terms: the array is their sum.
+        unreduced: the axes along which the shards are terms whose sum is the array.
         reduced: the axes along which the array is reduced.
     """
 
@@ -185,20 +185,20 @@ class ShardSpec(NamedTuple):
 
     @property
     def cotangent(self) -> "ShardSpec":
-        """The spec of the cotangent: unreduced where the primal is reduced, and the other way round."""
+        """The spec of the cotangent, in which the unreduced and reduced axes are swapped."""
         return ShardSpec(self.dims, self.reduced, self.unreduced)
 
 
 class _ShardBoundary(BoundaryOp):
     """An array outside a manual region, and one device's shard of it inside.
 
-    A sharded dim has two factors: the index of the shard, which the region's axes shard completely, and the position in
+    A sharded dim has two factors: the shard index, which the region's axes shard completely, and the position within
     the shard, which other axes may shard further.
 
     Attributes:
         dims: for each dim, the mesh axes that shard it.
         counts: for each dim, the number of its shards.
-        unreduced: the mesh axes along which the array is unreduced: its terms are the shards.
+        unreduced: the mesh axes along which the array is unreduced; the shards are its terms.
     """
 
     dims: tuple[Axes, ...]
@@ -231,9 +231,9 @@ class Split(_ShardBoundary):
 
     Attributes:
         names: the axes of the region over which the shard varies.
-        manual: all axes of the region; empty if types do not show Explicit axes.
+        manual: all axes of the region; empty if types do not record Explicit shardings.
         reduced: the axes along which the operand is reduced.
-        tracked: whether types in the region say along which axes a value is unreduced or reduced.
+        tracked: whether types in the region record along which axes a value is unreduced or reduced.
     """
 
     name = "split"
@@ -285,7 +285,7 @@ class Join(_ShardBoundary):
 
     Attributes:
         names: the region's axes, over which the result no longer varies.
-        mesh: the mesh around the region, whose Explicit axes the type of the result names; None if types do not.
+        mesh: the enclosing mesh, whose Explicit axes the result's type has; None if types do not record them.
         reduced: the axes along which the result is reduced.
     """
 
@@ -316,7 +316,7 @@ class Join(_ShardBoundary):
             sums, copies = ([axis for axis in of if axis not in self.names] for of in (inner.unreduced, inner.reduced))
             sums, copies = [*sums, *self.unreduced], [*copies, *self.reduced]
             mesh = self.mesh
-            if inner.scoped:  # the axes of the region have their types of outside again
+            if inner.scoped:  # restore the axis types outside the region
                 types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
                 manual = {axis: types[axis] for axis in inner.mesh.manual_axes if axis in types}
                 mesh = inner.mesh.abstract.update_axis_types(manual)
@@ -338,8 +338,8 @@ def _single_factor_dims(type: ArrayType) -> Dims:
 class Argument(BoundaryOp):
     """An argument of a program, in the layout that is chosen for it.
 
-    The operand, if there is one, is the output of the program that is this argument in the next call: the parameters
-    of a training step are such arguments. It has to have the layout of the argument.
+    The operand, if there is one, is the program output that is passed as this argument to the next call, such as the
+    updated parameters of a training step. It must have the layout of the argument.
     """
 
     name = "argument"

@@ -1,4 +1,4 @@
-"""Residuals of a linearized manual region: how they leave the forward region and enter the linear one."""
+"""Residuals of a linearized manual region, which leave the forward region and enter the linear one."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, final
@@ -20,8 +20,8 @@ class Residual:
 
     Attributes:
         value: the residual inside the forward program.
-        operand: the number of the operand, or None.
-        spec: how the residual outside the region consists of the values inside.
+        operand: the index of the operand, or None.
+        spec: how the values inside the region form the residual outside.
         reshape: the equation that adds the leading dim, or None.
     """
 
@@ -64,7 +64,7 @@ class Residual:
 
 
 def linear_program(linear: Program, residuals: Sequence[Residual]) -> Program:
-    """Return `linear` with saved residuals, which may have a leading dim of size 1, as its first inputs."""
+    """Return `linear` with the saved residuals as its first inputs; they may have a leading dim of size 1."""
 
     def body(*args: Operand) -> Sequence[Any]:
         values = [

@@ -31,7 +31,8 @@ class Remat(CallLike):
 
     def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         if self.prevent_cse:
-            # XLA must neither merge the recomputation with the forward pass nor run it before the cotangents exist.
+            # XLA must neither merge the recomputation with the forward pass nor schedule it before the cotangents
+            # exist.
             operands = tuple(x if isinstance(x, UndefinedPrimal) else Barrier()(x) for x in operands)
             cotangent = [None if ct is None else Barrier()(ct) for ct in cotangent]
         return super().transpose(cotangent, *operands)

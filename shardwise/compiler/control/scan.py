@@ -50,8 +50,8 @@ class Scan(ControlRules):
     """Run `program` (consts, carry, slices → carry, stacked outputs) `length` times.
 
     Operands: consts, the initial carry, arrays that are sliced along dim 0. Results: the final carry, arrays stacked
-    along a new dim 0. `consts` and `carried` are the numbers of consts and carries. `reverse`: the last slices come
-    first. `unroll`: the number of iterations of the program in one iteration of XLA's loop.
+    along a new dim 0. `consts` and `carried` are the numbers of consts and carries. `reverse` iterates from the last
+    slice to the first. `unroll` is the number of iterations per iteration of XLA's loop.
     """
 
     name = "scan"
@@ -105,7 +105,7 @@ class Scan(ControlRules):
 
     @property
     def _carry_operands(self) -> range:
-        """The numbers of the operands that are the initial carry."""
+        """The indices of the operands that are the initial carry."""
         return range(self.consts, self.consts + self.carried)
 
     @property
@@ -115,7 +115,7 @@ class Scan(ControlRules):
     def track_keys(
         self, uses: KeyTracker, operands: list[NumpyArray | None], types: Sequence[ArrayType]
     ) -> list[NumpyArray | None]:
-        """Two iterations stand for all."""
+        """Check two iterations, which represent all."""
         consts, carry, stacks = self.split_operands(operands)
         stacked = self.split_operands(self.program.in_types)[2]
         for index in range(min(self.length, 2)):
@@ -123,7 +123,7 @@ class Scan(ControlRules):
             slices = [x[at] if is_key(type.dtype) else None for x, type in zip(stacks, stacked, strict=True)]
             carry = uses.run(self.program, [*consts, *carry, *slices])[: self.carried]
             carry = [x if is_key(type.dtype) else None for x, type in zip(carry, types, strict=False)]
-        for keys, type in zip(stacks, stacked, strict=True):  # what two iterations do with their slices, all do
+        for keys, type in zip(stacks, stacked, strict=True):  # all iterations use the same keys of their slices
             if is_key(type.dtype) and self.length and (source := uses.used_at(keys[-1 if self.reverse else 0].flat[0])):
                 for key in keys.flat:
                     uses.mark(key, source)
@@ -165,7 +165,7 @@ class Scan(ControlRules):
         return results[: len(self.program.outputs)], out_tangents
 
     def _free_residuals(self, forward: Program) -> set[Value]:
-        """Return the values that the linear loop gets without stacking them, or that depend on such operands alone."""
+        """Return the operands that the linear loop receives without stacking, and values that depend on these alone."""
         consts, _, slices = self.split_operands(forward.inputs)
         equations = _computable(forward.equations, [*consts, *slices])
         stacked = forward.outputs[self.carried : len(self.program.outputs)]
@@ -198,7 +198,7 @@ class Scan(ControlRules):
         invariants: Sequence[Any],
         results: Sequence[Any],
     ) -> tuple[list["_Bound"], list["_Bound"]]:
-        """Pair the residual inputs of `linear` with the arrays that hold them: consts, and arrays that are sliced.
+        """Bind the residual inputs of `linear` to the arrays that hold them, as consts or as sliced arrays.
 
         Args:
             forward: the forward program; its outputs after the results are the residuals.
@@ -206,7 +206,7 @@ class Scan(ControlRules):
             computed: the residuals that the forward loop computes.
             primals: the operands of the scan.
             invariants: the values of the loop-invariant residuals.
-            results: the results of the forward loop; after those of the scan come stacked residuals.
+            results: the results of the forward loop; the stacked residuals follow the results of the scan.
         """
         count = len(self.program.outputs)
         invariant = dict(zip(computed.invariant.outputs, invariants, strict=True))
@@ -241,7 +241,7 @@ class Scan(ControlRules):
             linear: the program: residuals, tangents → tangents.
             active: for each binding of the scan, whether it has a tangent.
             consts, slices: the residuals, as `_bind_residuals` returns them.
-            primals, tangents: those of the operands.
+            primals, tangents: the primals and tangents of the operands.
         """
         residual_count = len(consts) + len(slices)
         inputs = insert_none(linear.inputs[residual_count:], self.endpoint_marks(active, "entry"))
@@ -273,7 +273,7 @@ class Scan(ControlRules):
 
     def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         if any(equation.op.is_call and not equation.op.opaque for equation in self.program.equations):
-            # Calls are inlined so that known and linear values inside them are told apart.
+            # Inline calls, so that the analysis distinguishes known and linear values inside them.
             inlined = inline(self.program, opaque=False)
             return self.with_programs([inlined]).transpose(cotangent, *operands)
         undefined = [isinstance(x, UndefinedPrimal) for x in operands]
@@ -282,7 +282,7 @@ class Scan(ControlRules):
         )
         if not all(self.split_operands(dependent)[1]):
             return self._transpose_known_carry(cotangent, operands, dependent)
-        # The carry is linear even if its initial value is known, because that value is zero.
+        # A carry with a known initial value is linear too, because that value is zero.
         linear = tuple(x or index in self._carry_operands for index, x in enumerate(undefined))
         consts, carry, sliced = self.split_operands(operands)
         nonzero = (*[True] * self.carried, *present_mask(cotangent[self.carried :]))
@@ -311,7 +311,7 @@ class Scan(ControlRules):
     ) -> tuple[Any, ...]:
         """Transpose a scan in which part of the carry, such as a counter, is known.
 
-        A first loop computes that part and stacks it. In the loop that is transposed it is then a sliced operand.
+        A first loop computes the known part and stacks it. In the transposed loop, it is a sliced operand.
         """
         program = self.program
         known = [number for number in self._carry_operands if not linear[number]]
@@ -354,7 +354,8 @@ class Scan(ControlRules):
         """Build the body of the backward loop.
 
         Its inputs are known consts, sums of cotangents of linear consts, cotangents of the carry, known slices, and
-        cotangents of stacked results. Its outputs are the sums, the cotangents of the carry, and those of slices.
+        cotangents of stacked results. Its outputs are the sums, the cotangents of the carry, and the cotangents of
+        slices.
 
         Args:
             linear: which operands are linear.
@@ -458,7 +459,7 @@ class _Bound(NamedTuple):
 class _ComputedResiduals(NamedTuple):
     """The residuals that a scan's forward loop must compute for its derivative.
 
-    Consts, slices and stacked results are residuals that exist anyway; they are not listed here.
+    Residuals that are consts, slices or stacked results exist in any case; they are not listed here.
 
     Attributes:
         invariant: a program that computes the loop-invariant residuals from the consts, before the loop.

@@ -96,7 +96,7 @@ class While(DataDependentControl):
     def track_keys(
         self, uses: KeyTracker, operands: list[NumpyArray | None], types: Sequence[ArrayType]
     ) -> list[NumpyArray | None]:
-        """Two iterations stand for all."""
+        """Check two iterations, which represent all."""
         cond_consts, body_consts, carry = self.split_operands(operands)
         carry = [x if is_key(type.dtype) else None for x, type in zip(carry, types, strict=True)]
         for _ in range(2):
@@ -112,7 +112,7 @@ class While(DataDependentControl):
         return carry
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        # Residuals cannot be saved: the loop of the tangents computes the primals again, without their effects.
+        # Residuals cannot be saved, so the tangent loop recomputes the primals, without their effects.
         return self(*primals), without_effects(self).jvp(primals, tangents)[1]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -125,7 +125,7 @@ class While(DataDependentControl):
         return self._vmap_predicate(axis, operands, dims)
 
     def _vmap_predicate(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """Batch a loop with a batched predicate: run while any predicate is true, select the new or old carry."""
+        """Batch a loop with a batched predicate: run while any predicate is true, and select the old or new carry."""
         cond_consts, body_consts, carry = self.split_operands(operands)
         cond_dims, body_dims, carry_dims = self.split_operands(dims)
         all_batched = (0,) * len(carry)
@@ -171,7 +171,7 @@ class While(DataDependentControl):
 def while_any(
     name: str, start: Sequence[Any], predicate: Callable[..., Any], step: Callable[..., Sequence[Any]]
 ) -> list[Any]:
-    """Run `step` on values, from `start` on, while any element of `predicate` of the values is true.
+    """Apply `step` to values, beginning with `start`, while any element of their `predicate` is true.
 
     Returns:
         The final values.
@@ -188,7 +188,7 @@ def while_any(
 def while_capturing(
     name: str, start: Sequence[Any], predicate: Callable[..., Sequence[Any]], step: Callable[..., Sequence[Any]]
 ) -> list[Any]:
-    """Run `step` on values, from `start` on, while `predicate` is true. Both may use values of open frames.
+    """Apply `step` to values, beginning with `start`, while `predicate` is true. Both may capture outer values.
 
     Returns:
         The final values.

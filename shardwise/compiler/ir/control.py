@@ -1,7 +1,7 @@
-"""Control ops: ops that decide when their programs run. Bindings say how values get into the programs and out of them.
+"""Control ops: ops that hold programs and decide when these run. Bindings connect the values inside and outside.
 
-Transformations and passes read and rebuild a control op through its bindings: they need not know which one it is.
-Result types and the numpy reference follow from the bindings. `control/control_rules.py` adds jvp and vmap.
+Transformations and passes read and rebuild a control op through its bindings, independently of its class. Result types
+and the numpy reference are derived from the bindings. `control/control_rules.py` adds jvp and vmap.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class BoundaryOp(Op):
     """The base class of boundary ops: how a value enters or leaves the programs of a control op.
 
     Attributes:
-        leading: the number of leading dims that values outside have and values inside lack.
+        leading: the number of leading dims of values outside that values inside lack.
     """
 
     single = False
@@ -58,7 +58,7 @@ class BoundaryOp(Op):
 
 
 class Binding(NamedTuple):
-    """Endpoints that one boundary op connects: `sources` are its operands, `targets` its results.
+    """The endpoints that one boundary op connects: `sources` are its operands, `targets` its results.
 
     Bindings of one `group` have the same form. They are adjacent in every list of endpoints.
     """
@@ -77,7 +77,7 @@ class Binding(NamedTuple):
 class Port:
     """The values of one binding of a control op that is being built.
 
-    `entries` are inputs and `exits` outputs of programs, keyed by the number of the program.
+    `entries` are inputs and `exits` are outputs of programs, keyed by the index of the program.
     """
 
     group: int
@@ -88,7 +88,7 @@ class Port:
 
 
 class KeyTracker(Protocol):
-    """The numbers of PRNG keys and where each was used, for `Control.track_keys`; see `transforms/key_uses.py`."""
+    """The ids of PRNG keys, and where each key was used, for `Control.track_keys`; see `transforms/key_uses.py`."""
 
     def new_keys(self, shape: tuple[int, ...]) -> NumpyArray: ...
     def used_at(self, key: int) -> Source | None: ...
@@ -100,7 +100,7 @@ class KeyTracker(Protocol):
 
 
 class Control(Op):
-    """The base class of control ops. Bindings, and the endpoints of every kind, are ordered by group.
+    """The base class of control ops. Bindings, and the endpoints of each kind, are ordered by group.
 
     Attributes:
         is_manual: whether the programs run on the shards of one device, along the Manual axes of the op.
@@ -116,25 +116,25 @@ class Control(Op):
 
     @property
     def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """For each program, the group of bindings that brings in a further constant, and the programs that get it."""
+        """For each program, the binding group of its constants, and the programs that receive these constants."""
         raise self.missing_rule("const_groups")
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> Self:
-        """Return the op with other programs. `counts[g]`: the number of bindings of group g, if it has changed."""
+        """Return the op with other programs. `counts` are the numbers of bindings per group, if they have changed."""
         raise self.missing_rule("with_programs")
 
     @property
     def mesh_axes(self) -> Mapping[str, tuple[str, ...]]:
-        """For each axis of the manual region, the mesh axes that it consists of; empty if the op is not one."""
+        """For each axis of the manual region, its mesh axes; empty if the op is not a manual region."""
         return {}
 
     def allowing_divergence(self) -> Self:
-        """Return the op with devices allowed to decide differently, as in a manual region."""
+        """Return the op with divergence allowed: devices may take different paths, as in a manual region."""
         return self
 
     @property
     def stack_length(self) -> int | None:
-        """The size of the dim along which further outputs of the program are stacked, and further inputs sliced.
+        """The size of the dim along which outputs of the program can be stacked, and inputs sliced.
 
         None if the op does not stack the outputs of its program.
         """
@@ -143,25 +143,26 @@ class Control(Op):
     def track_keys(
         self, uses: KeyTracker, operands: list[NumpyArray | None], types: Sequence[ArrayType]
     ) -> list[NumpyArray | None] | None:
-        """Return the numbers of the keys in the results, and mark the keys that the programs use.
+        """Return the key ids of the results, and mark the keys that the programs use.
 
         Args:
             uses: the keys.
-            operands: the numbers of keys, or known small arrays; None for other operands.
+            operands: key ids, or known small arrays; None for other operands.
             types: the types of the results.
 
         Returns:
-            For each result, the numbers of its keys; None for a result without keys. None for all together means that
-            any key of an operand may be any key of a result.
+            For each result, its key ids; None for a result without keys. None instead of a list means that any key of
+            an
+            operand may be any key of a result.
         """
         return None
 
     def mesh_inside(self, mesh: AbstractMesh) -> AbstractMesh:
-        """Return the mesh with the axis types that it has in the programs."""
+        """Return the mesh with its axis types inside the programs."""
         return mesh
 
     def without_varying(self) -> Self:
-        """Return the op for programs whose types do not say over which Manual axes values vary."""
+        """Return the op for programs whose types do not record over which Manual axes values vary."""
         return self
 
     def without_explicit(self) -> Self:
@@ -177,7 +178,7 @@ class Control(Op):
         return tuple(by_group[group] for group in range(max(by_group, default=-1) + 1))
 
     def endpoint_marks(self, marks: Sequence[bool], kind: str, program: int = 0) -> tuple[bool, ...]:
-        """Turn marks of bindings into marks of the endpoints of this kind, in order."""
+        """Map marks of bindings to marks of the endpoints of this kind, in order."""
         by_number = {
             end.number: mark
             for binding, mark in zip(self.bindings, marks, strict=True)
@@ -193,7 +194,7 @@ class Control(Op):
 
         Args:
             operands: the marks of the operands.
-            step: takes the number of a program and the marks of its inputs; returns the marks of its outputs.
+            step: maps the index of a program and the marks of its inputs to the marks of its outputs.
         """
         marks = tuple(self._any_source(binding, {"operand": [operands]}) for binding in self.bindings)
         while True:
@@ -212,7 +213,7 @@ class Control(Op):
     def ports(
         self, operands: Sequence[Any], entries: Sequence[Sequence[Any]], exits: Sequence[Sequence[Any]]
     ) -> list[Port]:
-        """Return a port for each binding, with these operands, inputs of programs and outputs of programs."""
+        """Return a port for each binding, from these operands, program inputs and program outputs."""
         ports = []
         for binding in self.bindings:
             port = Port(binding.group)
@@ -233,7 +234,7 @@ class Control(Op):
         """Build the op that has these ports, from the equations of `programs`.
 
         Returns:
-            The op, its operands, and for each of its results the number of the port that it belongs to.
+            The op, its operands, and for each result the index of its port.
         """
         order = sorted(range(len(ports)), key=lambda number: ports[number].group)
         ordered = [ports[number] for number in order]

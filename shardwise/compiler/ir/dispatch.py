@@ -1,10 +1,10 @@
 """Dispatch of applied ops: to the innermost open frame that accepts the op, else to the executor.
 
 A frame stages ops into a program (see `trace/`). A frame with `stages_all` (jit) accepts every op. Other frames (grad,
-vmap) accept ops that touch one of their own tracers, so that work on outer values stays outside, and ops that use an
-axis name that the frame binds (vmap).
+vmap) accept ops on their own tracers, so that work on outer values stays outside, and ops that use an axis name that
+the frame binds (vmap).
 
-`executor` is the one object through which lower layers call a higher one: `execute/executor.py`, which runs compiled
+Lower layers call the executor, a higher layer, only through `executor`. `execute/executor.py`, which runs compiled
 programs, sets it when the package is imported.
 """
 
@@ -68,7 +68,7 @@ def use_frames(stack: list[Frame]) -> Iterator[None]:
 
 @final
 class _EagerConstants:
-    """A mark in the stack of frames: frames below it record only ops on their own tracers, and other ops run."""
+    """A mark in the stack of frames. Frames below it record only ops on their own tracers; other ops run eagerly."""
 
     stages_all = False
     axes: Mapping[Any, int] = {}
@@ -86,13 +86,13 @@ _EAGER_CONSTANTS = _EagerConstants()
 
 @contextmanager
 def evaluate_constants() -> Iterator[None]:
-    """Run ops on concrete operands in a `with` block, inside traced functions too; ops on tracers are recorded."""
+    """Run ops on concrete operands in a `with` block, even inside traced functions. Ops on tracers are recorded."""
     with use_frames([*_stack.frames, _EAGER_CONSTANTS]):
         yield
 
 
 def recording_frame(args: Sequence[Any], axis_names: frozenset[Any] = frozenset()) -> Frame | None:
-    """Return the innermost frame that records an op with these operands and axis names; None if the op runs."""
+    """Return the innermost frame that records an op with these operands and axis names; None if the op runs eagerly."""
     evaluates_constants = False
     for frame in reversed(_stack.frames):
         if frame is _EAGER_CONSTANTS:
@@ -109,8 +109,8 @@ def recording_frame(args: Sequence[Any], axis_names: frozenset[Any] = frozenset(
 def resolve_shardings(resolves: bool = True) -> Iterator[None]:
     """Resolve conflicts between types along Explicit mesh axes in a `with` block, instead of raising errors.
 
-    For derivatives and functions with `out_sharding`, which reshard the results. With `resolves=False`, conflicts are
-    errors again: a transformation calls a function of the user.
+    Derivatives and functions with `out_sharding` use this, because they reshard the results. `resolves=False` makes
+    conflicts errors again, for calls of user functions inside a transformation.
     """
     before, _stack.resolves = _stack.resolves, resolves
     try:
@@ -125,12 +125,12 @@ def resolves_shardings() -> bool:
 
 
 def is_staging() -> bool:
-    """Return whether a frame records all ops: no value is concrete here."""
+    """Return whether a frame records all ops, so that no value is concrete."""
     return recording_frame(()) is not None
 
 
 def bound_axes() -> dict[Any, int]:
-    """Return the axis names that ops can use here, with their sizes; an inner axis shadows an outer one."""
+    """Return the bound axis names with their sizes; an inner axis shadows an outer one."""
     return {name: size for frame in _stack.frames for name, size in frame.axes.items()}
 
 
@@ -143,7 +143,7 @@ def tracked_axes() -> frozenset[Any]:
 
 
 class _AxisNames:
-    """A frame that only binds axis names, while a program is rewritten that uses them."""
+    """A frame that only binds axis names, for rewriting a program that uses them."""
 
     stages_all = False
 
@@ -159,7 +159,7 @@ class _AxisNames:
 
 
 def bind_axis_names(axes: Mapping[Any, int], tracked: frozenset[Any]) -> AbstractContextManager[None]:
-    """Bind axis names in a `with` block, to rewrite a program of a manual region outside of the region."""
+    """Bind axis names in a `with` block, to rewrite the program of a manual region outside the region."""
     return use_frames([*_stack.frames, _AxisNames(axes, tracked)])
 
 

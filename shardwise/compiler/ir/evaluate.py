@@ -1,4 +1,4 @@
-"""evaluate: run a program in numpy, by the `reference` of each op. Tests compare every later stage with it."""
+"""evaluate: run a program in numpy, by the `reference` of each op. It is the oracle of every later stage in tests."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ def evaluate(program: Program, args: Sequence[NumpyArray]) -> tuple[NumpyArray, 
 
 
 class _BadEquation(Exception):
-    """Raised inside nested programs to report an equation, with its operands."""
+    """Raised inside nested programs to report an equation and its operands."""
 
     def __init__(self, equation: Equation, operands: list[NumpyArray]):
         self.equation, self.operands = equation, operands
@@ -29,7 +29,7 @@ def find_bad_equation(
     Args:
         program: a program without calls.
         args: its arguments.
-        bad: whether an array is bad.
+        bad: a predicate on arrays.
 
     Returns:
         The equation and its operands; None if no equation introduces a bad value.

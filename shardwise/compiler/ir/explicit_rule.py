@@ -1,16 +1,16 @@
 """The result shardings of an op along Explicit mesh axes: one rule for all ops, derived from factor rules.
 
-1. A factor takes the axes of the operand dims that have it. Sharded beside unsharded is sharded; two different
-   shardings are a conflict.
-2. Along a reduced factor, a reduction (sum, max) gives a replicated result. In a contraction, a factor that both
+1. A factor gets the axes of the operand dims that have it. If some of these dims are sharded and others unsharded, the
+   factor is sharded; two different shardings are a conflict.
+2. Along a reduced factor, the result of a reduction (sum, max) is replicated. In a contraction, a factor that both
    operands shard is ambiguous: the result may be replicated, scattered or unreduced.
-3. An axis shards one dim of a result only.
+3. An axis shards only one dim of a result.
 4. An unreduced operand needs an op that is linear in it.
 
-Inference is total: the first operand decides a conflict, an ambiguous sum is replicated, and a replicated operand
-beside an unreduced one is one of its terms. Where a user's op needs such a decision, it is an error. Derivatives and
-functions with `out_sharding` rely on it, and reshard the result. Nothing is computed here: the planner finds the
-cheapest way to get a result into the sharding of its type.
+Inference is total: the first operand decides a conflict, an ambiguous sum is replicated, and a replicated operand mixed
+with an unreduced one becomes one of its terms. If a user's op needs such a decision, it is an error. Derivatives and
+functions with `out_sharding` rely on these decisions, and reshard the result. Types only constrain results: the planner
+finds the cheapest way to compute a result in the sharding of its type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def with_result_shardings(
         strict: whether a conflict or an ambiguous sum is an error.
 
     Raises:
-        ShardingTypeError: if operands are on different meshes. With `strict`, also if they conflict, a sum is
+        ShardingTypeError: if operands are on different meshes; with `strict`, also if they conflict, a sum is
             ambiguous, a dim cannot stay sharded, or the op is not linear in an unreduced operand.
     """
     mesh = _common_mesh(op_name, types, strict)
@@ -65,9 +65,9 @@ def with_result_shardings(
 
 
 def _common_mesh(op_name: str, types: Sequence[ArrayType], strict: bool) -> Mesh | AbstractMesh:
-    """Return the mesh of the operands; the one with devices, if others are abstract.
+    """Return the mesh of the operands; the concrete one, if others are abstract.
 
-    If its axes have different types in the operands, an axis is Auto that is Auto in one of them.
+    If an axis has different types in the operands, it is Auto if it is Auto in one of them.
     """
     meshes = list(dict.fromkeys(type.explicit.mesh for type in types if type.explicit))
     if len(meshes) == 1:
@@ -129,7 +129,7 @@ def _axes_of_factors(
 def _divide_dims(
     op_name: str, rule: FactorRule, dims: Dims, type: ArrayType, mesh: AbstractMesh, strict: bool
 ) -> list[list[Axes]]:
-    """Return for each dim of an operand, which of the axes that shard it shard each of its factors."""
+    """Return, for each dim of an operand, the axes that shard each of its factors."""
     if type.explicit is None:
         return [[()] * len(factors) for factors in dims]
     divided = [
@@ -144,7 +144,7 @@ def _divide_dims(
     }
     if rule.allows_sharding(counts):
         return divided
-    # The shards of compound dims are not contiguous: all factors of these dims are replicated.
+    # The shards of compound dims are not contiguous, so replicate all factors of these dims.
     compound = [dim for dim, factors in enumerate(dims) if not rule.compound.isdisjoint(factors) and any(divided[dim])]
     if strict:
         dim = compound[-1]
@@ -167,7 +167,7 @@ def _divide(
     mesh: AbstractMesh,
     strict: bool,
 ) -> list[Axes]:
-    """Return which of the axes that shard a dim shard each of its factors."""
+    """Distribute the axes that shard a dim over its factors."""
     if not axes or not factors:  # a dim of size 1 may have no factor
         return [()] * len(factors)
     if rule.need_replication.isdisjoint(factors):
@@ -214,7 +214,7 @@ def _unreduced_axes(op_name: str, linear_in: LinearSets, types: Sequence[ArrayTy
     sharding = [axis for type in types if type.explicit for dim in type.explicit.dims for axis in dim if axis in axes]
     for linear in linear_in:
         others = set(linear) - set(terms)
-        # The scalar with which an array is padded is one of the terms.
+        # The scalar that pads an array is one of the terms.
         agree = not strict or all(types[number].ndim == 0 < types[min(terms)].ndim for number in others)
         if agree and set(linear) >= set(terms) and len(set(terms.values())) == 1 and not sharding:
             return axes
@@ -242,7 +242,7 @@ def _reducing_call(type: ArrayType, axes: Axes) -> str:
 
 
 def _reduced_axes(types: Sequence[ArrayType]) -> tuple[str, ...]:
-    """Return the axes along which an operand is reduced and none is sharded: the results are reduced along them."""
+    """Return the axes along which an operand is reduced and none is sharded. The results are reduced along them."""
     shardings = [type.explicit for type in types if type.explicit]
     sharded = {axis for sharding in shardings for axes in sharding.dims for axis in axes}
     reduced = dict.fromkeys(axis for sharding in shardings for axis in sharding.reduced)
@@ -284,7 +284,7 @@ def _ambiguous_message(
 
 
 def _without_axis(types: Sequence[ArrayType], axis: str) -> str:
-    """Return the call that replicates the last operand that an axis shards along that axis."""
+    """Return the call that replicates, along an axis, the last operand that the axis shards."""
     number, sharding = next(
         (number, type.explicit)
         for number, type in reversed(list(enumerate(types)))

@@ -1,4 +1,4 @@
-"""Programs, equations and ops as text; `parse` reads programs back.
+"""Textual form of programs, equations and ops. `parse` reads programs back.
 
     program mlp(x: f32[30,16], w: f32[16,32]) {
       a: f32[30,32] = dot[contract=((1,), (0,)), batch=((), ())] x w   # train.py:12
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from shardwise.compiler.ir.op import Op
     from shardwise.compiler.ir.program import Equation, Program, Value
 
-# Words that no value is named after, so that programs parse without lookahead. Every op adds its name.
+# Words that are never names of values, so that programs parse without lookahead. Every op adds its name.
 reserved_words = {"return", "program", "inf", "nan", *SHORT_NAMES}
 
 
 class Names(dict["Value", str]):
-    """Names of values, given out in the order in which values are first seen: a, b, …, z, aa, ab, …"""
+    """Names of values, assigned in the order in which values are first seen: a, b, …, z, aa, ab, …"""
 
     def __missing__(self, value: "Value") -> str:
         self[value] = name = _letters(len(self))
@@ -39,7 +39,7 @@ class Names(dict["Value", str]):
 
 
 def format_program(program: "Program", indent: str = "") -> str:
-    """Return the text of a program, with one equation per line."""
+    """Format a program, with one equation per line."""
     names = Names()
     inputs = ", ".join(_declaration(value, names) for value in program.inputs)
     mesh = _types_mesh(program, nested=bool(indent))
@@ -51,9 +51,9 @@ def format_program(program: "Program", indent: str = "") -> str:
 
 
 def _types_mesh(program: "Program", nested: bool) -> str:
-    """Return the mesh to which axes in the types of a program refer; empty if there are none.
+    """Return the mesh that the axes in the types of a program refer to; empty if types have no axes.
 
-    A nested program has that of the program around it, except in a manual region, where axes are Manual.
+    A nested program uses the mesh of the enclosing program, except in a manual region, where axes are Manual.
     """
     own = (*program.inputs, *(value for equation in program.equations for value in equation.outputs))
     inner = () if nested else (value for equation in program.walk() for value in equation.outputs)
@@ -63,14 +63,14 @@ def _types_mesh(program: "Program", nested: bool) -> str:
 
 
 def _declaration(value: "Value", names: Names) -> str:
-    """Return the name and the type of a value, with the mesh of its type if that belongs to a part of the program."""
+    """Return the name and the type of a value, with the mesh of its type if that mesh is scoped."""
     sharding = value.type.explicit
     scope = f" on {_format_field(sharding.mesh, '')}" if sharding and sharding.scoped else ""
     return f"{names[value]}: {value.type}{scope}"
 
 
 def format_equation(equation: "Equation", names: Names | None = None, indent: str = "") -> str:
-    """Return the text of an equation, with its source line and the compiler's reason as a comment."""
+    """Format an equation, with its source line and the compiler's reason as a comment."""
     names = Names() if names is None else names
     operands = [names[value] for value in equation.inputs]
     right = " ".join([format_op(equation.op, indent), *operands])
@@ -82,28 +82,28 @@ def format_equation(equation: "Equation", names: Names | None = None, indent: st
 
 
 def format_op(op: "Op", indent: str = "") -> str:
-    """Return the text of an op, such as `sum[dims=(0,)]`.
+    """Format an op, such as `sum[dims=(0,)]`.
 
-    A field that is declared with `repr=False` is left out if it has its default value; if the default depends on
-    settings, the metadata entry `omitted` says which value is left out.
+    A field that is declared with `repr=False` is omitted if it has its default value. If the default depends on
+    settings, the metadata entry `omitted` is the value to omit.
     """
     shown = []
     for field in fields(op):  # type: ignore[arg-type]
         value = getattr(op, field.name)
         omitted = field.metadata.get("omitted", field.default)
-        if field.repr or (type(value), value) != (type(omitted), omitted):  # by type too: numpy takes None for f64
+        if field.repr or (type(value), value) != (type(omitted), omitted):  # np.dtype(None) == f64
             shown.append(f"{field.name}={_format_field(value, indent)}")
     return f"{op.name}[{', '.join(shown)}]" if shown else op.name
 
 
 def format_stage(kind: str, program: "Program", mesh: AbstractMesh, ins: Iterable[str], outs: Iterable[str]) -> str:
-    """Return the text of a later stage: `KIND NAME on mesh(…)`, a line for each input and output, and the program."""
+    """Format a later stage: `KIND NAME on mesh(…)`, a line for each input and output, and the program."""
     head = f"{kind} {identifier(program.name)} on mesh({mesh})"
     return "\n".join([head, *(f"in {line}" for line in ins), *(f"out {line}" for line in outs), str(program)])
 
 
 def identifier(name: str) -> str:
-    """Return a name with everything that is not a word character replaced."""
+    """Return a name with all characters replaced that are not word characters."""
     return re.sub(r"\W", "_", name) or "main"
 
 

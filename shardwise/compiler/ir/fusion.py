@@ -1,4 +1,4 @@
-"""Fusion: how XLA groups an op with others into kernels. `partition/kernels.py` counts memory traffic by it."""
+"""Fusion: how XLA groups an op with others into kernels. `partition/kernels.py` counts memory traffic with it."""
 
 from typing import Literal, final
 
@@ -8,17 +8,17 @@ from shardwise.compiler.ir.record import record
 @final
 @record
 class Fusion:
-    """How XLA compiles an op among others.
+    """The fusion properties of an op in XLA.
 
     Attributes:
         fuses: whether the op can be part of a kernel with other ops.
-        duplicates: whether the op is computed again in each of several consumers, so that its result is not stored:
-            "never"; "cheap": if that reads no more bytes than the result has; or "always".
+        duplicates: whether the op is recomputed in each of several consumers, so that its result is not stored:
+            "never"; "cheap", if that reads no more bytes than the result has; or "always".
         is_view: whether the result shares the memory of the operand.
-        is_view_in_products: whether the result does so if only contractions read it.
-        is_barrier: whether the op only separates kernels: its result is the operand's memory, once that is complete.
-        reads_part: whether the op reads only as many bytes of its first operand as it returns.
-        updates: the operand whose elements replace some of the first operand's, in place; None for other ops.
+        is_view_in_products: whether the result shares the memory of the operand if only contractions read it.
+        is_barrier: whether the op only separates kernels. Its result shares the operand's memory, once it is complete.
+        reads_part: whether the op reads only as many bytes of its first operand as its result has.
+        updates: the operand that is written in place into the first operand; None for other ops.
     """
 
     fuses: bool = False

@@ -1,11 +1,11 @@
-"""Lists with None for absent entries, such as zero tangents, and masks that say which entries are present."""
+"""Lists with None for absent entries, such as zero tangents, and masks of the present entries."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 def present_mask(values: Sequence[Any]) -> tuple[bool, ...]:
-    """Return for each value whether it is not None."""
+    """Return, for each value, whether it is not None."""
     return tuple(value is not None for value in values)
 
 
@@ -15,6 +15,6 @@ def drop_none(values: Sequence[Any]) -> list[Any]:
 
 
 def insert_none(values: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
-    """Place the values, in order, where `mask` is true, and None elsewhere: the inverse of `drop_none`."""
+    """Put the values, in order, where `mask` is true, and None elsewhere. This is the inverse of `drop_none`."""
     rest = iter(values)
     return [next(rest) if present else None for present in mask]

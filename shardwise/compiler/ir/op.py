@@ -7,12 +7,12 @@
     transpose   cotangent, operands (`UndefinedPrimal` where linear) → one cotangent per operand (None is zero)
     vmap        the new axis, operands, batch dims (None is unbatched) → result, its batch dim
     lower       an HLO builder, operands → HLO value
-    reference   numpy arrays → numpy array: the meaning of the op
+        reference   numpy arrays → numpy array: the semantics of the op
 
 An op is applied by calling it: `Sum((0,))(x)`. Rules apply ops, so they work in any frame. Their operands are
-`Operand`s, in `transpose` also `UndefinedPrimal`s (`Primal`), in `lower` `HloValue`s, and in `reference` numpy arrays.
-The base class has `Any` where the operands have names of their own in each op, or the cotangent is one per result, so
-that mypy accepts the narrower signatures.
+`Operand`s; in `transpose` also `UndefinedPrimal`s (`Primal`), in `lower` `HloValue`s, and in `reference` numpy arrays.
+The base class declares `Any` where subclasses name their operands individually, or have one cotangent per result, so
+that mypy accepts their narrower signatures.
 """
 
 import math
@@ -41,20 +41,20 @@ from shardwise.errors import MissingRuleError, ShardingTypeError
 NumpyArray = np.ndarray[Any, Any]
 Shards = list[NumpyArray]  # the shards of one value, one per device
 ProgramRunner = Callable[[int, list[Shards]], list[Shards]]  # (index of a program, its inputs) → its outputs
-# Decorates `reference` methods: devices do not warn of overflow or invalid values, so numpy must not either.
+# Decorates `reference` methods. Devices do not warn about overflow or invalid values, so numpy must not either.
 ignore_float_errors = np.errstate(all="ignore")
 
 
 @final
 @dataclass(frozen=True)
 class UndefinedPrimal:
-    """A linear operand in a transpose rule, as in JAX: its type is known, its value is not."""
+    """A linear operand in a transpose rule, as in JAX. Its type is known, its value is not."""
 
     type: ArrayType
 
     @property
     def aval(self) -> ArrayType:
-        """The type, under the name that JAX uses."""
+        """The type, under JAX's name."""
         return self.type
 
 
@@ -74,9 +74,9 @@ class BatchAxis:
 
     Attributes:
         size: its size.
-        name: its name for collectives inside; None if it has none.
+        name: its axis name, for collectives; None if it has none.
         spmd: the mesh axes over which constraints shard it (`spmd_axis_name`).
-        explicit: its sharding along Explicit mesh axes, as the one of an array with this dim alone.
+        explicit: its sharding along Explicit mesh axes, as the sharding of an array with this dim alone.
     """
 
     size: int
@@ -169,11 +169,11 @@ class Hlo(Protocol):
 
 
 class LocalContext(Protocol):
-    """The shardings that `localize` receives: the layouts of the op's operands and results on the mesh.
+    """The layouts of an op's operands and results on the mesh, which `localize` receives.
 
     Attributes:
         out_shapes: the shapes of the shards of the results.
-        auto_axes: the mesh axes along which the compiler partitions the program, in contrast to manual axes.
+        auto_axes: the mesh axes along which the compiler partitions the program, as opposed to manual axes.
         global_types: the types of the unsharded operands, without padding.
         mesh: the mesh.
         layouts: the layouts of the results.
@@ -186,7 +186,7 @@ class LocalContext(Protocol):
     layouts: Sequence[Layout]
 
     def mesh_axes_of(self, name: str) -> tuple[str, ...]:
-        """Return the mesh axes that the manual axis `name` consists of."""
+        """Return the mesh axes that make up the manual axis `name`."""
 
     def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         """Return the axes that shard `dim` of the first result, or of an operand, and the number of shards."""
@@ -195,7 +195,7 @@ class LocalContext(Protocol):
         """Return the start index along `dim` of this device's shard of the first result, or of an operand.
 
         Returns:
-            A scalar; None if the dim is not sharded, and the index always 0.
+            A scalar; None if the dim is unsharded, so that the index is always 0.
         """
 
 
@@ -203,33 +203,33 @@ class Op:
     """Base class of all ops; the module docstring lists the rules.
 
     Attributes:
-        name: the unique name by which programs print the op.
+        name: the unique name of the op in printed programs.
         single: whether the op has one result, which rules accept and return bare instead of as a tuple.
-        accepts_keys: whether operands may be PRNG keys: the op only moves or compares elements.
+        accepts_keys: whether operands may be PRNG keys, because the op only moves or compares elements.
         cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
         fusion: how XLA groups the op with others into kernels.
-        is_contraction: whether the op does one multiplication and one addition per iteration of its factors.
-        is_factorization: whether the op factors matrices or solves with them, which takes long.
-        is_constant: whether the op has no operands, and its result is known when it is compiled.
+        is_contraction: whether the op does one multiplication and one addition per point of its iteration space.
+        is_factorization: whether the op factors matrices or solves systems with them.
+        is_constant: whether the op has no operands and its result is a compile-time constant.
         is_elementwise: whether each element of the result depends on one element of each operand, at the same position.
         only_moves: whether the elements of the result are elements of the operands, at other positions.
-        is_call: whether the op holds one program that `inline` replaces it by before layouts are planned.
-        opaque: of a call, whether transformations use its own rules and do not inline it.
-        user_function: of an op with a `user_mesh`, the function that the user calls, for messages.
-        requested_by: of a constraint, the parameter of `jit` that requests it, or `reshard`; else empty.
+        is_call: whether the op holds one program, which `inline` replaces it by before layouts are planned.
+        opaque: for a call, whether transformations use its own rules instead of inlining it.
+        user_function: for an op with a `user_mesh`, the function that the user calls, for messages.
+        requested_by: for a constraint, the parameter of `jit` that requests it, or `reshard`; else empty.
         infers_varying: whether `out_types` computes the axes over which results vary; else `result_varying` does.
         infers_sharding: whether `out_types` computes the shardings along Explicit axes; else the factor rule does.
         casts_sums: whether `result_sums` changes the Manual axes along which the results are unreduced or reduced.
-        irreversible: why the op has no transpose, and what to use instead; empty if the usual error says enough.
+        irreversible: why the op has no transpose, and what to use instead; empty for the default error message.
         reduces_across_devices: whether the op is a collective that reduces.
-        removed_on_one_device: whether XLA removes a collective of one device that returns the type of its operand.
+        removed_on_one_device: whether XLA removes a collective over one device whose result has its operand's type.
         lowers_narrow: whether XLA compiles the op for 2-bit integers.
         registry: all op classes by name.
 
     Boundary ops connect the programs of a control op with the values outside. Other ops keep these defaults:
-        is_boundary: whether the op is one.
-        reduces_operands_first: whether partial operands are reduced before the op, although it is linear in them: a
-            program in a loop would reduce them in every iteration.
+        is_boundary: whether the op is a boundary op.
+        reduces_operands_first: whether partial operands are reduced before the op, although it is linear in them,
+            because a program in a loop would reduce them in every iteration.
         reads_slices: whether a loop reads the operand one slice per iteration.
         writes_slices: whether a loop writes the result one slice per iteration.
         accumulates: whether a loop may leave the result unreduced until its last iteration.
@@ -274,11 +274,11 @@ class Op:
             reserved_words.add(cls.name)
 
     def flops(self, *types: ArrayType) -> float:
-        """Return the flops of products of operands of these types; 0 if the op is not a contraction."""
+        """Return the flops of the products for operands of these types; 0 if the op is not a contraction."""
         return 2.0 * math.prod(factor_rule(self, types).sizes) if self.is_contraction else 0.0
 
     def keys_per_query(self, *types: ArrayType) -> float | None:
-        """Return the mean number of keys that a query attends to; None if the op is not an attention."""
+        """Return the mean number of keys per query; None if the op is not an attention."""
         return None
 
     @property
@@ -289,8 +289,8 @@ class Op:
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         """Return the bytes of memory traffic that the op adds to a program, for the planner.
 
-        A contraction reads its operands and writes its result. Other ops mostly read what the kernel around them has
-        just computed, so that only their results count.
+        A contraction reads its operands and writes its result. Other ops are mostly fused with the producers of their
+        operands, so only their results count.
         """
         return sum(type.nbytes for type in ((*operands, *results) if self.is_contraction else results))
 
@@ -307,11 +307,11 @@ class Op:
         return ()
 
     def with_programs(self, programs: Sequence[Program]) -> Self:
-        """Return the op with other programs in place of those that it holds."""
+        """Return the op with other programs instead of the programs that it holds."""
         raise self.missing_rule("with_programs")
 
     def map_programs(self, function: Callable[[Program], Program]) -> Self:
-        """Return the op with `function` applied to the programs that it holds; itself if that changes none of them."""
+        """Return the op with `function` applied to its programs; the op itself if no program changes."""
         programs = [function(program) for program in self.programs]
         if all(new is old for new, old in zip(programs, self.programs, strict=True)):
             return self
@@ -319,11 +319,11 @@ class Op:
 
     @property
     def trip_count(self) -> int | None:
-        """How often the programs that the op holds run; None if unknown."""
+        """How many times the op's programs run; None if unknown."""
         return 1
 
     def refine(self, mesh: Mesh | AbstractMesh, refine_program: Callable[[Program], Program]) -> "Op":
-        """Return the op on a finer mesh, given the function that refines the programs that it holds."""
+        """Return the op on a finer mesh. `refine_program` refines the programs that it holds."""
         return self.map_programs(refine_program)
 
     @property
@@ -347,12 +347,12 @@ class Op:
 
     @property
     def user_mesh(self) -> Mesh | AbstractMesh | None:
-        """The mesh that the user names in a constraint, a reshard or a manual region; None for other ops."""
+        """The user's mesh in a constraint, a reshard or a manual region; None for other ops."""
         return None
 
     @property
     def constraint(self) -> Pin | None:
-        """The layout to which the user pins the operand and the result; None if the op is not a constraint."""
+        """The user's pin of the operand and the result; None if the op is not a constraint."""
         return None
 
     @property
@@ -370,22 +370,22 @@ class Op:
         return False
 
     def describe(self, source: Source) -> str:
-        """Return the op and the user's line in words, for messages."""
+        """Describe the op and the user's line, for messages."""
         return f"{self.name} at {source}"
 
     @property
     def operand_pin(self) -> Pin | None:
-        """The layout that the user specifies for the operand; None if the planner chooses."""
+        """The user's pin of the operand; None if the planner chooses."""
         return self.constraint
 
     @property
     def result_pin(self) -> Pin | None:
-        """The layout that the user specifies for the result; None if the planner chooses."""
+        """The user's pin of the result; None if the planner chooses."""
         return self.constraint
 
     @property
     def shard_index_factors(self) -> Mapping[str, int]:
-        """For each axis of a manual region that shards a dim at this boundary, the factor that is the shard's index."""
+        """For each axis of a manual region that shards a dim at this boundary, the factor of the shard index."""
         return {}
 
     @property
@@ -406,7 +406,7 @@ class Op:
         raise self.missing_rule("out_type")
 
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
-        """Return the axes of manual regions over which each operand has to vary.
+        """Return the axes of manual regions over which each operand must vary.
 
         By default, all operands vary over the union of their axes: tracing casts replicated operands to varying.
         """
@@ -427,7 +427,7 @@ class Op:
         raise self.missing_rule("factors")
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        """Return the sets of operands in which the op is jointly linear: partial sums may flow through each set."""
+        """Return the sets of operands in which the op is jointly linear. Partial sums may flow through each set."""
         return ()
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
@@ -435,22 +435,22 @@ class Op:
         raise self.missing_rule("exchanged_bytes")
 
     def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        """Return how many messages of this exchange follow one another; by default all are sent at the same time."""
+        """Return the number of sequential messages of this exchange; by default 1: all are sent concurrently."""
         return 1
 
     def padding(self, fills: Sequence[Any]) -> Any:
-        """Return the fill of a padded dim of the result if the operands' padding holds `fills`; None if unknown."""
+        """Return the fill of a padded dim of the result, given the fills of the operands; None if unknown."""
         return None
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        """Apply the op to one device's shards. By default, the op itself is applied."""
+        """Apply the op to one device's shards; by default, unchanged."""
         return self(*operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         raise self.missing_rule("jvp")
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the same as `jvp`, with primals that do not depend on tangents: ops that hold a program split it."""
+        """Return the same as `jvp`, with primals that do not depend on tangents. Ops that hold a program split it."""
         return self.jvp(primals, tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -480,7 +480,7 @@ class Op:
         return [by_device] if self.single else list(map(list, zip(*by_device, strict=True)))
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
-        """Compute the results of an op that holds programs, in numpy: its `reference`.
+        """Compute the results of an op that holds programs, in numpy. This is its `reference`.
 
         Args:
             run: runs one of the op's programs, by its index.
@@ -536,9 +536,9 @@ def check_shardings(op: Op, types: tuple[ArrayType, ...]) -> None:
 
 
 def check_scope(op: Op, types: tuple[ArrayType, ...]) -> None:
-    """Raise ShardingTypeError if an operand is sharded on a mesh with other axes than the current mesh.
+    """Raise ShardingTypeError if the axes of an operand's mesh differ from the axes of the current mesh.
 
-    Only in a part of a program with its own mesh.
+    This applies only in a part of a program with its own mesh.
     """
     if not mesh_context.scoped or op.infers_sharding or op.infers_varying:
         return

@@ -7,9 +7,9 @@ from shardwise.compiler.ir.types import ArrayType, ScalarLike
 
 
 class Operand(Protocol):
-    """An array or a tracer, as the rules of ops see it: an operand or a result of an op.
+    """An array or a tracer, as the rules of ops use it.
 
-    The operators promote and broadcast like numpy's; ops do not.
+    The operators promote and broadcast like numpy's. Ops do not.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Parser for the text that `format` writes: `parse_program(str(program)) == program`."""
+"""Parser of the textual form that `format` defines: `parse_program(str(program)) == program`."""
 
 import ast
 import re
@@ -42,13 +42,13 @@ _TOKEN = (
 
 @final
 class _Tokens:
-    """The tokens of a text, as (kind, token, offset), and the position of the parser."""
+    """The tokens of a string, as (kind, token, offset), and the position of the parser."""
 
     def __init__(self, text: str):
         self.text = text
         self.items = list(self._split())
         self.at = 0
-        self.mesh: AbstractMesh | None = None  # of the Explicit axes in types
+        self.mesh: AbstractMesh | None = None  # the mesh of the Explicit axes in types
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
         position, token = 0, re.compile(_TOKEN)
@@ -79,7 +79,7 @@ class _Tokens:
         return self.items[self.at - 1][1]
 
     def declares(self) -> bool:
-        """Return whether a name and its type come next."""
+        """Return whether a name and its type follow."""
         return self.kind != "end" and self.items[self.at + 1][1] == ":"
 
     def accept(self, token: str) -> bool:
@@ -94,12 +94,12 @@ class _Tokens:
             raise self.error(f"expected {token!r}, found {self.next!r}")
 
     def error(self, message: str, at: int | None = None) -> ProgramError:
-        """Return the error with the line of token number `at`; of the next token by default."""
+        """Return the error with the line of the token at index `at`; by default, of the next token."""
         return ProgramError(f"line {self._line(self.items[self.at if at is None else at][2])}: {message}")
 
 
 def _program(tokens: _Tokens, mesh: AbstractMesh | None) -> Program:
-    """Parse a program. `mesh`: the mesh of its Explicit axes, unless the program names it itself."""
+    """Parse a program. `mesh` is the mesh of its Explicit axes, unless the program states its own."""
     tokens.expect("program")
     name = tokens.take()
     mesh = _accept_mesh(tokens) or mesh
@@ -206,7 +206,7 @@ def _number(text: str) -> float | int:
 
 
 def _accept_mesh(tokens: _Tokens) -> AbstractMesh | None:
-    """Parse `on mesh(…)`, if that comes next."""
+    """Parse `on mesh(…)`, if it follows."""
     if not tokens.accept("on"):
         return None
     start = tokens.at

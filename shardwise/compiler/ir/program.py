@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A line of the user's program. `scope` holds the names of the `named_scope`s around it, outermost first."""
+    """A line of the user's program. `scope` has the names of the enclosing `named_scope`s, outermost first."""
 
     file: str
     line: int
@@ -34,9 +34,9 @@ class Source(NamedTuple):
         return f"{self.place} in {'/'.join(self.scope)}" if self.scope else self.place
 
     def within(self, scope: tuple[str, ...]) -> "Source":
-        """Return the same line with `scope` added outside of its own scope, unless it is there already.
+        """Return the same line with `scope` added around its own scope, unless it is already there.
 
-        The bodies of loops are copied several times, each time with the scope of the loop.
+        Loop bodies are copied several times, each time with the scope of the loop.
         """
         if self.scope[: len(scope)] == scope:
             return self
@@ -61,7 +61,7 @@ class Value:
 
 
 class Reason:
-    """Why the partitioner inserted an equation; `str` of it is a sentence. Subclasses are in `partition.reason`."""
+    """The reason why the partitioner inserted an equation; `str` formats it. Subclasses are in `partition.reason`."""
 
 
 @final
@@ -121,7 +121,7 @@ def strongest_effect(effects: Iterable[str]) -> str:
 
 @final
 class SourceLines:
-    """The source lines of a program as a cache key, whose hash is computed once."""
+    """The source lines of a program as a cache key with a cached hash."""
 
     __slots__ = ("_hash", "lines")
 
@@ -139,7 +139,7 @@ class SourceLines:
 @final
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Inputs, equations and outputs. Programs are equal if their structure is: names and source lines do not count."""
+    """Inputs, equations and outputs. Equality compares the structure, ignoring names and source lines."""
 
     inputs: tuple[Value, ...]
     equations: tuple[Equation, ...]
@@ -156,7 +156,7 @@ class Program:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """The structure that equality compares: values are numbered in order of definition."""
+        """The structure that equality compares, with values numbered in order of definition."""
         numbers = {value: index for index, value in enumerate(self.inputs)}
         rows = []
         for equation in self.equations:
@@ -185,7 +185,7 @@ class Program:
 
     @cached_property
     def sources(self) -> "SourceLines":
-        """The source lines of all equations, including those of the programs that ops hold."""
+        """The source lines of all equations, including equations of nested programs."""
         return SourceLines(tuple(equation.source for equation in self.walk()))
 
     @cached_property
@@ -195,18 +195,18 @@ class Program:
 
     @cached_property
     def axis_names(self) -> frozenset[Any]:
-        """The names of the mapped axes that the program's ops use; the context of the program has to bind them."""
+        """The names of the mapped axes that the program's ops use. The program's context must bind them."""
         return frozenset().union(*(equation.op.axis_names for equation in self.equations))
 
     def walk(self) -> Iterator[Equation]:
-        """Yield all equations, including those of the programs that ops hold."""
+        """Yield all equations, including equations of nested programs."""
         for equation in self.equations:
             yield equation
             for program in equation.op.programs:
                 yield from program.walk()
 
     def outputs_depending_on(self, inputs: Sequence[bool]) -> list[bool]:
-        """Return, for each output, whether it depends on one of the inputs that are marked with True."""
+        """Return, for each output, whether it depends on an input that is marked with True."""
         dependent = {value for value, marked in zip(self.inputs, inputs, strict=True) if marked}
         for equation in self.equations:
             if not dependent.isdisjoint(equation.inputs):
@@ -214,7 +214,7 @@ class Program:
         return [value in dependent for value in self.outputs]
 
     def with_equations(self, equations: Iterable[Equation], outputs: Iterable[Value] | None = None) -> "Program":
-        """Return the program with other equations, and perhaps other outputs."""
+        """Return the program with other equations, and optionally other outputs."""
         return Program(self.inputs, tuple(equations), self.outputs if outputs is None else tuple(outputs), self.name)
 
     @cached_property

@@ -1,9 +1,9 @@
 """record: a frozen dataclass whose methods are generated on first use.
 
-There are some two hundred op classes, and a program uses about thirty of them. Generating the methods of all classes
+There are about two hundred op classes, and a program uses about thirty of them. Generating the methods of all classes
 would take a third of the package's import time. `dataclass(frozen=True)` is applied to a record when it is first
-instantiated, or when its fields are first read (`dataclasses.fields`, `is_dataclass`, `replace`): seen from outside, a
-record is a dataclass at all times. Records without fields share one set of methods.
+instantiated, or when its fields are first read (`dataclasses.fields`, `is_dataclass`, `replace`), so a record behaves
+as a dataclass at all times. Records without fields share one set of methods.
 """
 
 import threading
@@ -12,19 +12,19 @@ from typing import Any, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
 
-_lock = threading.RLock()  # completing a class completes its bases
+_lock = threading.RLock()  # reentrant, because completing a class completes its bases
 
 
 @dataclass_transform(frozen_default=True)
 def record(cls: Class) -> Class:
-    """Make a class a frozen dataclass, lazily. Its fields are its own and those of its base records."""
+    """Make a class a frozen dataclass, lazily. Fields are inherited from base records."""
     cls.__init__ = _complete_and_init  # type: ignore[misc]
     cls.__dataclass_fields__ = _LazyFields()  # type: ignore[attr-defined]
     return cls
 
 
 class _LazyFields:
-    """Stands for the `__dataclass_fields__` of a record whose methods are not generated yet."""
+    """A stand-in for the `__dataclass_fields__` of a record whose methods have not been generated."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         _complete(owner)
@@ -45,7 +45,7 @@ def _complete(cls: type) -> None:
 
 
 def _generate_methods(cls: type) -> None:
-    """Generate the methods of one class. `__init__` is replaced last: until then, other threads wait in it."""
+    """Generate the methods of one class. `__init__` is replaced last, because other threads wait in the old one."""
     if vars(cls).get("__annotations__") or any(getattr(base, "__dataclass_fields__", ()) for base in cls.__mro__[1:]):
         dataclass(frozen=True, init=False)(cls)
         same_fields: type = dataclass(frozen=True, repr=False, eq=False)(type(cls)(cls.__name__, (cls,), {}))

@@ -55,7 +55,7 @@ class ArrayType:
     Attributes:
         shape: the sizes of the dims.
         dtype: the element type.
-        weak: whether the type is weak, as that of a Python scalar is: other types win in promotion (`f32[]~`).
+        weak: whether the type is weak, like the type of a Python scalar: other types win in promotion (`f32[]~`).
         varying: the names of the manual axes over which the value varies, sorted (`f32[30,16]{V:data}`). JAX: vma.
         explicit: the sharding along Explicit mesh axes (`f32[30@data,16]`); None if the value is replicated along them.
         ndim, size, nbytes: derived from the shape and the dtype.
@@ -126,7 +126,7 @@ class ArrayType:
         return self.with_shape(shape).with_explicit(self.explicit and self.explicit.without_dims(dims))
 
     def with_dim(self, dim: int, size: int, explicit: ExplicitSharding | None = None) -> "ArrayType":
-        """Return the type with a new dim. `explicit`: the sharding of an array with this dim alone.
+        """Return the type with a new dim. `explicit` is the sharding of an array with this dim alone.
 
         Along the axes that shard the new dim, the other dims are replicated.
         """
@@ -153,7 +153,7 @@ class ArrayType:
     def sharding(self) -> NamedSharding:
         """The sharding along the Explicit axes of its mesh, which is abstract.
 
-        Without Explicit axes, the mesh is the current mesh, else that of the arguments of the traced function.
+        Without Explicit axes, the mesh is the current mesh, else the mesh of the traced function's arguments.
         """
         explicit = self.explicit
         if explicit is None:
@@ -169,7 +169,7 @@ class ArrayType:
 
     @property
     def vma(self) -> frozenset[str]:
-        """The axes over which the value varies, under the name that JAX uses."""
+        """The axes over which the value varies, under JAX's name."""
         return frozenset(self.varying)
 
     @property
@@ -185,7 +185,7 @@ class ArrayType:
 
     @property
     def weak_type(self) -> bool:
-        """Whether the type is weak, under the name that JAX uses."""
+        """Whether the type is weak, under JAX's name."""
         return self.weak
 
     @property
@@ -197,11 +197,11 @@ class ArrayType:
         return ArrayType((*self.shape, key_words(self.dtype)), np.uint32, False, self.varying, words)
 
     def to_tangent_aval(self) -> "ArrayType":
-        """Return the type of tangents, under the name that JAX uses; the type itself if it has no tangents."""
+        """Return the type of tangents, under JAX's name; the type itself if it has no tangents."""
         return self.strong() if is_inexact(self.dtype) else self
 
     def strip_weak_type(self) -> "ArrayType":
-        """Return the type that is not weak, under the name that JAX uses."""
+        """Return the type that is not weak, under JAX's name."""
         return self.strong()
 
     def strong(self) -> "ArrayType":
@@ -226,7 +226,7 @@ class ArrayType:
         )
 
     def str_short(self, short_dtypes: bool = False) -> str:
-        """Return the type as text, without the mark of a weak type: `float32[8,4]`, or `f32[8,4]` with short dtypes."""
+        """Format the type without the mark of a weak type: `float32[8,4]`, or `f32[8,4]` with short dtypes."""
         return self._format(short_name(self.dtype) if short_dtypes else self.dtype.name, "")
 
     def _format(self, dtype: str, mark: str) -> str:
@@ -249,7 +249,7 @@ class ArrayType:
 
 
 def spec_text(type: ArrayType) -> str:
-    """Return the PartitionSpec of a type along Explicit axes as a user writes it: `P('x', None)`."""
+    """Format the PartitionSpec of a type along Explicit axes as a user writes it: `P('x', None)`."""
     return str(type.sharding.spec)
 
 
@@ -260,7 +260,7 @@ TYPE_PATTERN = rf"([\w<>]+)\[((?:{_SIZE})?(?:,{_SIZE})*)\](~?)(?:\{{({_GROUP}(?:
 
 
 class Typed:
-    """Base of classes with a `type`: shape, dtype and the like as attributes, as arrays have them."""
+    """Base of classes with a `type`, which adds shape, dtype and so on as attributes, as arrays have them."""
 
     __slots__ = ()
     type: ArrayType
@@ -275,7 +275,7 @@ class Typed:
 
     @property
     def aval(self) -> ArrayType:
-        """The type, under the name that JAX uses."""
+        """The type, under JAX's name."""
         return self.type
 
     @property
@@ -299,10 +299,10 @@ _DTYPES = {**SHORT_NAMES, **{dtype.name: dtype for dtype in KEY_DTYPES.values()}
 
 
 def parse_type(text: str, mesh: AbstractMesh | None = None, scoped: bool = False) -> ArrayType:
-    """Return the type that prints as `text`. Explicit axes in it are those of `mesh`, which may be a scoped one.
+    """Parse a printed type. Its Explicit axes refer to `mesh`, which may be scoped to a part of the program.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if `text` is not a type.
     """
     match = re.fullmatch(TYPE_PATTERN, text)
     dtype = None if match is None else _DTYPES.get(match[1])
@@ -357,7 +357,7 @@ ScalarLike: TypeAlias = complex | SupportsArray  # a Python or numpy scalar, or 
 @final
 @dataclass(frozen=True)
 class Scalar:
-    """A constant, compared by its bytes: 0.0 and -0.0 differ, NaN equals itself."""
+    """A constant that is compared by its bytes: 0.0 and -0.0 differ, and NaN equals itself."""
 
     dtype: DType
     data: bytes

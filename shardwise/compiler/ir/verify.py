@@ -13,7 +13,7 @@ _Pass = TypeVar("_Pass", bound=Callable[..., Any])
 
 
 def verify(program: Program) -> Program:
-    """Check the invariants of a program and of the programs that its ops hold. A program is checked once.
+    """Check the invariants of a program and of its nested programs. Each program is checked once.
 
     Returns:
         The program.
@@ -59,7 +59,7 @@ def verifies_result(function: _Pass) -> _Pass:
 
 
 def type_error(equation: Equation) -> str:
-    """Return what is wrong with the types of an equation's operands or results; empty if nothing is."""
+    """Describe the error in the types of an equation's operands or results; empty if there is none."""
     try:
         types = result_types(equation.op, tuple(value.type for value in equation.inputs))
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""The StableHLO builder that the `lower` rules of ops use: one line of text per op, with the user's source line."""
+"""The StableHLO builder that the `lower` rules of ops use: one line of MLIR per op, with the user's source line."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _TOKEN = "!stablehlo.token"
 @final
 @dataclass(frozen=True)
 class HostCallback:
-    """A Python function that a module calls on the host. An ordered one also receives and returns a token."""
+    """A Python function that a module calls on the host. An ordered callback also receives and returns a token."""
 
     function: Callable[..., Any]
     results: tuple[ArrayType, ...]
@@ -34,9 +34,9 @@ class Builder:
     """A builder of the body of one function.
 
     Attributes:
-        lines: the ops so far, as text.
-        heads: the attribute aliases that come before the module.
-        callbacks: the host callbacks that the module calls, in the order of their index.
+        lines: the ops so far, in MLIR syntax.
+        heads: the attribute aliases at the top of the module.
+        callbacks: the host callbacks of the module, by index.
     """
 
     def __init__(self, mesh: AbstractMesh, platform: str = "cpu"):
@@ -45,7 +45,8 @@ class Builder:
         self.lines: list[str] = []
         self.location = ""
         self._count = 0
-        # A table of devices is an attribute alias that all its collectives share: for 4,096 devices it has 20 kB.
+        # Collectives over the same devices share their device table as one attribute alias: for 4,096 devices it has 20
+        # kB.
         self.heads: list[str] = []
         self._tables: dict[tuple[Any, ...], str] = {}
         self._indices: dict[tuple[str, ...], HloValue] = {}
@@ -53,7 +54,7 @@ class Builder:
         self._token = ""
 
     def at(self, source: Source, op_name: str) -> None:
-        """Set the location of the ops that follow. The name ends with the op, because profiles show its last part."""
+        """Set the location of the ops that follow. It ends with the op, because profilers show its last part."""
         name = _escape("/".join([*source.scope, *([source.place] if source.file else []), op_name]))
         where = f'("{_escape(source.file)}":{source.line}:0)' if source.file else ""
         self.location = f' loc("{name}"{where})'
@@ -95,11 +96,11 @@ class Builder:
             name: the name of the op.
             operands: the operands.
             out: the types of the results.
-            attributes: the attributes of the op, as text.
-            regions: the regions of the op, as text.
+            attributes: the attributes of the op, in MLIR syntax.
+            regions: the regions of the op, in MLIR syntax.
             takes_token: whether the first operand is the token that orders effects.
             gives_token: whether the first result is the next token.
-            notes: discardable attributes, as text.
+            notes: discardable attributes, in MLIR syntax.
         """
         names, types = [x.name for x in operands], [tensor_type(x.type) for x in operands]
         outs = [tensor_type(type) for type in out]
@@ -129,9 +130,9 @@ class Builder:
         step: Callable[[Sequence[HloValue]], Sequence[HloValue]],
         ordered: bool = False,
     ) -> list[HloValue]:
-        """Append a while loop that replaces the carried values by `step` of them as long as `condition` holds.
+        """Append a while loop that applies `step` to the carried values as long as `condition` holds.
 
-        `ordered` says that `step` has ordered effects.
+        `ordered` is whether `step` has ordered effects.
         """
         types = [x.type for x in start]
         if ordered:
@@ -173,7 +174,7 @@ class Builder:
         ordered = effect == "ordered"
         index = len(self.callbacks)
         self.callbacks.append(HostCallback(function, tuple(results), ordered))
-        # All arrays are row-major: without a layout, XLA would choose one.
+        # All arrays are row-major. Without an explicit layout, XLA would choose one.
         layouts = [
             ", ".join([*["dense<> : tensor<0xindex>"] * ordered, *(_row_major(type.ndim) for type in types)])
             for types in ([x.type for x in operands], results)
@@ -202,10 +203,10 @@ class Builder:
             target: the name of the target.
             operands: the operands.
             results: the types of the results.
-            attributes: the attributes of the call, as MLIR text.
-            operand_layouts: for each operand, its dims from minor to major.
-            result_layouts: the same for each result.
-            written: pairs of a result and the operand whose buffer it reuses.
+            attributes: the attributes of the call, in MLIR syntax.
+            operand_layouts: the layout of each operand, as its dims from minor to major.
+            result_layouts: the layout of each result, likewise.
+            written: pairs (result index, index of the operand whose buffer the result reuses).
         """
         aliases = [
             "#stablehlo.output_operand_alias<"
@@ -235,7 +236,7 @@ class Builder:
         dims: Sequence[int],
         combine: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
     ) -> list[HloValue]:
-        """Append a reduction of several arrays of one shape along `dims`. `combine` reduces two elements of each."""
+        """Append a variadic reduction of arrays of one shape along `dims`. `combine` reduces two elements of each."""
         scalars = [ArrayType((), x.type.dtype) for x in operands]
         count = len(operands)
         region = self._region([*scalars, *scalars], lambda at: combine(at[:count], at[count:]))
@@ -272,7 +273,7 @@ class Builder:
         dim: int,
         comes_first: Callable[[Sequence[HloValue], Sequence[HloValue]], HloValue],
     ) -> list[HloValue]:
-        """Append a stable sort of several arrays of one shape along `dim`; `comes_first` compares two elements."""
+        """Append a stable variadic sort of arrays of one shape along `dim`. `comes_first` compares two elements."""
         pairs = [ArrayType((), x.type.dtype) for x in operands for _ in range(2)]
         region = self._region(pairs, lambda at: [comes_first(at[::2], at[1::2])])
         attributes = f"dimension = {dim} : i64, is_stable = true"
@@ -293,7 +294,7 @@ class Builder:
         takes_token: bool = False,
         gives_token: bool = False,
     ) -> str:
-        """Return the text of a region with arguments of these types. `body` returns its results for its arguments."""
+        """Return a region in MLIR syntax, with arguments of these types. `body` maps its arguments to its results."""
         lines, location, indices, token = self.lines, self.location, dict(self._indices), self._token
         self.lines = []
         arguments = [HloValue(f"%at{self._count}_{index}", type) for index, type in enumerate(types)]
@@ -312,7 +313,7 @@ class Builder:
         return f"{{\n    ^bb0({', '.join(heads)}):\n    {block}\n    }}" if heads else f"{{\n    {block}\n    }}"
 
     def program(self, program: Program, operands: Sequence[HloValue]) -> list[HloValue]:
-        """Append a program, by the `lower` rules of its ops, and return its results."""
+        """Append the ops of a program, by their `lower` rules, and return its results."""
         env: dict[Value, HloValue] = dict(zip(program.inputs, operands, strict=True))
         for group in _group_barriers(program):
             if group[0].op.fusion.is_barrier:
@@ -328,7 +329,7 @@ class Builder:
         self.at(equation.source, equation.op.name)
         results: Any
         if isinstance(equation.op, Collective) and equation.op.single and not equation.outputs[0].type.size:
-            results = self.constant(0, equation.outputs[0].type)  # StableHLO has no collectives of empty arrays
+            results = self.constant(0, equation.outputs[0].type)  # StableHLO rejects empty collectives
         elif _is_narrow(equation):
             # XLA's collectives do not support 2-bit integers, and its CPU backend crashes on their concatenation.
             moved = equation.inputs[0].type.dtype
@@ -349,7 +350,7 @@ class Builder:
         )
 
     def reducer(self, reduction: Reduction | None, dtype: DType) -> str:
-        """Return the region that combines two scalars; without a reduction, the region that returns the second."""
+        """Return the region that combines two scalars; without a reduction, a region that returns the second scalar."""
         scalar = tensor_type(ArrayType((), dtype))
         if reduction is None:
             return f"{{ ^bb0(%a: {scalar}, %b: {scalar}): stablehlo.return %b : {scalar} }}"
@@ -360,15 +361,15 @@ class Builder:
         )
 
     def groups(self, axes: tuple[str, ...], parts: tuple[tuple[int, ...], ...] | None = None) -> str:
-        """Return the replica groups of a collective along `axes`; `parts` splits each group into smaller ones."""
+        """Return the replica groups of a collective along `axes`. `parts` splits each group into subgroups."""
         return self._table(("groups", axes, parts), lambda: self.mesh.groups(axes, parts))
 
     def pairs(self, passing: CollectivePermute) -> str:
-        """Return the source and target device of every message of a permute."""
+        """Return the (source, target) device pairs of a collective permute."""
         return self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
 
     def _table(self, key: tuple[Any, ...], build: Callable[[], NumpyArray]) -> str:
-        """Return the name of a table of devices, which is built once per key."""
+        """Return the attribute alias of a device table, which is built once per key."""
         if key not in self._tables:
             table = build()
             name = f"#devices{len(self._tables)}"
@@ -381,9 +382,9 @@ class Builder:
         if not axes:
             return self.constant(0, ArrayType((), np.int32))
         if axes not in self._indices:
-            # Unsigned: signed division would add checks to every kernel that it is fused into.
+            # Unsigned, because signed division would add checks to every kernel that it is fused into.
             scalar = ArrayType((), np.uint32)
-            if () not in self._indices:  # the device number
+            if () not in self._indices:  # the device index
                 self._indices[()] = self.op("stablehlo.replica_id", (), scalar)
             position = None
             for run in self._merge_adjacent(axes):
@@ -416,7 +417,7 @@ class Builder:
 
 
 def _group_barriers(program: Program) -> Iterator[list[Equation]]:
-    """Yield equations one by one, and adjacent barriers together: they become one op, which waits for all operands."""
+    """Yield equations one by one, but adjacent barriers as a group: they become one op that waits for all operands."""
     barriers: list[Equation] = []
     for equation in program.equations:
         joins = equation.op.fusion.is_barrier and all(equation.inputs[0] not in b.outputs for b in barriers)
@@ -432,7 +433,7 @@ def _group_barriers(program: Program) -> Iterator[list[Equation]]:
 
 
 def _is_narrow(equation: Equation) -> bool:
-    """Return whether an equation has 2-bit integers, for which XLA does not compile it."""
+    """Return whether an equation has 2-bit integers that XLA cannot compile in this op."""
     if equation.op.lowers_narrow or not equation.op.single or not equation.inputs:
         return False
     return short_name(equation.inputs[0].type.dtype) in ("i2", "u2")
@@ -461,7 +462,7 @@ def _element(dtype: DType) -> str:
 
 
 def literal(value: ScalarLike, dtype: DType) -> str:
-    """Return one element in MLIR syntax; floats by their bits, so that they are not rounded."""
+    """Return one element in MLIR syntax; floats as their bits, so that they are not rounded."""
     element = np.asarray(value).astype(dtype)
     if dtype == np.bool_:
         return "true" if element else "false"
@@ -478,5 +479,5 @@ def _escape(text: str) -> str:
 
 
 def without_locations(text: str) -> str:
-    """Remove the source locations from the text of a module: they do not change the program."""
+    """Remove the source locations from a module in MLIR syntax. They do not change the program."""
     return re.sub(r" loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\([^()]*\))*\)", "", text)

@@ -1,4 +1,4 @@
-"""lower: from a local program to the text of the StableHLO module that XLA compiles; devices are replicas."""
+"""lower: from a local program to the StableHLO module, in MLIR syntax, that XLA compiles. Devices are replicas."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class StableHlo:
     """A StableHLO module.
 
     Attributes:
-        text: the module as text.
+        text: the module in MLIR syntax.
         devices: the number of devices that run it, each on its own shards.
         aliases: for each donated input, the output that reuses its buffer.
         callbacks: the Python functions that it calls.
@@ -60,9 +60,9 @@ def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cp
 
 
 def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
-    """Return for each donated input the output that reuses its buffer.
+    """Return, for each donated input, the output that reuses its buffer.
 
-    It is the first output of its type that no other input is aliased to; else the first one of as many bytes.
+    This is the first output of the same type that is not aliased yet, else the first of the same size in bytes.
     """
     free = dict(enumerate(program.outputs))
     aliases: dict[int, int] = {}

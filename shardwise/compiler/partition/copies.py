@@ -1,8 +1,8 @@
-"""Copies: the store of all copies of a value, in several layouts and with several paddings.
+"""Copies: all copies of each value, in several layouts and with several paddings.
 
-A consumer gets the copy that it needs from the cheapest one that exists, by reshard steps that are emitted once: every
-intermediate copy is stored, so equal reshards are shared. A *free* value (a constant, or cheap to compute from
-constants) is computed in every layout in which it is needed, and never moved.
+A copy that a consumer needs is converted from the cheapest existing copy. Every intermediate copy of the conversion is
+stored, so each reshard step is emitted once and shared. A *free* value (a constant, or cheap to compute from constants)
+is computed in every layout in which it is needed, and never communicated.
 """
 
 from collections import defaultdict
@@ -52,7 +52,7 @@ class ShardedCopy:
         tracer: the shard of this device, in the local program.
         layout: the layout of the copy.
         padded_shape: the padded global shape.
-        fills: for each dim, the scalar that its padding holds, or None if that is unknown.
+        fills: for each dim, the scalar in its padding, or None if unknown.
     """
 
     tracer: Any
@@ -76,18 +76,18 @@ class Copies:
         self._sites: dict[Value, Site] = {}
 
     def add(self, value: Value, copy: ShardedCopy, producer: Site) -> None:
-        """Store the first copy of a value, and where the value comes from."""
+        """Store the first copy of a value, and the site of its producer."""
         self._copies[value].append(copy)
         self._sites[value] = producer
 
     def producer_site(self, value: Value) -> Site:
-        """Return where a value comes from, for reasons."""
+        """Return the site that produces a value, for reasons."""
         if value in self._sites:
             return self._sites[value]
         return OpSite.from_equation(self.producers[value]) if value in self.producers else "a value"
 
     def get(self, value: Value, layout: Layout, padded_shape: Shape, consumer: Site, scope: Scope) -> ShardedCopy:
-        """Return a copy in a layout and with a padding, converted from the cheapest stored copy if there is none."""
+        """Return a copy in this layout and padding, converted from the cheapest stored copy if necessary."""
         if value in self.free:
             return self._compute_free(value, layout, padded_shape, scope)
         for copy in self._copies[value]:
@@ -103,7 +103,7 @@ class Copies:
         return copy
 
     def mask(self, value: Value, copy: ShardedCopy, dim: int, fill: ScalarLike, consumer: Site) -> ShardedCopy:
-        """Return a copy whose padding along `dim` holds `fill`. It replaces the copy that is masked."""
+        """Return a copy whose padding along `dim` is `fill`. It replaces the stored copy."""
         if copy.fills[dim] is not None and copy.fills[dim] == fill:
             return copy
         with inserted_because(Masking(consumer, dim, fill)):
@@ -116,7 +116,7 @@ class Copies:
         return masked
 
     def _compute_free(self, value: Value, layout: Layout, padded_shape: Shape, scope: Scope) -> ShardedCopy:
-        """Return a free value in a layout, computed once per layout and padding."""
+        """Return a copy of a free value in this layout, computed once per layout and padding."""
         key = (value, layout, padded_shape)
         if key not in self._free_copies:
             self._free_copies[key] = self._emit_free(value, layout, padded_shape, scope)
@@ -125,7 +125,7 @@ class Copies:
     def _emit_free(self, value: Value, layout: Layout, padded_shape: Shape, scope: Scope) -> ShardedCopy:
         if layout.partial:
             copy = self._compute_free(value, Layout(layout.dims), padded_shape, scope)
-            if self._is_zero(value):  # zeros are the terms of zeros
+            if self._is_zero(value):  # zeros are also terms of a sum that is zero
                 return replace(copy, layout=layout)
             term = ToPartial(tuple(axis for axis, _ in layout.partial))(copy.tracer)
             return replace(copy, tracer=term, layout=layout)
@@ -141,7 +141,7 @@ class Copies:
                 operand_layout = Layout(tuple(axes for axes, _ in needed))
                 operands.append(self._compute_free(operand, operand_layout, tuple(size for _, size in needed), scope))
             return localize(equation, rule, operands, [layout], [padded_shape], self.mesh, scope)[0]
-        # The op cannot be padded, such as a reshape of constants: compute it replicated, then slice it locally.
+        # Ops such as a reshape of constants cannot be padded: compute them replicated, then slice locally.
         operands = [
             self._compute_free(operand, Layout.replicated(operand.type.ndim), operand.type.shape, scope)
             for operand in equation.inputs
@@ -158,7 +158,7 @@ class Copies:
         return fill is not None and bool(fill == 0)
 
     def _fill(self, value: Value) -> Any:
-        """Return the scalar that all elements of a free value hold; None if that is unknown."""
+        """Return the scalar that all elements of a free value equal; None if unknown."""
         equation = self.producers[value]
         if len(equation.inputs) > 1:
             return None
@@ -169,8 +169,8 @@ class Copies:
     ) -> tuple[list[Step], float]:
         """Return the cheapest steps from a copy to a layout and padding, and their cost.
 
-        The padded size of a dim changes either in the layout of the copy, or in the new layout, or with the dims that
-        change unsharded.
+        Padded sizes change in the layout of the copy, in the new layout, or in a layout in which the dims that change
+        size are unsharded, whichever is cheapest.
         """
         before = copy.padded_shape
         if before == padded_shape:
@@ -199,7 +199,7 @@ class Copies:
     def _resize_steps(self, type: ArrayType, before: Shape, after: Shape, layout: Layout) -> tuple[list[Step], float]:
         """Return the steps that change padded sizes in a layout, and their cost.
 
-        Along a sharded dim the shards start at other elements afterwards, so data moves between devices.
+        Along a sharded dim, shard boundaries move, so data moves between devices.
         """
         steps: list[Step] = []
         cost, shape, costs = 0.0, list(before), Costs(self.chip, self.mesh)
@@ -226,7 +226,7 @@ class Copies:
         return Reshard(value, copy.layout, layout, producer, consumer, summed=summed)
 
     def _summed(self, value: Value, layout: Layout) -> tuple[OpSite, ...]:
-        """Return the ops that leave the terms of an unreduced value, in the loops that it comes from."""
+        """Return the ops inside loops whose results are the terms of an unreduced value."""
         sites: dict[OpSite, None] = {}
         pending, seen = [value], {value}
         while pending:
@@ -253,7 +253,7 @@ def localize(
     mesh: AbstractMesh,
     scope: Scope,
 ) -> list[ShardedCopy]:
-    """Emit an equation on shards of its operands, by the `localize` rule of its op.
+    """Emit an equation on the shards of its operands, by the `localize` rule of its op.
 
     Args:
         equation: the equation of the unpartitioned program.
@@ -262,7 +262,7 @@ def localize(
         layouts: the layouts of the results.
         padded_shapes: the padded global shapes of the results.
         mesh: the mesh.
-        scope: where the equation is emitted.
+        scope: the scope in which the equation is emitted.
     """
     op = equation.op
     view = ShardView(
@@ -315,12 +315,12 @@ def _exchange_axes(rule: FactorRule, operands: Sequence[Layout], results: Sequen
 def _apply_step(
     copy: ShardedCopy, op: Collective, reached: Layout | None, shape: Shape, mesh: AbstractMesh
 ) -> ShardedCopy:
-    """Return a copy after one reshard step.
+    """Apply one reshard step to a copy, and return the new copy.
 
     Args:
         copy: a copy of a value.
         op: the op of the step.
-        reached: the layout after the step; None if no layout of the mesh describes the shards in between.
+        reached: the layout after the step; None if no layout of the mesh describes the intermediate shards.
         shape: the shape of the value without padding.
         mesh: the mesh.
     """
@@ -338,7 +338,7 @@ def _apply_step(
 
 
 def _fuse_resize_and_slice(steps: Sequence[Step]) -> list[Step]:
-    """Replace a resize and the local slice of its result by one op, which does not write the resized array."""
+    """Fuse a resize and the local slice of its result into one op, which does not materialize the resized array."""
     fused: list[Step] = []
     for op, reached in steps:
         match fused[-1][0] if fused else None, op:

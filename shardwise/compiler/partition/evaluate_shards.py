@@ -1,4 +1,4 @@
-"""simulate: run a local program on all devices in numpy. It is the test oracle between `evaluate` and a real run."""
+"""evaluate_shards: run a local program on all devices in numpy, as the test oracle between `evaluate` and real runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def evaluate_shards(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[Nu
 
 
 def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]]) -> list[list[NumpyArray]]:
-    """Return the outputs of a program on all devices. A value is the list of its shards, one per device."""
+    """Return the outputs of a program on all devices. Each value is a list of shards, one per device."""
     env: dict[Value, list[NumpyArray]] = dict(zip(program.inputs, args, strict=True))
     for equation in program.equations:
         op = equation.op
@@ -41,7 +41,7 @@ def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]])
 
 
 def split_into_shards(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
-    """Return the shards of a global array, or of its terms, one per device, padded with garbage."""
+    """Return the shards of a global array, or of its partial terms, one per device, padded with garbage."""
     dtype = placement.type.dtype
     garbage = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
     terms = _terms(array, mesh.extent([axis for axis, _ in placement.layout.partial]))
@@ -56,12 +56,12 @@ def split_into_shards(placement: Placement, array: NumpyArray, mesh: AbstractMes
 
 
 def _term_numbers(layout: Layout, mesh: AbstractMesh) -> list[int]:
-    """Return for each device the index of its term, if the layout is partial."""
+    """Return the index of the partial term that each device holds, if the layout is partial."""
     return mesh.coordinates([axis for axis, _ in layout.partial]).tolist()  # type: ignore[no-any-return]
 
 
 def _terms(array: NumpyArray, count: int) -> list[NumpyArray]:
-    """Return terms whose sum is exactly `array`: two of them and zeros, so that reading one term changes results."""
+    """Return terms whose exact sum is `array`: two nonzero terms and zeros, so that no term equals the sum."""
     zero = np.full_like(array, zero_term(array.dtype))
     if count == 1:
         return [array]
@@ -75,10 +75,10 @@ def _terms(array: NumpyArray, count: int) -> list[NumpyArray]:
 
 
 def assemble_shards(placement: Placement, shards: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
-    """Return the global array; of a partial layout, the sum of the terms.
+    """Return the global array; if the layout is partial, the sum of the terms.
 
     Raises:
-        ProgramError: if devices that hold the same part of the array, or of a term, do not agree bit by bit.
+        ProgramError: if replicas of the same part of the array, or of a term, are not bitwise equal.
     """
     array = np.full(placement.type.shape, zero_term(placement.type.dtype), placement.type.dtype)
     seen: dict[tuple[Any, ...], NumpyArray] = {}

@@ -1,16 +1,18 @@
-"""kernels: group the equations of a program as XLA fuses them, to count the bytes that reach memory.
+"""kernels: group the equations of a program into kernels as XLA's fusion does, to count the memory traffic.
 
-A product, a collective or an indexed op is a kernel of its own. Elementwise ops, reductions and movements are fused:
+A matrix product, a collective or an indexed op is a kernel of its own. Elementwise ops, reductions and data movement
+are
+fused:
 
-- A value with one consumer is computed inside that consumer. So are values that are cheaper to compute again than to
-  store, such as broadcasts and casts, with any number of consumers.
+- A value with one consumer is computed inside that consumer. Values that are cheaper to recompute than to store, such
+  as broadcasts and casts, are computed inside each of their consumers.
 - Any other result joins the kernel that computed one of its operands, or one that reads the same operand, if both loop
   over the same shape. The kernel then has several results.
-- A reduction along the minor dims may be used by the same kernel: each block of threads has all of a row. A reduction
-  along other dims is complete only after its kernel.
+- A reduction along the minor dims may be used by the same kernel, because one thread block has the entire row. A
+  reduction along other dims is complete only after its kernel.
 
-A kernel reads each of its operands once and writes the results that others use. Reshapes share the memory of their
-operand, and so do transposes that only products read, and collectives along axes of size one.
+A kernel reads each of its operands once and writes the results that are used outside it. Reshapes share the memory of
+their operand, as do transposes that only products read, and collectives along axes of size one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +22,10 @@ from typing import final
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-_MAX_OPERANDS = 16  # of a fused expression; a longer one is stored in between
-_LOOKBACK = 64  # kernels that a later equation may join
+_MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
+_LOOKBACK = 64  # the number of preceding kernels that an equation may join
 
-Reads = Mapping[Value, int]  # values in memory, with the bytes that are read
+Reads = Mapping[Value, int]  # values in memory → bytes read
 
 
 @final
@@ -32,10 +34,10 @@ class Kernel:
     """Equations that run as one kernel.
 
     Attributes:
-        root: the equation that the kernel is named after: the last one that is not computed inside another.
+        root: the equation that names the kernel: the last one that is not computed inside another.
         equations: all its equations.
-        reads: the values that it reads, with the bytes.
-        writes: the values that it writes, with the bytes.
+        reads: the values that it reads from memory, with their bytes.
+        writes: the values that it writes to memory, with their bytes.
     """
 
     root: Equation
@@ -56,8 +58,8 @@ class KernelGroups:
 
     Attributes:
         kernels: the kernels in order. A control op is a kernel; its programs are grouped on their own.
-        unstored: the values that are never stored: those inside of kernels, and those that are computed cheaply from
-            constants alone, such as masks, of which every consumer computes its own.
+        unstored: the values that are never in memory: intermediate values of kernels, and values such as masks that
+            are cheap to compute from constants, which every consumer recomputes.
         views: the values that share the memory of others.
     """
 
@@ -87,11 +89,11 @@ class _Grouping:
 
     Attributes:
         storage: for views, the value whose memory they share.
-        fused: for values that are never stored, what computing them reads.
+        fused: for values that are never stored, the memory reads of their computation.
         members: for values that are never stored, the equations that compute them.
-        producer: for stored values, the number of their kernel.
+        producer: for stored values, the index of their kernel.
         complete: results that are available only after their kernel.
-        loops: for each kernel, the shape that it loops over; None if nothing can join it.
+        loops: for each kernel, the shape that it loops over; None if no equation can join it.
     """
 
     def __init__(self, program: Program, mesh: AbstractMesh):
@@ -155,7 +157,7 @@ class _Grouping:
         return operand.type == result.type and self.mesh.extent(op.communicates_along) == 1
 
     def _is_literal(self, equation: Equation) -> bool:
-        """Return whether an equation is a constant of one element in the code of its consumers, not in memory."""
+        """Return whether an equation is a scalar constant, which is an immediate in its consumers and not in memory."""
         is_scalar = equation.op.is_constant and equation.outputs[0].type.size == 1
         return is_scalar and equation.outputs[0] not in self.outputs
 
@@ -223,7 +225,7 @@ class _Grouping:
         return are_cheap and rereads <= value.type.nbytes
 
     def _consumers(self, value: Value) -> list[Equation]:
-        """Return the equations that use a value or a view of it; none if the value or a view is an output."""
+        """Return the consumers of a value and its views; empty if the value or a view is a program output."""
         consumers: list[Equation] = []
         for use in [] if value in self.outputs else self.uses.get(value, []):
             if not use.op.fusion.is_view:
@@ -271,7 +273,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_complete_per_row(equation: Equation) -> bool:
-    """Return whether no result is a reduction along dims other than the last ones: a kernel can use its rows."""
+    """Return whether each row of the results is complete in its kernel: reductions are along the minor dims only."""
     dims = equation.op.reduced_dims
     if dims is None:
         return True

@@ -1,8 +1,8 @@
-"""Liveness: which values one device holds while each equation of a local program runs.
+"""Liveness: the values that one device holds while each equation of a local program runs.
 
-The analysis sweeps over the program in order. Arguments live to the end, unless their buffers are donated: then they
-die at their last use. Values inside of kernels and views are never stored (`kernels.py`). An elementwise result reuses
-the buffer of an operand that dies there.
+The analysis sweeps over the program in order. Arguments live to the end; donated arguments die at their last use.
+Values inside kernels and views are never stored (`kernels.py`). An elementwise result reuses the buffer of an operand
+that dies at the same equation.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from shardwise.compiler.partition.local_program import LocalProgram
 @final
 @dataclass(frozen=True)
 class Held:
-    """A value in memory: the op that made it (`what`), the type of its shard, and the user's line."""
+    """A value in memory: the op that computed it (`what`), the type of its shard, and the user's source line."""
 
     what: str
     type: str
@@ -26,7 +26,7 @@ class Held:
 
 
 class Level(NamedTuple):
-    """A program, the position of the equation that runs in it, and the values that the program itself holds then."""
+    """A program, the position of its running equation, and the values that the program itself holds at that point."""
 
     program: Program
     place: int
@@ -34,7 +34,7 @@ class Level(NamedTuple):
 
 
 def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[Level]]:
-    """Return the most bytes that a device holds, and where: the program, the loop or branch that runs in it, and so on.
+    """Return the peak bytes of a device, and the stack of nested programs that run at the peak.
 
     Args:
         local: the program of one device.
@@ -46,7 +46,7 @@ def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[
 
 
 def total_bytes(program: Program) -> int:
-    """Return the bytes of all values, in nested programs too: at least as many as are live at once."""
+    """Return the bytes of all values, in nested programs too. This is an upper bound of the live bytes."""
     inner = sum(total_bytes(inner) for equation in program.equations for inner in equation.op.programs)
     results = sum(value.type.nbytes for equation in program.equations for value in equation.outputs)
     return inner + results + sum(value.type.nbytes for value in program.inputs)
@@ -57,8 +57,8 @@ class Sweep:
 
     Attributes:
         peak_bytes: the most bytes that are live at once.
-        peak_visit: the index of the visit with the peak, counting all equations.
-        found: the live values at visit number `until`, if one was given; the sweep stops there.
+        peak_visit: the index of the visited equation at the peak.
+        found: the live values at visit `until`, if it was given; the sweep stops there.
     """
 
     def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Collection[int], until: int = -1):
@@ -66,7 +66,7 @@ class Sweep:
         self.inputs = inputs
         self.donated = donated
         self.until = until
-        self.enclosing: list[Level] = []  # the programs around the one that is swept
+        self.enclosing: list[Level] = []  # the programs that enclose the current one
         self.enclosing_bytes = 0
         self.visit = self.peak_visit = 0
         self.peak_bytes = sum(held.bytes for held in inputs.values())
@@ -75,17 +75,17 @@ class Sweep:
         self._program(local.program, dict(inputs), mortal, 1, 0)
 
     def at_peak(self) -> list[Level]:
-        """Return the live values at the peak, by a second sweep up to there."""
+        """Return the live values at the peak, by a second sweep that stops there."""
         return Sweep(self.local, self.inputs, self.donated, until=self.peak_visit).found
 
     def on_equation(self, equation: Equation, fused: frozenset[Value], live_bytes: int, times: int, depth: int) -> None:
-        """Called for each equation that is not a view, before its memory is counted. `fused`: never materialized."""
+        """Called for each equation that is not a view, before its memory is counted. `fused`: never stored."""
 
     def on_new_peak(self) -> None:
-        """Called when more bytes are live than ever before."""
+        """Called when the live bytes exceed the previous peak."""
 
     def _program(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
-        """Sweep over a program. `live` are the inputs that it holds itself; those in `mortal` may die."""
+        """Sweep over a program. `live` are the inputs that the program itself holds; the values in `mortal` may die."""
         groups = self.local.kernel_groups(program)
         fused, views = groups.unstored, groups.views
         virtual = fused | views
@@ -126,7 +126,7 @@ class Sweep:
             self.found = [*self.enclosing, now]
 
     def _inner(self, equation: Equation, op: Control, around: Level, own_bytes: int, times: int, depth: int) -> None:
-        """Sweep over the programs of a control op. Constants and carries are held outside; slices are held inside."""
+        """Sweep over the programs of a control op. Its caller holds constants and carries; the programs hold slices."""
         inner_times = times * (1 if op.trip_count is None else op.trip_count)
         self.enclosing.append(around)
         self.enclosing_bytes += own_bytes
@@ -168,7 +168,7 @@ def _reused_operand(
 
 
 def _last_uses(program: Program, virtual: frozenset[Value]) -> dict[Value, int]:
-    """Return the position of each value's last use. Operands of a virtual value are used where that value is."""
+    """Return the position of each value's last use. A use of a virtual value is a use of its operands."""
     last = dict.fromkeys(program.outputs, len(program.equations))
     for place in range(len(program.equations) - 1, -1, -1):
         equation = program.equations[place]

@@ -1,4 +1,4 @@
-"""The context in which equations are emitted, and the view of its shards that an op's `localize` rule gets."""
+"""The scope in which equations are emitted, and the `LocalContext` that an op's `localize` rule receives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.tracer import Frame
 
 Shape = tuple[int, ...]
-ManualAxes = Mapping[str, tuple[str, ...]]  # each axis name of a manual region, and the mesh axes that it consists of
+ManualAxes = Mapping[str, tuple[str, ...]]  # axis of a manual region → its mesh axes
 NO_MANUAL_AXES: ManualAxes = MappingProxyType({})
 
 
 @final
 @dataclass(frozen=True)
 class Scope:
-    """Where equations are emitted: the frame of their program, and the axes of the manual regions around them."""
+    """Where equations are emitted: the frame of their program, and the axes of the enclosing manual regions."""
 
     frame: Frame
     manual_axes: ManualAxes = field(default_factory=dict)
@@ -42,7 +42,7 @@ class ShardView:
         global_types: the types of the operands in the unpartitioned program.
         operand_layouts: the layouts of the operands.
         operand_shapes: the shapes of the operands' shards.
-        manual_axes: the axes of the manual regions around the equation.
+        manual_axes: the axes of the enclosing manual regions.
     """
 
     def __init__(

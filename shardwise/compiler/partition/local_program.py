@@ -39,8 +39,8 @@ class LocalProgram:
     Attributes:
         program: the program, whose values are shards.
         mesh: the mesh.
-        inputs: the global array of each input.
-        outputs: the global array of each output.
+        inputs: the placement of each input.
+        outputs: the placement of each output.
     """
 
     program: Program
@@ -58,7 +58,7 @@ class LocalProgram:
 
     @cached_property
     def times(self) -> dict[Equation, int]:
-        """How often each equation runs in one call. A loop of unknown length counts as one iteration."""
+        """The number of times that each equation runs in one call. A loop of unknown length counts as one iteration."""
         return dict(_with_times(self.program, 1))
 
     def bytes_sent(self, equation: Equation) -> float:
@@ -81,7 +81,7 @@ class LocalProgram:
         return self.times[equation] * self.collective_seconds(equation, chip)
 
     def kernel_groups(self, program: Program) -> KernelGroups:
-        """Return the kernels of this program or of a nested one; they are computed once."""
+        """Return the kernels of this program or of a nested one; cached."""
         key = (program.equations, program.outputs)
         if key not in self._kernel_groups:
             self._kernel_groups[key] = group_kernels(program, self.mesh)
@@ -101,7 +101,7 @@ class LocalProgram:
 
 
 def _with_times(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
-    """Yield every equation, in nested programs too, and how often it runs."""
+    """Yield every equation, in nested programs too, with the number of times that it runs."""
     for equation in program.equations:
         yield equation, times
         for inner in equation.op.programs:
@@ -112,8 +112,8 @@ def verify_local(local: LocalProgram) -> LocalProgram:
     """Return `local` after checking its program and the shapes of its inputs and outputs.
 
     Raises:
-        ProgramError: if the program is not well-formed, or an input or output is not a shard of its global array, or
-            is partial other than as an unreduced sum over Explicit axes.
+        ProgramError: if the program is not well-formed, if an input or output is not a shard of its global array, or if
+            it is partial and not an unreduced sum over Explicit axes.
     """
     verify(local.program)
     explicit = local.mesh.explicit_axes

@@ -1,10 +1,11 @@
-"""Padding of unevenly sharded dims: the padded size of every dim, and the value that the padding holds.
+"""Padding of unevenly sharded dims: the padded size of every dim, and the contents of the padding.
 
-Inside the local program all dims of one padding class share one padded size (30 rows on 4 devices: 32), so that shards
-line up in every layout. Inputs and outputs have the padded size of their own layout. Padding is at the end of a dim.
+Inside the local program all dims of one padding class have the same padded size (30 rows on 4 devices: 32), so that
+shards line up in every layout. Inputs and outputs have the padded size of their own layout. Padding is at the end of a
+dim.
 
-The *fill* of a dim is the scalar that its padding holds, whatever the other indices, or None if that is unknown. An op
-that reduces along a padded dim needs the neutral element of the reduction there: else the padding is masked.
+The *fill* of a dim is the scalar in its padding, the same at all indices of the other dims, or None if unknown. An op
+that reduces along a padded dim needs the neutral element of its reduction as the fill; otherwise the padding is masked.
 """
 
 import math
@@ -32,10 +33,10 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-fractions = lazy_module("fractions")  # 2.9 ms, and few programs need it
+fractions = lazy_module("fractions")  # its import takes 2.9 ms, and few programs need it
 
-Fills = tuple[Any, ...]  # for each dim, its fill
-ClassGroup = dict[int, int]  # for each padding class of a group, its number of elements per unit of the group
+Fills = tuple[Any, ...]  # the fill of each dim
+ClassGroup = dict[int, int]  # padding class → its number of elements per unit of the group
 _NO_SIZES: Mapping[int, int] = MappingProxyType({})
 
 
@@ -76,9 +77,9 @@ class Padding:
         )
 
     def factor_sizes(self, equation: Equation, rule: FactorRule, choice: Choice) -> dict[int, int]:
-        """Return the padded size of each factor that leads a compound dim and is sharded unevenly.
+        """Return the padded size of each unevenly sharded factor that is the leading factor of a compound dim.
 
-        If the padding classes of the dims that it leads agree on a size, that is the one.
+        If the padding classes of the dims that the factor leads agree on a size, the factor has that size.
         """
         if not rule.compound_dims:
             return {}
@@ -86,6 +87,7 @@ class Padding:
         sizes = {}
         for factor, led_dims in uneven_leading_factors(rule, choice, self.mesh).items():
             size, shards = rule.sizes[factor], led_dims[0].shards
+            # Fractions, because a padded class size need not be a multiple of the elements per unit of the factor.
             class_sizes = {
                 fractions.Fraction(
                     self._class_size(values[led.number], led.dim) * size, values[led.number].type.shape[led.dim]
@@ -143,7 +145,7 @@ def _has_uneven_dims(program: Program, plan: LayoutPlan, mesh: AbstractMesh) -> 
 def padded_class_sizes(program: Program, plan: LayoutPlan, mesh: AbstractMesh, classes: DimGroups) -> dict[int, int]:
     """Return the padded size of each padding class that some layout shards unevenly.
 
-    It is the smallest size that the shard counts of all layouts of the class divide. Classes that an unevenly sharded
+    It is the smallest multiple of the shard counts of all layouts of the class. Classes that an unevenly sharded
     reshape links are padded by the same number of units.
     """
     sizes, shard_counts = _class_shard_counts(program, plan, mesh, classes)
@@ -183,8 +185,8 @@ def _linked_classes(
 ) -> dict[int, ClassGroup]:
     """Return the group of each padding class that an unevenly sharded reshape links with others.
 
-    The reshape of 30 elements to 6×5, sharded along the 6, links a class of 30 elements with one of 6: the group has
-    6 units, each of which is 5 elements of the first class and 1 of the second.
+    The reshape of 30 elements to 6×5, sharded along the 6, links a class of 30 elements with a class of 6. The group
+    has 6 units; each unit is 5 elements of the first class and 1 element of the second.
     """
     groups: dict[int, ClassGroup] = {}
     for equation, choice in plan.choices.items():
@@ -200,7 +202,7 @@ def _linked_classes(
 
 
 def _link_classes(groups: dict[int, ClassGroup], sizes: Mapping[int, int], first: int, second: int) -> None:
-    """Merge the groups of two padding classes, if all their classes consist of the same number of units."""
+    """Merge the groups of two padding classes, if all their classes have the same number of units."""
     first_group, second_group = groups.get(first, {first: 1}), groups.get(second, {second: 1})
     units = math.gcd(sizes[first] // first_group[first], sizes[second] // second_group[second])
     members = {**first_group, **second_group}
@@ -210,19 +212,19 @@ def _link_classes(groups: dict[int, ClassGroup], sizes: Mapping[int, int], first
 
 
 class LedDim(NamedTuple):
-    """A dim of an operand or result that a factor leads, and the number of shards along it."""
+    """A dim of an operand or result that a given factor leads, with its number of shards."""
 
-    number: int  # of the operand or result
+    number: int  # index of the operand or result
     dim: int
     shards: int
 
 
 def uneven_leading_factors(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> dict[int, list[LedDim]]:
-    """Return the factors that lead a compound dim and are sharded unevenly, with all the dims that they lead."""
+    """Return the unevenly sharded factors that lead a compound dim, with all dims that they lead."""
     uneven: dict[int, list[LedDim]] = {}
     for factor in rule.compound & rule.leading:
         led_dims = _led_dims(factor, rule, choice, mesh)
-        # If minor factors are sharded too, the leading one is sharded into single elements, which is even.
+        # If minor factors are sharded too, the leading factor is fully sharded, into single elements, which is even.
         if all(led.shards <= rule.sizes[factor] and rule.sizes[factor] % led.shards for led in led_dims):
             uneven[factor] = led_dims
     return uneven
@@ -241,7 +243,7 @@ def _led_dims(factor: int, rule: FactorRule, choice: Choice, mesh: AbstractMesh)
 def result_fills(
     equation: Equation, rule: FactorRule, number: int, operand_fills: Sequence[Fills], padded_shape: Shape
 ) -> Fills:
-    """Return the fills of result `number` of an equation, by the `padding` rule of its op."""
+    """Return the fills of the result with index `number`, by the `padding` rule of the equation's op."""
     fills: list[Any] = []
     for factors, size in zip(rule.results[number], padded_shape, strict=True):
         if not factors or factors[0] in rule.exchange or size == math.prod(rule.sizes[f] for f in factors):
@@ -253,7 +255,7 @@ def result_fills(
             for dim, operand_factors in enumerate(dims)
             if operand_factors[:1] == factors[:1]
         ]
-        with np.errstate(all="ignore"):  # an overflow in padding does not matter
+        with np.errstate(all="ignore"):  # overflow in padding is harmless
             fills.append(equation.op.padding(along_factor))
     return tuple(fills)
 
@@ -261,7 +263,7 @@ def result_fills(
 def set_fill(fills: Fills, dim: int, fill: ScalarLike | None) -> Fills:
     """Return the fills after the padding of `dim` is set.
 
-    The padding of two dims overlaps in a corner, so another dim keeps its fill only if that is the same.
+    The paddings of two dims overlap in a corner, so another dim keeps its fill only if the two fills are equal.
     """
     return tuple(
         fill if d == dim else other if other is not None and fill is not None and other == fill else None
@@ -280,7 +282,7 @@ def resized_fill(fill: ScalarLike | None, size: int, before: int, after: int, dt
 def mask_padding(
     shard: Operand, layout: Layout, padded_shape: Shape, mesh: AbstractMesh, dim: int, size: int, fill: ScalarLike
 ) -> Any:
-    """Return a shard in which all elements past `size` along `dim` of the global array are replaced by `fill`."""
+    """Return a shard in which the elements beyond `size` along `dim` of the global array are replaced by `fill`."""
     shape = shard.type.shape
     index = Iota(shape, dim, np.dtype(np.int32)).localize(ShardView(mesh, [layout], [padded_shape]))
     is_inside = Compare("LT")(index, full(shape, size, np.int32))

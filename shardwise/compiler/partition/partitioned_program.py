@@ -1,4 +1,4 @@
-"""PartitionedProgram: a program with its plan and its partition, as the steps after planning exchange it."""
+"""PartitionedProgram: a program with its plan and its local program, as passes after planning exchange it."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Reasons: why the partitioner inserted an equation, as data. `str` of a reason is the sentence that reports show."""
+"""Reasons: why the partitioner inserted an equation, as data. `str` formats a reason as the sentence in reports."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ from shardwise.compiler.trace.provenance import provenance
 @final
 @record
 class OpSite:
-    """An op at a line of the user's program.
+    """An op at a source line of the user's program.
 
     Attributes:
         op: the name of the op.
         source: the user's line.
-        is_output: whether an output of its program is meant, such as the carry of a loop after each iteration.
-        after_loop: whether a result of a loop is meant, after the last iteration.
+        is_output: whether the site is an output of the op's program, such as the carry of a loop after each iteration.
+        after_loop: whether the site is a result of a loop, after the last iteration.
         exceeds_memory: whether an unreduced output would exceed the memory limit.
         results: the results of the op, in the unpartitioned program.
     """
@@ -62,8 +62,8 @@ class Conversion(Reason):
         value: the value, in the unpartitioned program.
         before: its layout before this step.
         after: the layout that the consumer needs.
-        producer: where the value comes from.
-        consumer: what needs it in the other layout.
+        producer: the site that produces the value.
+        consumer: the site that needs the other layout.
     """
 
     value: Value
@@ -80,7 +80,7 @@ class Reshard(Conversion):
 
     Attributes:
         regathered: whether an earlier copy was dropped to save memory.
-        summed: if the producer is a loop that leaves an unreduced sum, the ops inside whose results are its terms.
+        summed: if the producer is a loop that leaves a sum unreduced, the ops in the loop whose results are its terms.
     """
 
     regathered: bool = False
@@ -97,7 +97,7 @@ class Reshard(Conversion):
         return text + more if self.regathered else text
 
     def _unreduced(self) -> str:
-        """Return which op leaves the unreduced value, and which loop keeps it."""
+        """Describe the op that leaves the value unreduced, and the loop that keeps it unreduced."""
         pending = _format_pending(self.before.partial)
         if not self.summed:
             return f"{self.producer} leaves an unreduced {pending}"
@@ -109,7 +109,7 @@ class Reshard(Conversion):
 @final
 @record
 class Repad(Conversion):
-    """A consumer needs an unevenly sharded value with shards of another size along `dim`."""
+    """A consumer needs an unevenly sharded value with another shard size along `dim`."""
 
     dim: int
     shard_size: int
@@ -137,7 +137,7 @@ class Exchange(Reason):
 @final
 @record
 class Masking(Reason):
-    """An op reduces along a padded dim: the padding must hold the neutral element of the reduction."""
+    """An op reduces along a padded dim, so the padding must hold the neutral element of the reduction."""
 
     consumer: Site
     dim: int
@@ -150,7 +150,7 @@ class Masking(Reason):
 @final
 @record
 class UserCollective(Reason):
-    """The user wrote the collective in a manual region, or it is the derivative of one that the user wrote."""
+    """The user wrote the collective in a manual region, or it is the derivative of such a collective."""
 
     axis_names: tuple[Any, ...]
 
@@ -159,13 +159,13 @@ class UserCollective(Reason):
 
 
 def is_inserted(reason: Reason | None) -> bool:
-    """Return whether the partitioner inserted an equation with this reason; else the user wrote it."""
+    """Return whether the partitioner inserted an equation with this reason. Otherwise the user wrote it."""
     return reason is not None and not isinstance(reason, UserCollective)
 
 
 @contextmanager
 def inserted_because(reason: Reason | None) -> Iterator[None]:
-    """Attach a reason to the equations that are emitted inside."""
+    """Attach a reason to the equations that are emitted in this context."""
     before, provenance.reason = provenance.reason, reason
     try:
         yield
@@ -174,7 +174,7 @@ def inserted_because(reason: Reason | None) -> Iterator[None]:
 
 
 def _format_pending(partial: Iterable[tuple[str, Reduction]]) -> str:
-    """Return `sum over 'data', 'model'`, or with several reductions, `sum over 'data' and max over 'model'`."""
+    """Format pending reductions: `sum over 'data', 'model'`, or `sum over 'data' and max over 'model'`."""
     axes: dict[Reduction, list[str]] = {}
     for axis, reduction in partial:
         axes.setdefault(reduction, []).append(axis)

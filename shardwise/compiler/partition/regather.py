@@ -1,9 +1,9 @@
 """regather: drop all-gathered copies and gather them again at their next use, to stay within a memory limit.
 
-Where a device holds more than the limit, some gathered copies are idle: they are used before and after, but not now,
-like the weights of a layer between its forward and backward pass. The pass drops the copies with the most bytes times
-idle time per byte that gathering them again sends, until the rest fits. If all of them do not suffice, the program
-exceeds the limit.
+At the memory peak, some gathered copies are idle: they are used before and after it, but not at it, such as the weights
+of a layer between its forward and backward pass. The pass drops idle copies until the rest fits. It prefers copies with
+a high ratio of bytes times idle time to the bytes that gathering them again sends. If dropping all idle copies does not
+suffice, the program exceeds the limit.
 
 A second gather must depend on a value that is computed shortly before its use. Otherwise XLA would merge it with the
 first one (CSE), or schedule it long before. An optimization barrier does not help, because XLA's CPU compiler drops
@@ -35,7 +35,7 @@ from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.trace.build import rewrite
 
 MAX_ROUNDS = 100  # each round drops idle copies at the memory peak
-LOOK_BACK = 10  # equations before a use that are searched for a value that the second gather can depend on
+LOOK_BACK = 10  # how many equations before a use are searched for a value to depend on
 
 
 @final
@@ -45,7 +45,7 @@ class _IdleCopy:
 
     Attributes:
         source: the value that is gathered.
-        equations: the gather, and the conversions, reshapes and transposes of its result alone.
+        equations: the gather, and the conversions, reshapes and transposes that depend on its result alone.
         needed: the results of these equations that are used after the peak.
         next_use: the position of the first such use.
         idle: the number of equations between the last use before and the first use after the peak.
@@ -63,7 +63,7 @@ class _IdleCopy:
 
     @property
     def benefit(self) -> float:
-        """How much dropping the copy helps, for its cost."""
+        """The benefit of dropping the copy relative to its cost."""
         return self.saved_bytes * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
 
 
@@ -77,12 +77,12 @@ def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = 
     """
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local
-    if total_bytes(local.program) <= limit:  # a bound of the peak that needs no analysis of kernels and lifetimes
+    if total_bytes(local.program) <= limit:  # an upper bound of the peak that needs no liveness analysis
         return local
     best_bytes, best, current = math.inf, local, local
     for _ in range(MAX_ROUNDS):
         peak_bytes, levels = peak(current, donated)
-        if peak_bytes < best_bytes:  # a round can raise the peak at first: a second gather has its own peak
+        if peak_bytes < best_bytes:  # a round may raise the peak, at the second gather
             best_bytes, best = peak_bytes, current
         program = _drop_idle_copies(current, levels, peak_bytes - limit) if peak_bytes > limit else None
         if program is None:
@@ -122,7 +122,7 @@ def _drop_idle_copies(local: LocalProgram, levels: Sequence[Level], excess: int)
 
 
 def _replace_inner(program: Program, place: int, new: Program, levels: Sequence[Level]) -> Program:
-    """Return the program with the nested program of the equation at `place` replaced, if it is one of `levels`."""
+    """Return the program with the nested program of the equation at `place` replaced by `new`, if `levels` has it."""
     equation = program.equations[place]
     old = {id(level.program) for level in levels}
     op = equation.op.with_programs([new if id(inner) in old else inner for inner in equation.op.programs])
@@ -132,7 +132,7 @@ def _replace_inner(program: Program, place: int, new: Program, levels: Sequence[
 
 
 def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> list[_IdleCopy]:
-    """Return the gathered copies that are idle where this program is at the peak.
+    """Return the gathered copies that are idle at the memory peak of this program.
 
     Args:
         local: the program of one device.
@@ -140,13 +140,14 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
         inputs_may_die: whether inputs of the program can be freed before its end.
     """
     program, place, live = level
-    gathers: dict[Value, Equation] = {}  # the gather of each value that is computed from a gathered one alone
+    gathers: dict[Value, Equation] = {}  # value that depends on one gather alone → that gather
     derived: dict[Equation, list[Equation]] = {}
     uses: dict[Value, list[int]] = {}
     for number, equation in enumerate(program.equations):
         for value in equation.inputs:
             uses.setdefault(value, []).append(number)
-        # A copy may be converted after the peak. These results are not held at the peak, so they need no change.
+        # A copy may be converted after the peak. The conversion's results are not live at the peak, so they stay as
+        # they are.
         if number > place or not isinstance(equation.op, (AllGather, Convert, Reshape, Transpose)):
             continue
         first = gathers.get(equation.inputs[0]) or (equation if isinstance(equation.op, AllGather) else None)
@@ -168,7 +169,7 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
             continue
         (source,) = first.inputs
         if max(uses[source]) <= min(after) and (inputs_may_die or source not in program.inputs):
-            # The source has to live until the second gather. Arguments of the call live to its end anyway.
+            # The source must live until the second gather. Arguments of the call live to its end in any case.
             saved_bytes -= source.type.nbytes
         if saved_bytes > 0:
             needed = frozenset(value for value in values if any(n > place for n in uses.get(value, ())))
@@ -215,13 +216,13 @@ def _repeat_gather(copy: _IdleCopy, consumer: Equation, renamed: dict[Value, Val
     Args:
         copy: the copy.
         consumer: the equation at its next use.
-        renamed: the value that replaces each value from here on; it is updated.
-        equations: the equations of the new program so far; it is appended to.
+        renamed: the replacement of each value from here on; updated in place.
+        equations: the equations of the new program so far; appended to.
     """
     other_operands = [renamed.get(value, value) for value in consumer.inputs if value not in copy.needed]
     recent = [value for equation in reversed(equations[-LOOK_BACK:]) for value in equation.outputs]
-    # Another operand of the consumer is best: the gather cannot start much earlier than the consumer could. It is a
-    # float, because the condition that XLA does not fold is about NaN and infinity.
+    # The best dependency is another operand of the consumer: the gather then cannot start much earlier than the
+    # consumer. The operand must be a float, because the condition that XLA cannot fold tests for NaN and infinity.
     dependencies = (v for v in (*other_operands, *recent) if is_float(v.type.dtype) and v.type.size)
     dependency = next(dependencies, None)
     source = renamed.get(copy.source, copy.source)
@@ -243,11 +244,11 @@ def _repeat_gather(copy: _IdleCopy, consumer: Equation, renamed: dict[Value, Val
 def _add_false_dependency(x: Value, other: Value, consumer: Equation, equations: list[Equation]) -> Value:
     """Append equations that return `x`, with a false dependency on `other` that XLA cannot fold away.
 
-    The result would be zeros if an element of `other` were infinite and NaN at once.
+    The result would be zeros if an element of `other` were both infinite and NaN, which XLA does not rule out.
     """
 
     def body(x: Operand, other: Operand) -> list[Any]:
-        ones = (1,) * other.type.ndim  # one element is enough to depend on the computation of all
+        ones = (1,) * other.type.ndim  # depending on one element is depending on the array
         element = Reshape(())(Slice((0,) * other.type.ndim, ones, ones)(other))
         infinite = Compare("EQ")(Abs()(element), full((), np.inf, element.type.dtype))
         never = And()(Compare("NE")(element, element), infinite)

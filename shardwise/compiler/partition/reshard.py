@@ -1,13 +1,13 @@
 """Resharding: the cheapest sequence of steps from one layout to another.
 
 The steps are local slices (free), all-gather, all-to-all, collective permute, reduce-scatter, all-reduce, and the
-conversion of a replicated or sharded value to a partial sum (free). Axes are appended and removed at the minor end of
-a dim, because there the blocks of a shard are contiguous. Dijkstra's algorithm searches over layouts; layouts are few,
-and results are cached. No intermediate shard is larger than the first and the last one, unless it is small or there is
-no other route.
+conversion of a replicated or sharded value to a partial sum (free). Axes are appended and removed at the minor end of a
+dim, because only there the blocks of a shard are contiguous. Dijkstra's algorithm searches over layouts, which are few;
+results are cached. No intermediate shard is larger than both the first and the last shard, unless it is small or there
+is no other route.
 
-If an axis is replaced by a smaller one, no layout of the mesh describes the shards in between. P('a') becomes P('b') on
-a 4×2 mesh in two steps: each device first receives one block of its new shard, then neighbors along 'a', two by two,
+If an axis is replaced by a smaller one, no layout of the mesh describes the intermediate shards. On a 4×2 mesh, P('a')
+becomes P('b') in two steps: each device first receives one block of its new shard; then pairs of neighbors along 'a'
 all-gather the two blocks of each half.
 """
 
@@ -38,10 +38,10 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
 
-Step = tuple[Collective, Layout | None]  # an op, and the layout after it, if a layout of the mesh describes it
-Move = tuple[tuple[Collective, ...], Layout]  # ops, of which only the last changes the shard size; the layout after
-FREE_STEP = 1.0  # a step that sends nothing still costs a little, so that fewer steps are better
-SMALL = 1 << 20  # bytes that an intermediate shard may always have
+Step = tuple[Collective, Layout | None]  # an op, and the layout after it; None if no layout of the mesh describes it
+Move = tuple[tuple[Collective, ...], Layout]  # ops, of which only the last changes the shard size; the final layout
+FREE_STEP = 1.0  # the cost of a step that sends nothing: a tie-break in favour of fewer steps
+SMALL = 1 << 20  # the bytes up to which an intermediate shard is always allowed
 
 
 @registered_cache(maxsize=65536)
@@ -53,9 +53,9 @@ def reshard_steps(
     Args:
         array: the type of the global array, with padding.
         mesh: the mesh.
-        before: the layout of the array.
-        after: the layout that it gets.
-        chip: the hardware whose cost model is used.
+        before: the current layout of the array.
+        after: the target layout.
+        chip: the chip whose cost model is used.
 
     Raises:
         ShardingError: if no sequence of steps leads from one layout to the other.
@@ -80,7 +80,7 @@ def _cheapest(
     mesh = costs.mesh
     queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, 0, before, ())]
     best = {before: 0.0}
-    tie_breaker = count(1)
+    tie_breaker = count(1)  # layouts have no order, so heapq must not compare them
     while queue:
         cost, _, layout, steps = heapq.heappop(queue)
         if layout == after:
@@ -90,7 +90,7 @@ def _cheapest(
         shard = array.with_shape(layout.shard_shape(array.shape, mesh))
         for ops, reached in _moves(layout, after, mesh):
             if any(size % mesh.extent(axes) for size, axes in zip(array.shape, reached.dims, strict=True)):
-                continue
+                continue  # the array is padded already, so every layout of the route must divide its sizes
             total = cost + sum([step_cost(op, shard, costs) for op in ops])
             if total < best.get(reached, math.inf) and _shard_bytes(array, reached, mesh) <= limit:
                 best[reached] = total
@@ -145,7 +145,7 @@ def _runs(axes: tuple[str, ...], among: set[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
-    """Yield all-reduces and reduce-scatters of the pending reductions."""
+    """Yield the all-reduces and reduce-scatters of the pending reductions."""
     pending = [p for p in layout.partial if p not in after.partial]
     for reduction in dict.fromkeys(reduction for _, reduction in pending):
         pending_axes = tuple(axis for axis in mesh.axis_names if (axis, reduction) in pending)
@@ -158,7 +158,7 @@ def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[M
 
 
 def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
-    """Yield permutes after which a dim has the axes of `after` first, or all dims have exactly those axes."""
+    """Yield permutes after which a dim begins with the axes of `after`, or all dims have exactly these axes."""
     goals = [after.dims]
     for dim, axes in enumerate(layout.dims):
         front = tuple(axis for axis in after.dims[dim] if axis in axes)
@@ -167,7 +167,7 @@ def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Mov
     for dims in goals:
         moved = tuple(axis for axes in dims for axis in axes)
         if layout.partial and set(moved) != set(before):
-            continue  # partial sums must stay on the devices along their axis
+            continue  # a permute must not move terms of a partial sum along their axis
         extents_agree = all(mesh.extent(a) == mesh.extent(b) for a, b in zip(layout.dims, dims, strict=True))
         if dims != layout.dims and extents_agree:
             yield (Permute(before, moved),), Layout(dims, layout.partial)

@@ -33,9 +33,9 @@ def partition(problem: LayoutProblem, plan: LayoutPlan, is_estimate: bool = Fals
     """Return the program of one device.
 
     Args:
-        sharded: the program and its candidates.
+        problem: the program and its candidates.
         plan: the layouts of all values.
-        is_estimate: whether the result is only costed and never runs: it is then verified only if the setting
+        is_estimate: whether the result is only costed and never runs. Then it is verified only if the setting
             `verify_programs` is on.
     """
     verifies = not is_estimate or config.verify_programs
@@ -60,7 +60,7 @@ def partition(problem: LayoutProblem, plan: LayoutPlan, is_estimate: bool = Fals
 
 
 class _Partitioner:
-    """The walk over the equations of a sharded program, and over the programs of its control ops."""
+    """A walk over the equations of a sharded program and of the programs that its control ops hold."""
 
     def __init__(self, problem: LayoutProblem, plan: LayoutPlan):
         self.problem = problem
@@ -70,7 +70,7 @@ class _Partitioner:
         self.copies = Copies(problem, plan)
 
     def run(self, scope: Scope) -> list[Any]:
-        """Emit the whole program, and return the shards of its outputs."""
+        """Emit the entire program, and return the shards of its outputs."""
         program = self.problem.program
         for index, (value, pin) in enumerate(zip(program.inputs, self.problem.in_pins, strict=True)):
             padded_shape = pin.layout.padded_shape(value.type.shape, self.mesh)
@@ -88,7 +88,7 @@ class _Partitioner:
         return outputs
 
     def _emit_program(self, program: Program, scope: Scope) -> None:
-        """Emit the equations of a program. Free values are left out: they are computed where they are needed."""
+        """Emit the equations of a program. Free values are omitted: they are computed where they are needed."""
         for equation in program.equations:
             provenance.source = equation.source
             is_loop = False
@@ -107,7 +107,7 @@ class _Partitioner:
                 self.copies.add(value, copy, OpSite.from_equation(equation, after_loop=is_loop))
 
     def _site(self, equation: Equation, consumer: Equation, is_output: bool = False) -> OpSite:
-        """Return the site of an equation that reads a value, or whose boundary equation `consumer` does."""
+        """Return the site of an equation whose operand is read, by itself or by its boundary equation `consumer`."""
         return OpSite.from_equation(equation, is_output, exceeds_memory=consumer in self.problem.reduced_for_memory)
 
     def _emit(self, equation: Equation, choice: Choice, scope: Scope) -> list[ShardedCopy]:
@@ -135,7 +135,7 @@ class _Partitioner:
         Values enter and leave the programs in the layouts of the region boundary equations.
         """
         boundary = self.problem.unfolded.boundaries[equation]
-        passed: dict[BoundarySlot, ShardedCopy] = {}  # the operands of region boundary equations
+        passed: dict[BoundarySlot, ShardedCopy] = {}  # the operands of boundary equations
 
         def pass_operand(value: Value, slot: BoundarySlot, consumer: Site, scope: Scope) -> Any:
             rule = rule_of(slot.equation)
@@ -145,7 +145,7 @@ class _Partitioner:
             return passed[slot].tracer
 
         def receive_result(value: Value, slot: BoundarySlot, tracer: Operand | None, scope: Scope) -> ShardedCopy:
-            """Return the copy of a boundary's result; without a tracer, it is a new input of the frame's program."""
+            """Return a copy of a boundary equation's result; without a tracer, a new input of the frame's program."""
             rule = rule_of(slot.equation)
             layout = self.plan.choices[slot.equation].results[slot.number]
             padded_shape = self.padding.padded_shape(value, rule, rule.results[slot.number], layout)
@@ -185,7 +185,7 @@ class _Partitioner:
         ]
 
     def _emit_manual(self, equation: Equation, op: Manual, scope: Scope) -> list[ShardedCopy]:
-        """Emit the equations of a manual region in place of the region: its program is a local program already."""
+        """Inline the equations of a manual region: its program is already a local program."""
         boundary = self.problem.unfolded.boundaries[equation]
 
         def cross_boundary(value: Value, crossed: Value, slot: BoundarySlot, consumer: Site) -> ShardedCopy:

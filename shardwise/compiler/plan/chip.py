@@ -1,14 +1,14 @@
-"""Chip: the figures of one device and of its links, and the times of kernels and collectives that follow from them.
+"""Chip: the specs of a device and its links, and a time model of kernels and collectives that uses them.
 
-- A product runs in waves of output tiles over the cores of the chip. Each tile takes as long as its multiplications at
-  the rate of one core, with some more steps along k to fill the pipeline. Where there are few tiles, k is split too. A
-  product never takes less than its bytes.
-- Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
-- Every kernel is followed by a gap before the next one starts.
-- A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. The op
-  states its bytes and hops (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
+- A matrix product runs in waves of output tiles over the cores of the chip. The time of a tile is its multiplications
+  at the rate of one core, plus extra steps along k to fill the pipeline. If there are few tiles, k is split too. The
+  memory traffic of a product is a lower bound of its time.
+- The time of any other kernel is its memory traffic divided by the memory bandwidth.
+- A gap follows every kernel before the next one starts.
+- The time of a collective is the bytes that a device sends divided by the bandwidth of its ring, plus a latency per
+  hop. The op states its bytes and hops (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
 
-Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
+No program reaches the rates of data sheets. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
 """
 
@@ -30,24 +30,24 @@ _SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different core
 @final
 @record
 class Link:
-    """A link between devices, or the links of a ring: bytes per second that one device sends, and seconds per hop."""
+    """The links of a device or a ring: the bytes per second that one device sends, and the seconds per hop."""
 
     bandwidth: float
     latency: float
 
     def time(self, traffic: Traffic) -> float:
-        """Return the seconds of a collective by its fastest algorithm. This one formula prices all collectives."""
+        """Return the seconds of a collective by its fastest algorithm. All collectives are priced by this formula."""
         return min([sent / self.bandwidth + hops * self.latency for sent, hops in traffic], default=0.0)
 
     def scaled(self, rate: float) -> "Link":
-        """Return the link in another unit of time, of which a second has `rate`."""
+        """Return the link in another unit of time: one second is `rate` units."""
         return Link(self.bandwidth / rate, self.latency * rate)
 
 
 @final
 @record
 class Chip:
-    """The figures of one device.
+    """The specs of one device.
 
     Attributes:
         name: the name by which users choose it.
@@ -64,7 +64,7 @@ class Chip:
         link_fraction: the fraction of the link bandwidth that collectives reach.
         attention_fraction: the fraction of the peak flops that fused attention reaches.
         kernel_gap: seconds between the end of a kernel and the start of the next.
-        overlaps: whether collectives run beside compute.
+        overlaps: whether collectives overlap with compute.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
     """
 
@@ -96,11 +96,11 @@ class Chip:
         return self.bf16_flops if dtype.itemsize <= 2 else self.f32_flops
 
     def ring(self, mesh: AbstractMesh, axes: Sequence[str]) -> Link:
-        """Return what the links of a ring along these axes amount to: the bandwidth of a device, and the worst latency.
+        """Return the links of a ring along these axes as one link: the bandwidth per device, and the worst latency.
 
         Devices of a mesh are in row-major order, node by node, so the last axes are within a node. Between nodes, a
-        ring uses the slow links of all its devices in a node: one for each of several rings that cross the node, all of
-        them for a ring that includes the whole node.
+        ring uses the slow links of all its devices in a node: a ring with one device per node uses one slow link, and a
+        ring that includes all devices of the node uses all of them.
         """
         if _span(mesh, axes) <= self.fast_domain_size:
             return Link(self.sending_rate, self.fast_link.latency)
@@ -113,13 +113,13 @@ class Chip:
 
     def product_time(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of `batch` products of m × k and k × n matrices, the gap included."""
-        if not batch * m * n * k:  # nothing is multiplied; the result may be filled with zeros
+        if not batch * m * n * k:  # no multiplications; at most a fill with zeros
             return self.memory_time(bytes_accessed)
         compute = min(self._waves_time(batch, m, n, k, split, dtype) for split in self._splits if split <= k)
         return max(compute, self._stream(bytes_accessed)) + self.kernel_gap
 
     def attention_time(self, flops: float, keys: float, bytes_accessed: float, dtype: DType) -> float:
-        """Return the seconds of fused attention, the gap included. `keys`: how many a query attends to."""
+        """Return the seconds of fused attention, the gap included. `keys` is the number of keys per query."""
         fill = 1 + _ATTENTION_FILL / keys if self.cores > 1 and keys else 1.0
         rate = self.flops(dtype) * self.attention_fraction
         return max(flops * fill / rate, self._stream(bytes_accessed)) + self.kernel_gap
@@ -129,7 +129,7 @@ class Chip:
         return self._stream(bytes_accessed) + self.kernel_gap
 
     def _waves_time(self, batch: int, m: int, n: int, k: int, split: int, dtype: DType) -> float:
-        """Return the seconds of the waves of a product if k is split into parts, which are added in f32."""
+        """Return the seconds of the waves of a product whose k is split into `split` parts, which are added in f32."""
         core_rate = self.flops(dtype) * self.product_fraction / self.cores
         elements = min(
             math.ceil(split * batch * math.ceil(m / rows) * math.ceil(n / columns) / self.cores) * rows * columns
@@ -154,7 +154,7 @@ class Chip:
         return bytes_accessed / (self.memory_bandwidth * self.memory_fraction)
 
     def _devices_in_node(self, mesh: AbstractMesh, axes: Sequence[str]) -> int:
-        """Return how many devices of a ring along these axes are in one node."""
+        """Return the number of devices of a ring along these axes that are in one node."""
         stride, count = 1, 1
         for axis, size in reversed(list(mesh.shape.items())):
             if axis in axes:
@@ -164,7 +164,7 @@ class Chip:
 
 
 def _span(mesh: AbstractMesh, axes: Sequence[str]) -> int:
-    """Return the number of consecutive devices that a ring along these axes stays within."""
+    """Return the smallest number of consecutive devices that contains a ring along these axes."""
     stride, span = 1, 1
     for axis, size in reversed(list(mesh.shape.items())):
         stride *= size

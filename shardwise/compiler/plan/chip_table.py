@@ -37,16 +37,16 @@ def read_chips(path: str | Path, known: Mapping[str, Chip]) -> dict[str, Chip]:
 
     Args:
         path: the file.
-        known: the chips that entries may extend, besides the entries before them. Entries cannot have their names.
+        known: the chips that entries may extend, in addition to earlier entries. Their names are reserved.
 
     Raises:
-        HardwareError: if the file cannot be read or is no TOML, or if a field is unknown, missing or not valid.
+        HardwareError: if the file cannot be read or is not TOML, or if a field is unknown, missing or invalid.
     """
     return parse_chips(_read_table(path), str(path), known)
 
 
 def _read_table(path: str | Path) -> str:
-    """Return the text of a table.
+    """Return the contents of a table file.
 
     Raises:
         HardwareError: if it cannot be read.
@@ -59,7 +59,7 @@ def _read_table(path: str | Path) -> str:
 
 
 def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Chip]:
-    """Return the chips of the text of a table. `path` is for messages."""
+    """Parse the contents of a table file. `path` is for messages."""
     try:
         entries = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -69,14 +69,14 @@ def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Ch
         where = f"{path}: entry [{name}]"
         if not isinstance(entry, dict):
             raise HardwareError(f"{path}: {name!r} must be an entry: a line [name], and below it the fields of a chip")
-        if name.lower() in known:  # reports name the chip that they are for: one name must not mean two chips
+        if name.lower() in known:  # reports refer to chips by name, so names must be unique
             raise HardwareError(f"{where} has the name of a built-in chip: choose another, such as {f'my-{name}'!r}")
         chips[name.lower()] = _chip(name.lower(), entry, where, {**known, **chips})
     return chips
 
 
 def format_chip(chip: Chip, comment: str = "") -> str:
-    """Return a chip as an entry of a table. `comment` is text above it."""
+    """Format a chip as an entry of a table. `comment` goes above it."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines.append(f"[{_key(chip.name)}]")
     for name, field in _FIELDS.items():
@@ -87,10 +87,10 @@ def format_chip(chip: Chip, comment: str = "") -> str:
 
 
 def check_table(path: str | Path, known: Mapping[str, Chip]) -> None:
-    """Raise an error if a chip could not be written to a table. Measuring one takes minutes, so this comes first.
+    """Raise an error if a chip could not be written to a table. Called before a measurement, which takes minutes.
 
     Raises:
-        HardwareError: if the file holds something else than a table of chips.
+        HardwareError: if the file is not a table of chips.
         OSError: if the file or its folder cannot be written.
     """
     path = Path(path)
@@ -110,7 +110,7 @@ def write_chip(path: str | Path, chip: Chip, known: Mapping[str, Chip], comment:
         path: the file. It and its folder are created if they do not exist.
         chip: the chip.
         known: the chips that entries may extend.
-        comment: text above the entry.
+        comment: a comment above the entry.
 
     Raises:
         HardwareError: if the file holds something else than a table of chips.
@@ -118,7 +118,7 @@ def write_chip(path: str | Path, chip: Chip, known: Mapping[str, Chip], comment:
     """
     path = Path(path)
     before = _read_table(path) if path.exists() else ""
-    parse_chips(before, str(path), known)  # a file that is no table of chips is not overwritten
+    parse_chips(before, str(path), known)  # do not overwrite a file that is not a table of chips
     text = _with_entry(before, chip.name, format_chip(chip, comment))
     parse_chips(text, str(path), known)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _chip(name: str, entry: Mapping[str, Any], where: str, known: Mapping[str, C
 
 
 def _checked(field: str, value: object, where: str) -> Any:
-    """Return the value of a field in the type that `Chip` has, or raise an error."""
+    """Return the value of a field, converted to its type in `Chip`, or raise an error."""
     if field in ("fast_link", "slow_link"):
         if not isinstance(value, dict) or {*value} != {*_LINK_FIELDS}:
             raise HardwareError(
@@ -199,7 +199,7 @@ def _value(value: object) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with four digits: 4.5e11, 2e-6, 0.8. More digits of a measurement would be noise."""
+    """Format a number with four digits: 4.5e11, 2e-6, 0.8. Further digits of a measurement would be noise."""
     text = re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value:.4g}")
     return text if any(mark in text for mark in ".e") else f"{text}.0"
 
@@ -209,7 +209,7 @@ def _key(name: str) -> str:
 
 
 def _with_entry(text: str, name: str, entry: str) -> str:
-    """Return the text of a table with an entry, in the place of the one of this name or at the end."""
+    """Return the contents of a table with an entry, which replaces the entry of this name or is appended."""
     result: list[str] = []
     comment: list[str] = []  # comments and empty lines, which belong to the next header if one follows
     is_replaced = False

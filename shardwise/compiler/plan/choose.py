@@ -1,10 +1,10 @@
 """choose: select one candidate for every equation on every mesh axis, by cost.
 
 The input is a LayoutProblem and a chip, the output is a LayoutPlan. Axes are optimized one at a time, with the others
-fixed: there is a variable for each equation, a cost table for its work, and a table of reshard costs for each edge
-between equations. Variable elimination finds the exact minimum. A value with several uses has a variable of its own:
-the state in which it is produced, and the state of one shared copy; every use reads the cheaper one. Rounds over the
-axes repeat until nothing changes.
+fixed. Each equation is a variable with a cost table for its work, and each edge between equations is a table of reshard
+costs. Variable elimination finds the exact minimum. A value with several uses is a variable too, with labels (the state
+in which it is produced, the state of one shared copy); every use reads the cheaper of the two. Rounds over the axes
+repeat until nothing changes.
 """
 
 import math
@@ -33,7 +33,7 @@ from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 Picks = dict[str, dict[Equation, Candidate]]  # for each axis, the chosen candidate of each equation
-Produced = State | tuple[State, State]  # the state in which a value is produced; and the state of a shared copy
+Produced = State | tuple[State, State]  # the produced state, or (produced state, state of a shared copy)
 ROUNDS = 3
 
 
@@ -41,7 +41,7 @@ def choose(problem: LayoutProblem, chip: Chip = CPU, cache: IdentityCache | None
     """Return the cheapest plan on a mesh of such chips that satisfies all pins.
 
     Args:
-        sharded: the program and the candidates of its equations.
+        problem: the program and the candidates of its equations.
         chip: the chip.
         cache: a cache of cost tables that may be shared between plans for the same chip.
     """
@@ -59,7 +59,7 @@ def choose_candidates(
     """Return the cheapest combination of candidates.
 
     Args:
-        sharded: the program and the candidates of its equations.
+        problem: the program and the candidates of its equations.
         costs: the costs on the mesh of the program.
         work: for some equations, a cost that replaces their compute cost; sharding an equation divides it.
         cache: a cache of cost tables that may be shared between plans for the same chip.
@@ -69,7 +69,8 @@ def choose_candidates(
     picks: Picks = {}
     seen: list[Picks] = []
     solved_for: dict[str, Picks] = {}  # for each axis, the picks on the others when it was last optimized
-    # Types decide along Explicit axes. These come first, so that no choice along another axis excludes their shardings.
+    # Explicit axes come first, because types decide there: a choice along another axis must not exclude their
+    # shardings.
     axes = sorted(problem.mesh.axis_names, key=lambda axis: axis not in problem.mesh.explicit_axes)
     for _ in range(ROUNDS):
         for axis in axes:
@@ -81,7 +82,7 @@ def choose_candidates(
             break
         seen.append(picks)
     else:
-        # An axis ignores the cost of its choice for the others, so further rounds need not be better.
+        # The optimization of an axis ignores how its choice affects the other axes, so a later round may be worse.
         picks = min(seen, key=planner.cost)
     return picks
 
@@ -94,7 +95,7 @@ class _Uses(NamedTuple):
         producer: the equation that defines it; None for inputs.
         number: the index of the value among the producer's results.
         consumers: the equations that read it, with the index of the operand.
-        outputs: the pins of the program outputs that it is.
+        outputs: the pins of the program outputs that are this value.
     """
 
     value: Value
@@ -106,7 +107,7 @@ class _Uses(NamedTuple):
 
 @final
 class _Planner:
-    """State that the optimizations of all axes share: uses of values, compute costs of equations, and cached tables."""
+    """State shared by the optimizations of all axes: uses of values, compute costs of equations, and cached tables."""
 
     def __init__(self, problem: LayoutProblem, costs: Costs, cache: IdentityCache):
         self.problem = problem
@@ -155,7 +156,7 @@ class _Planner:
 class _AxisProblem:
     """The optimization of one axis, with the picks on the other axes fixed.
 
-    A variable is an index. Equations have the first ones, with their candidates as labels; shared values have the rest.
+    Variables are indices: first the equations, whose labels are their candidates, then the shared values.
     """
 
     def __init__(self, planner: _Planner, axis: str, others: Picks):
@@ -190,7 +191,7 @@ class _AxisProblem:
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
 
     def _exchange_costs(self, equation: Equation, options: tuple[Candidate, ...]) -> tuple[float, ...]:
-        """Return the communication cost inside the op, for each candidate."""
+        """Return the cost of the communication inside the op, for each candidate."""
         types = tuple([value.type for value in equation.inputs])
         rule = factor_rule(equation.op, types)
         times = self.problem.unfolded.run_counts[equation]
@@ -206,12 +207,12 @@ class _AxisProblem:
         return tuple([cost(candidate) for candidate in options])
 
     def _work_costs(self, work: float, exchange: tuple[float, ...], options: tuple[Candidate, ...]) -> list[float]:
-        """Return the cost of compute and communication inside the op, for each candidate."""
+        """Return the cost of the compute and communication inside the op, for each candidate."""
         compute = [work / (1 if candidate.factor is None else self.count) for candidate in options]
         return [cost + sent for cost, sent in zip(compute, exchange, strict=True)] if exchange else compute
 
     def communication_cost(self, rows: dict[Equation, Candidate]) -> float:
-        """Return the cost of reshards between these candidates, and of communication inside their ops."""
+        """Return the cost of the reshards between these candidates and of the communication inside their ops."""
         labels = [1] * len(self.labels)
         chosen = {self.number[equation]: options.index(rows[equation]) for equation, options in self.options.items()}
         tables = []
@@ -252,7 +253,7 @@ class _AxisProblem:
     def _add_shared_copy(
         self, uses: _Uses, source: tuple[int, ...], produced: tuple[Produced, ...], weight: tuple[float, int]
     ) -> tuple[tuple[int, ...], tuple[Produced, ...]]:
-        """Add a variable (state in which a value is produced, state of a shared copy) for a value with several uses."""
+        """Add a variable with labels (produced state, state of a shared copy) for a value with several uses."""
         needed = dict.fromkeys(
             c.operands[number] for equation, number in uses.consumers for c in self.options[equation]
         )
@@ -271,11 +272,11 @@ class _AxisProblem:
         return (variable,), pairs
 
     def _array(self, key: tuple[Any, ...], rows: Callable[[], Any], *keyed: object) -> np.ndarray:
-        """Return the costs of a table; equal ones are one array. `keyed` are the objects whose ids are in the key."""
+        """Return a cost table as an array, one object per key. `keyed` are the objects whose ids are in the key."""
         return self.planner.cache.get((self.network, *key), keyed, lambda: np.array(rows()))  # type: ignore[no-any-return]
 
     def _reshard(self, before: State, after: State, weight: tuple[float, int], replicated_as_partial: bool) -> float:
-        """Return the cost of resharding a value of these bytes, once for each time that it is produced."""
+        """Return the cost of resharding a value. `weight` is its bytes and how many times it is produced."""
         unsharded_bytes, times = weight
         costs = self.planner.costs
         return reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
@@ -283,7 +284,7 @@ class _AxisProblem:
     def _operand_costs(
         self, produced: tuple[Produced, ...], options: tuple[Candidate, ...], number: int, weight: tuple[float, int]
     ) -> list[list[float]]:
-        """Return the costs of resharding a value for an operand of each candidate, from the cheaper copy."""
+        """Return, for each candidate, the cost of resharding a value for one operand, from the cheaper copy."""
         return [
             [
                 min([self._reshard(s, c.operands[number], weight, c.replicated_as_partial) for s in _copies(state)])
@@ -293,7 +294,7 @@ class _AxisProblem:
         ]
 
     def _copy_costs(self, pairs: tuple[tuple[State, State], ...], weight: tuple[float, int]) -> list[float]:
-        """Return the costs of the shared copy."""
+        """Return the costs of making the shared copy."""
         return [self._reshard(before, after, weight, False) for before, after in pairs]
 
     def _output_costs(
@@ -303,7 +304,7 @@ class _AxisProblem:
         open_dims: frozenset[int] | None,
         weight: tuple[float, int],
     ) -> list[list[float]]:
-        """Return the costs of resharding an output: to its pin, or to any state that is not partial."""
+        """Return the costs of resharding an output to its pin, or to any state that is not partial if it has none."""
 
         def cost(copy: State) -> float:
             if pinned == REPLICATED and isinstance(copy, int) and (open_dims is None or copy in open_dims):
@@ -337,7 +338,7 @@ class _AxisProblem:
         return uses.value.type.nbytes / split
 
     def _greedy(self) -> list[int]:
-        """Return the greedy solution, which is the hint of `eliminate`: each variable at its cheapest label in turn.
+        """Return a greedy solution: each variable in turn at its cheapest label. It is the hint of `eliminate`.
 
         Its cost is finite, because every equation has a candidate whose operands can be resharded from any state.
         """
@@ -358,7 +359,7 @@ class _AxisProblem:
 
 
 def _consistency_costs(produced: tuple[Produced, ...], pairs: tuple[tuple[State, State], ...]) -> list[list[float]]:
-    """Return 0 if the first state of a pair is the one that is produced, else infinity."""
+    """Return 0 where the first state of a pair is the produced state, else infinity."""
     return [[0.0 if pair[0] == state else np.inf for pair in pairs] for state in produced]
 
 
@@ -367,9 +368,9 @@ def compatible_candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates that are compatible with the picks on other axes; `options` itself if all are.
 
-    Where none is, the op is replicated: a product whose dims the other axes use up has no other candidate.
+    If there is none, the op is replicated: a contraction whose dims the other axes use up has no other candidate.
     """
-    # Along Explicit axes types decide, so a candidate may become compatible by a later pick on an axis without picks.
+    # Along Explicit axes types decide, so a later pick on an axis without picks may make a candidate compatible.
     explicit = problem.mesh.explicit_axes
     open_axes = [name for name in explicit if name != axis and name not in others] if axis in explicit else []
 
@@ -386,7 +387,7 @@ def compatible_candidates(
 
 
 def is_compatible(problem: LayoutProblem, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
-    """Return whether a candidate is compatible with the picks on other axes: shards of compound dims are contiguous."""
+    """Return whether a candidate is compatible with the picks on other axes: no strided shards of compound dims."""
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
     counts: dict[int, int] = {}
     for name, pick in ((axis, candidate), *((name, rows[equation]) for name, rows in others.items())):
@@ -401,7 +402,7 @@ def _copies(state: Produced) -> tuple[State, ...]:
 
 
 def plan_from_picks(problem: LayoutProblem, picks: Picks, chip: Chip = CPU) -> LayoutPlan:
-    """Return the layouts of picks. The axes of a dim have the order that they have in an operand, if possible."""
+    """Return the plan that picks determine. The axes of a dim are ordered as in an operand, if possible."""
     layouts: dict[Value, Layout] = {value: pin.layout for value, pin in problem.pinned.items()}
     out_layouts = {v: pin.layout for v, pin in zip(problem.program.outputs, problem.out_pins, strict=True) if pin}
     axes = problem.mesh.axis_names
@@ -462,7 +463,7 @@ def _order(
 
 
 def _in_order(axes: tuple[str, ...], pinned: tuple[tuple[str, ...], ...]) -> bool:
-    """Return whether the pinned axes among `axes` have the order of the pins."""
+    """Return whether the pinned axes among `axes` are in the order of the pins."""
     return all(
         [axis for axis in axes if axis in dim] == [axis for axis in dim if axis in axes] for dim in pinned if dim
     )

@@ -1,8 +1,8 @@
 """The objective of the planner: the time of reshards and of compute, per device.
 
-The unit is the time in which a device sends one byte over its fast links, so costs are bytes where latency is small.
-Reshards are priced as the collectives that they become (`ops/collective/traffic.py`, `Link.time`), compute by
-flops and memory traffic. All specs are the chip's (`hardware.py`).
+The unit is the time in which a device sends one byte over its fast links, so a cost is a number of bytes where latency
+is small. Reshards are priced as the collectives that implement them (`ops/collective/traffic.py`, `Link.time`), compute
+by flops and memory traffic. All specs are the chip's (`hardware.py`).
 """
 
 from dataclasses import dataclass
@@ -26,20 +26,20 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
 TO_PARTIAL = (
-    1.0  # a replicated or sharded value becomes a term of a sum: sums are reduced before, if that costs the same
+    1.0  # cost of making a replicated or sharded value partial: breaks ties in favour of reducing the sum first
 )
-COMBINED_REDUCTIONS = 50  # reductions that XLA combines into one launch, such as the sums of gradients
+COMBINED_REDUCTIONS = 50  # reductions per launch, as XLA combines the sums of gradients
 
 
 @final
 @dataclass(frozen=True)
 class Costs:
-    """The costs on a mesh of such chips.
+    """The cost model of a mesh of one kind of chip.
 
     Attributes:
-        exposes_hops: whether a collective costs the latency of all its hops, as in the timeline. Else it costs one: the
-            following hops overlap with other work, and in a loop with other iterations. Outside of loops a
-            reduction then costs less, because XLA combines reductions over the same devices into one launch.
+        exposes_hops: whether a collective costs the latency of all its hops, as in the timeline. Otherwise it costs one
+            hop: the others overlap with other work, in a loop with other iterations. Outside loops a reduction
+            then costs even less, because XLA combines reductions over the same devices into one launch.
     """
 
     chip: Chip
@@ -57,7 +57,7 @@ class Costs:
             ring: the links between its devices.
             traffic: the bytes and hops of each algorithm.
             reduces: whether it is a reduction.
-            times: how often it runs in one call; more than once in a loop.
+            times: how many times it runs in one call; more than once in a loop.
         """
         if not self.exposes_hops:
             exposed = 1 / COMBINED_REDUCTIONS if reduces and times == 1 else 1
@@ -91,13 +91,13 @@ def reshard_cost(
     """Return the cost of resharding a value along one axis, `times` times.
 
     Args:
-        before: the state of the value.
-        after: the state that is needed.
+        before: the current state of the value.
+        after: the required state.
         unsharded_bytes: the bytes of the value per device if it is not sharded along this axis.
         axis: the axis.
         replicated_as_partial: whether a replicated value may become a term of a sum.
-        costs: the costs on the mesh.
-        times: how often it is resharded in one call.
+        costs: the cost model.
+        times: how many times it is resharded in one call.
     """
     if before == after or (before == REPLICATED and isinstance(after, int)):
         return 0.0

@@ -1,13 +1,13 @@
 """eliminate: the exact minimum of a sum of small cost tables, by variable elimination.
 
-A variable takes one of several labels. A table holds the cost of the labels of one or more variables. Repeatedly the
-variable with the smallest neighbourhood is eliminated: the tables that contain it are summed and minimized over it. The
-best labels are then read back in reverse order. If all neighbourhoods exceed a limit, a variable is fixed at its label
-in `hint`. The result is then the best one that agrees with the hint in fixed variables, so it is never worse than the
-hint.
+A variable takes one of several labels. A table holds a cost for each combination of labels of its variables. The
+variable with the smallest neighbourhood is eliminated first: the tables that contain it are summed and minimized over
+it. The best labels are then read back in reverse order. If every neighbourhood exceeds a limit, a variable is fixed at
+its label in `hint`. The result is then optimal among the assignments that agree with the hint on the fixed variables,
+so it is never worse than the hint.
 
-The layers of a model yield the same tables again. Equal tables are one object, and intermediate results are cached by
-the identity of the tables.
+The layers of a model produce equal tables. Equal tables are one object, and intermediate results are cached by the
+identity of the tables.
 """
 
 import heapq
@@ -19,8 +19,8 @@ from typing import Any, final
 import numpy as np
 
 Table = tuple[tuple[int, ...], np.ndarray]  # the variables, and the costs, with one dim per variable
-LIMIT = 300_000  # the largest table that is summed
-_LARGE = 2_000  # the size from which a table is minimized label by label
+LIMIT = 300_000  # the largest number of entries of a summed table
+_LARGE = 2_000  # the number of entries from which a table is minimized label by label
 
 
 @final
@@ -32,7 +32,7 @@ class IdentityCache:
         self._keyed: list[Any] = []  # keep keyed objects alive so that `id()` is not reused
 
     def get(self, key: Hashable, keyed: Sequence[Any], compute: Callable[[], Any]) -> Any:
-        """Return the result of `compute()`, which is called once per key; `keyed` are the objects whose ids it has."""
+        """Return the cached result of `compute()` for a key. `keyed` are the objects whose ids are in the key."""
         result = self._results.get(key)
         if result is None:
             result = self._results[key] = compute()
@@ -52,8 +52,8 @@ def eliminate(
     Args:
         labels: the number of labels of each variable.
         tables: the cost tables.
-        hint: computes a label for each variable; called only if a variable has to be fixed.
-        limit: the largest table that is summed.
+        hint: computes a label for each variable; called only if a variable must be fixed.
+        limit: the largest number of entries of a summed table.
         cache: a cache that may be shared between calls.
     """
     graph = _Graph(labels, cache or IdentityCache())
@@ -62,7 +62,7 @@ def eliminate(
     chosen = [0] * len(labels)
     hinted: Sequence[int] | None = None
     for variable, count in enumerate(labels):
-        if count == 1:  # there is nothing to choose, and it would only widen tables
+        if count == 1:  # only one label: it would only add a dim to tables
             graph.fix(variable, 0)
     heap = [(graph.weight(variable), variable) for variable in range(len(labels)) if labels[variable] > 1]
     heapq.heapify(heap)
@@ -76,6 +76,7 @@ def eliminate(
         if now > size:  # its neighbourhood has grown since it was pushed
             heapq.heappush(heap, (now, variable))
         elif now > limit:
+            # Fix the variable with the most neighbours, because that removes the most edges of the graph.
             fixed = max((variable, *graph.neighbours[variable]), key=lambda v: (len(graph.neighbours[v]), -v))
             hinted = hint() if hinted is None else hinted
             chosen[fixed] = hinted[fixed]
@@ -96,7 +97,7 @@ def eliminate(
 
 @final
 class _Graph:
-    """The tables by their variables, and the neighbours of each variable: those with which it shares a table."""
+    """The tables by their variables, and the neighbours of each variable, which share a table with it."""
 
     def __init__(self, labels: Sequence[int], cache: IdentityCache):
         self.labels = labels
@@ -115,7 +116,7 @@ class _Graph:
         self._count += 1
 
     def weight(self, variable: int) -> int:
-        """Return the size of the table that eliminating this variable would sum."""
+        """Return the number of entries of the sum that eliminating this variable would compute."""
         labels = self.labels
         return labels[variable] * math.prod([labels[other] for other in self.neighbours[variable]])
 
@@ -166,7 +167,7 @@ def _minimize(
 
     Args:
         shape: the shape of the sum.
-        tables: for each table, the dims of the sum that its dims are, and its costs.
+        tables: for each table, the dims of the sum that correspond to its dims, and its costs.
 
     Returns:
         The argmin and the minimum.

@@ -19,7 +19,7 @@ from shardwise.errors import HardwareError
 
 if TYPE_CHECKING:
     from shardwise.compiler.plan import chip_table
-else:  # 10 ms, and programs that run on CPU need no table
+else:  # its import takes 10 ms, and programs on CPU need no table
     chip_table = lazy_module("shardwise.compiler.plan.chip_table")
 
 # Virtual devices share one memory and a few cores. The specs have the order of magnitude of a laptop. They are not
@@ -56,7 +56,7 @@ def known_chips() -> Mapping[str, Chip]:
 
 
 def user_table() -> Path:
-    """Return the path of the user's table of chips, the setting `chip_table`. The file need not exist."""
+    """Return the path of the user's chip table, from the setting `chip_table`. The file need not exist."""
     return Path(config.chip_table).expanduser()
 
 
@@ -64,11 +64,12 @@ def chip(hardware: str | Chip) -> Chip:
     """Return the chip that a user names.
 
     Args:
-        hardware: the name of a chip, ignoring case, in the built-in table or in the user's table; TPUs may be called
-            `tpu v5e`. Or the path of a table, which ends in `.toml`; with several entries, `path.toml:name`. Or a chip.
+        hardware: a chip; or the name of a chip in the built-in table or in the user's table, ignoring case, where TPUs
+            may be called `tpu v5e`; or the path of a table, which ends in `.toml`; with several entries,
+            `path.toml:name`.
 
     Raises:
-        HardwareError: if there is none, or if a table is not valid.
+        HardwareError: if there is no such chip, or if a table is invalid.
     """
     if isinstance(hardware, Chip):
         return hardware
@@ -88,7 +89,7 @@ def chip(hardware: str | Chip) -> Chip:
 def chip_of(device_kind: str) -> Chip:
     """Return the built-in chip of a device with this PJRT `device_kind`; the CPU if it is unknown.
 
-    Tables of users are not read: the processes of a program must plan with the same figures.
+    Users' tables are not read, because all processes of a program must plan with the same specs.
     """
     if device_kind in CPU.device_kinds:
         return CPU

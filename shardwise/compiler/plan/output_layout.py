@@ -1,9 +1,9 @@
 """The layout of an output, given the layout in which it is produced.
 
-Pinned dims are as pinned, open dims have the axes that the producer added, and only a pin makes it partial. Inside a
-program a dim may be sharded along a sub-axis; an output may not, because users name the axes of their own mesh. Its
-sub-axes are replaced by the axis that they are part of: on the dim that it divides and that is cheapest to reshard to,
-or on none.
+Pinned dims get the pinned axes, open dims also get the axes of the produced layout, and the output is partial only if
+it is pinned so. Inside a program a dim may be sharded along a sub-axis, but an output may not, because users refer to
+axes of their own mesh. The sub-axes of an output are replaced by the axis that contains them, on the open dim that it
+divides and that is cheapest to reshard to, or on no dim.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,8 @@ def output_layout(
         type: its type.
         pin: its pin, if it has one.
         costs: the cost model.
-        user_meshes: the meshes of which one must have axes for the layout; empty if sub-axes are allowed.
+        user_meshes: the user's meshes. The layout must be expressible in the axes of one of them; empty if sub-axes are
+            allowed.
     """
     layout = _unpinned_layout(produced, pin)
     if not user_meshes or coarsen_to_first(layout, user_meshes, costs.mesh) is not None:
@@ -40,7 +41,7 @@ def output_layout(
 
 
 def _unpinned_layout(produced: Layout, pin: Pin | None) -> Layout:
-    """Return pinned dims as pinned, and open dims with the produced axes added; partial only as pinned."""
+    """Return the pinned axes of closed dims, and the pinned and produced axes of open dims; partial only if pinned."""
     if pin is None:
         return Layout(produced.dims)
     pinned_axes = set(pin.layout.axes)
@@ -56,7 +57,7 @@ def _unpinned_layout(produced: Layout, pin: Pin | None) -> Layout:
 def _without_sub_axes(
     layout: Layout, type: ArrayType, open_dims: Sequence[int], mesh: AbstractMesh, fine: AbstractMesh
 ) -> Iterator[Layout]:
-    """Yield layouts in which the axes of `mesh` whose sub-axes are separate are each on an open dim, or on none."""
+    """Yield layouts in which every axis of `mesh` whose sub-axes are separated shards one open dim or none."""
     sub_axes = {axis: parts for axis, parts in sub_axes_of(mesh, fine).items() if parts}
     whole = [axis for axis, parts in sub_axes.items() if any(_contains(dim, parts) for dim in layout.dims)]
     split = [axis for axis, parts in sub_axes.items() if axis not in whole and set(parts) & set(layout.axes)]

@@ -11,7 +11,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.shardings.layout import Layout
 
-SEPARATOR = " ; "  # between layouts in the text of a plan
+SEPARATOR = " ; "  # between layouts in a formatted plan
 
 
 @final
@@ -29,9 +29,9 @@ class LayoutPlan:
     """The layouts of all planned equations and outputs.
 
     Attributes:
-        choices: the choice for every planned equation; empty for one device.
+        choices: the choice for every planned equation; empty for a single device.
         outputs: the layouts of the program's outputs.
-        chip: the chip whose costs the plan is chosen by.
+        chip: the chip whose cost model chose the plan.
     """
 
     choices: dict[Equation, Choice]
@@ -47,5 +47,5 @@ class LayoutPlan:
 
 
 def format_layouts(layouts: tuple[Layout, ...]) -> str:
-    """Return the text of several layouts."""
+    """Format several layouts as a string."""
     return SEPARATOR.join(map(str, layouts))

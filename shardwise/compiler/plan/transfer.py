@@ -1,7 +1,7 @@
-"""transfer_picks: the picks of one program for another that differs from it in sizes only.
+"""transfer_picks: reuse the picks of one program for another that differs only in sizes.
 
 A step that is traced with another number of microbatches, or for another mesh, has the same equations with other
-shapes. Its cheapest plan is then often the same. Taking it over is much faster than the optimization of `choose`.
+shapes, and often the same cheapest plan. Reusing that plan is much faster than the optimization of `choose`.
 """
 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
@@ -19,7 +19,7 @@ def transfer_picks(picks: Picks, source: LayoutProblem, target: LayoutProblem) -
         target: another program, on a mesh with the same axis names.
 
     Returns:
-        The picks; None if the programs differ in more than sizes, or if a pick is no candidate of its equation.
+        The picks; None if the programs differ in more than sizes, or if a pick is not a candidate of its equation.
     """
     if source.mesh.axis_names != target.mesh.axis_names or len(source.planned) != len(target.planned):
         return None
@@ -39,7 +39,7 @@ def transfer_picks(picks: Picks, source: LayoutProblem, target: LayoutProblem) -
 
 
 def _have_same_structure(source: LayoutProblem, target: LayoutProblem) -> bool:
-    """Return whether the equations of two programs have ops of the same types and the same connections."""
+    """Return whether the equations of two programs have the same op classes and the same dataflow."""
     values: dict[Value, Value] = {}  # the value of `target` for each of `source`
     for old, new in zip(source.planned, target.planned, strict=True):
         if (type(old.op), len(old.inputs), len(old.outputs)) != (type(new.op), len(new.inputs), len(new.outputs)):

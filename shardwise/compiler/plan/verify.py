@@ -45,7 +45,7 @@ def verify_plan(problem: LayoutProblem, plan: LayoutPlan) -> LayoutPlan:
 
 
 def _factor_error(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
-    """Return why the layouts do not match the factor rule; empty if they do.
+    """Return why the layouts do not match the factor rule; empty if they match.
 
     All dims with a factor are sharded along the same axes, in one order. The shards of compound dims are contiguous.
     """
@@ -74,7 +74,7 @@ def _factor_error(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
 def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
     """Return why a partial operand or result is wrong; empty if none is.
 
-    Only operands in which the op is linear may be partial. Results are partial if operands are, or if a reduction
+    Only operands in which the op is linear may be partial. Results are partial if such an operand is, or if a reduction
     factor is sharded.
     """
     linear = [set(operands) for operands in equation.op.linear_in(*(value.type for value in equation.inputs))]
@@ -86,7 +86,7 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
         if factors[0] in rule.reduce
     }
     entering = {term for layout in choice.operands for term in layout.partial}
-    entering -= {(axis, PARTIAL_SUM) for axis in equation.op.terms_entering}  # they are the shards in a manual region
+    entering -= {(axis, PARTIAL_SUM) for axis in equation.op.terms_entering}  # the shards of a manual region
     reduced |= {(axis, PARTIAL_SUM) for axis in equation.op.terms_leaving}
     for axis, reduction in sorted(entering, key=str):
         numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
@@ -102,7 +102,7 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
 
 
 def _constraint_error(layout: Layout, op: Op, pin: Pin) -> str:
-    """Return that a layout differs from the pin of a constraint along the axes that it pins; empty if it does not."""
+    """Return an error if a layout differs from a constraint's pin along the axes that the constraint pins, else ""."""
 
     def along_pinned_axes(layout: Layout) -> Layout:
         return Layout(tuple(tuple(axis for axis in axes if op.pins(axis)) for axes in layout.dims), layout.partial)
@@ -111,7 +111,7 @@ def _constraint_error(layout: Layout, op: Op, pin: Pin) -> str:
 
 
 def _pin_error(layout: Layout, pin: Pin) -> str:
-    """Return that a layout differs from a pin in a closed dim; empty if it does not."""
+    """Return an error if a layout differs from a pin in a closed dim, else ""."""
     for dim, axes in enumerate(pin.layout.dims):
         if layout.dims[dim] != axes and dim not in pin.open_dims:
             return f"pinned to {pin.layout}, planned as {layout}"

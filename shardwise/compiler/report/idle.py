@@ -1,8 +1,8 @@
 """Idle time of devices in a schedule, such as the bubble of a pipeline.
 
-All devices run the same program, with or without work in a tick, so the program does not show which are idle. The
-loops of a schedule therefore run in a named scope that states it, such as `pipeline[1f1b,stage,idle=3/11]`: along the
-mesh axis `stage`, each device has no work in 3 of 11 ticks.
+All devices run the same program in every tick, with or without work, so the program does not show which are idle. The
+loops of a schedule therefore run in a named scope that records it. `pipeline[1f1b,stage,idle=3/11]` means that along
+the mesh axis `stage`, each device has no work in 3 of 11 ticks.
 """
 
 import re
@@ -51,7 +51,7 @@ def idle_scope(kind: str, schedule: str, axis: str, idle_ticks: int, ticks: int)
 
 
 def idle_of(source: Source) -> IdleRow | None:
-    """Return the idle time that the innermost scope of an op states, without seconds; None if no scope does."""
+    """Return the idle time that the innermost named scope of an op records, without seconds; None if none does."""
     for name in reversed(source.scope):
         if match := _SCOPE.fullmatch(name):
             kind, schedule, axis, idle, ticks = match.groups()
@@ -60,7 +60,7 @@ def idle_of(source: Source) -> IdleRow | None:
 
 
 def idle_rows(steps: Iterable[tuple[Source, float]]) -> tuple[IdleRow, ...]:
-    """Return the idle time of each schedule of a program, from the sources and times of its steps."""
+    """Return the idle time of each schedule of a program, given the sources and times of its steps."""
     seconds: dict[IdleRow, float] = {}
     for source, duration in steps:
         if (row := idle_of(source)) is not None:

@@ -1,7 +1,7 @@
-"""Layout origins: the layout in which the plan computes each value, and the pins from which each mesh axis came there.
+"""Layout origins: the layout in which the plan computes each value, and the pins that each of its mesh axes comes from.
 
-A pin is a layout that the user asked for: of an input, an output or a constrained value. An axis follows a factor
-forward from a pinned value through the program. If no operand brings it, it came backward from a pinned result.
+A pin is a layout that the user requested for an input, an output or a constrained value. A mesh axis propagates forward
+from a pinned value along factors. If no operand of an op has the axis, it propagated backward from a pinned result.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class LayoutOrigins:
         layouts: the layout in which each value is computed.
         kinds: for each value, whether its layout is an input's (INPUT), a constraint's (CONSTRAINT), its type's
             (TYPE, if all its axes are Explicit) or CHOSEN.
-        axis_pins: the names of the pins from which an axis came to a value.
-        pins: the layout of each pin, by its name.
+        axis_pins: for each (value, axis), the names of the pins that the axis comes from.
+        pins: the layout of each pin, by name.
         consumers: the planned equations that read each value, with the index of the operand.
     """
 
@@ -41,14 +41,14 @@ class LayoutOrigins:
     consumers: dict[Value, list[tuple[Equation, int]]] = field(default_factory=dict)
 
     def pins_of(self, value: Value, axes: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return the names of the pins from which a value's layout came, or from which these axes of it came."""
+        """Return the names of the pins that a value's layout comes from, or that these of its axes come from."""
         axes = self.layouts[value].axes if axes is None else axes
         return tuple(dict.fromkeys(pin for axis in axes for pin in self.axis_pins.get((value, axis), ())))
 
     def conflicting_pins(self, equation: Equation, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names of the pins that are in conflict at a collective along `axes`.
 
-        These are the pins from which the value's layout came, and those from which the layouts of its consumer came.
+        These are the pins behind the value's layout and the pins behind the layouts of its consumer.
         """
         reason = equation.reason
         if not isinstance(reason, Conversion):
@@ -62,7 +62,7 @@ class LayoutOrigins:
 
 
 def layout_origins(problem: LayoutProblem, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
-    """Return where every layout of a plan comes from. `names` are the names of the inputs."""
+    """Return the origin of every layout of a plan. `names` are the names of the inputs."""
     origins = LayoutOrigins()
     for index, (value, pin) in enumerate(zip(problem.program.inputs, problem.in_pins, strict=True)):
         name = pin.reason or (names[index] if index < len(names) else f"input {index}")

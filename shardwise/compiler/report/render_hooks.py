@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.base.lazy import lazy_module
 
-html = lazy_module("html")  # 2.5 ms, and only notebooks need it
+html = lazy_module("html")  # its import takes 2.5 ms, and only notebooks need it
 
 
 class _Renderers:

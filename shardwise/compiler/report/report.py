@@ -1,8 +1,8 @@
-"""Plan: what a compiled program does on its mesh, as plain data. This is the type of `Compiled.plan`.
+"""Plan: a report on a compiled program and its mesh, as plain data. This is the type of `Compiled.plan`.
 
-It is a report, made after the layouts were chosen; the choice itself is a `LayoutPlan`. It lists every
-collective with its bytes, time, line and reason, every value with its layout and where that came from, and the steps of
-one device in order, with its live memory. `explain` renders it.
+The report is made after the layouts are chosen; the choice itself is a `LayoutPlan`. It lists every collective with its
+bytes, time, source line and reason, every value with its layout and the layout's origin, and the steps of one device in
+order, with its live memory. `explain` renders it.
 """
 
 import warnings
@@ -34,14 +34,14 @@ class CollectiveRow:
     Attributes:
         kind: the name of the collective, such as `all_reduce`.
         axes: the mesh axes along which devices communicate.
-        sent: the bytes that each device sends, all runs together.
+        sent: the bytes that each device sends, summed over all runs.
         type: the type of the shard that is its operand.
         source: the user's line.
         reason: why it is there, as a sentence.
-        times: how often it runs in one call.
-        seconds: the estimated time of all runs together.
-        inserted: whether the partitioner inserted it; else the user wrote it.
-        pins: the layouts that the user pinned and that are in conflict here, such as `` `x` in P('data') ``.
+        times: how many times it runs in one call.
+        seconds: the estimated time, summed over all runs.
+        inserted: whether the partitioner inserted it. Otherwise the user wrote it.
+        pins: the user's pins that conflict here, such as `` `x` in P('data') ``.
     """
 
     kind: str
@@ -70,8 +70,8 @@ class CollectiveTotal:
         kind: the name of the collective, such as `all_reduce`.
         axes: the mesh axes along which devices communicate.
         count: the number of collectives. A collective in a loop counts once.
-        sent: the bytes that each device sends, all runs together.
-        seconds: the estimated time of all runs together.
+        sent: the bytes that each device sends, summed over all runs.
+        seconds: the estimated time, summed over all runs.
     """
 
     kind: str
@@ -124,7 +124,7 @@ class ValueRow:
         layout: its layout.
         origin: where the layout comes from: `input`, `constraint`, `type` (along Explicit axes alone), `chosen`, or
             `free` (computed from constants, in every layout in which it is needed).
-        pins: the pins from which the layout came.
+        pins: the pins that the layout comes from.
         source: the user's line.
         depth: the number of loops and branches around it.
     """
@@ -249,7 +249,7 @@ def report(
     """Return the report of a partitioned program.
 
     Args:
-        sharded: the program before it is partitioned.
+        problem: the program before it is partitioned.
         plan: the chosen layouts.
         local: the program of one device.
         chip: the hardware for which times are estimated.

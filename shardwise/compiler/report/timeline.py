@@ -1,11 +1,11 @@
 """timeline: the kernels of one device in a call, with start, estimated time and live bytes.
 
-A kernel is a group of equations that XLA fuses (`kernels.py`); its time follows from the figures of the chip. Where the
-chip overlaps communication with compute, collectives run beside the kernels that do not need their results: both take
-the first one in program order that is ready, as a latency-hiding scheduler does. Elsewhere, one runs after the other.
+A kernel is a group of equations that XLA fuses (`kernels.py`); its time follows from the specs of the chip. If the chip
+overlaps communication with compute, there are two streams. Each runs its first task in program order whose operands are
+ready, as a latency-hiding scheduler does. Otherwise, all kernels run one after the other.
 
-A kernel in a loop's body is one step that takes as long as all its iterations together. A loop of unknown length counts
-as one iteration; of a branch, all sides are counted.
+A kernel in a loop's body is one step, whose time is summed over all iterations. A loop of unknown length counts as one
+iteration; all branches of a conditional are counted.
 """
 
 import heapq
@@ -21,8 +21,9 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 
-# Kernels that the scheduler looks ahead. Without a bound, all gathers of arguments would start at once, however late
-# their results are needed. A device could not hold these: live bytes are counted in program order.
+# How many kernels the scheduler looks ahead. Without a bound, all gathers of arguments would start at once, however
+# late their results are needed. Their results would not fit in memory, and live bytes, counted in program order, would
+# not show it.
 _WINDOW = 256
 
 
@@ -35,13 +36,13 @@ class Step:
         op: the name of its main op.
         source: the user's line.
         start: seconds from the start of the call.
-        seconds: the time that all `times` runs take together.
+        seconds: the time of all `times` runs.
         held: live bytes on the device while it runs.
-        sent: bytes that the device sends, all runs together.
-        times: how often it runs in one call.
+        sent: bytes that the device sends in all runs.
+        times: how many times it runs in one call.
         depth: the number of loops and branches around it.
-        flops: flops of products, all runs together.
-        accessed: bytes of memory traffic, all runs together.
+        flops: flops of products in all runs.
+        accessed: bytes of memory traffic in all runs.
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
     """
 
@@ -82,9 +83,10 @@ class Timeline:
     Attributes:
         steps: the steps.
         seconds: the time of the call.
-        peak: the index of the step at which most bytes are live.
-        peak_bytes: the live bytes there.
-        alive: the values that live there, largest first; without steps, the arguments. Empty if not asked for.
+        peak: the index of the step with the most live bytes.
+        peak_bytes: the live bytes at that step.
+        alive: the values that are live at that step, largest first; without steps, the arguments. Empty unless
+            requested.
         idle: a row for each schedule in which devices are idle, such as a pipeline.
     """
 
@@ -110,7 +112,7 @@ def timeline(
         chip: the hardware whose cost model is used.
         names: the names of the inputs.
         donated: for each donated input, the output that reuses its buffer.
-        lists_alive: whether the values that live at the memory peak are listed, which takes a second sweep.
+        lists_alive: whether to list the values that are live at the memory peak, which takes a second sweep.
     """
     inputs = {
         value: Held(
@@ -148,7 +150,7 @@ class _LiveBytes(Sweep):
 @final
 @dataclass
 class _Level:
-    """The steps of one run of a program. `numbers`: for each equation, the index of its step."""
+    """The steps of one run of a program. `numbers` is the index of each equation's step."""
 
     steps: list[Step]
     numbers: dict[Equation, int]
@@ -165,7 +167,7 @@ class _Schedule:
     live: Mapping[Equation, int]
 
     def level(self, program: Program, depth: int) -> _Level:
-        """Return the steps of one run of a program and of those nested in it."""
+        """Return the steps of one run of a program and its nested programs."""
         kernels = self.local.kernel_groups(program).kernels
         parts = [self._part(kernel, depth) for kernel in kernels]
         starts = self._starts(kernels, parts)
@@ -175,7 +177,7 @@ class _Schedule:
             offset = len(level.steps)
             level.steps += [step.repeated(start, count) for step in part.steps]
             level.numbers.update({equation: offset + number for equation, number in part.numbers.items()})
-            # The memory peak may be at an equation without a step, such as a view: it is shown at the step before.
+            # The memory peak may be at an equation without a step, such as a view: report it at the preceding step.
             last = max(0, len(level.steps) - 1)
             level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
             level.seconds = max(level.seconds, start + part.seconds * count)
@@ -221,9 +223,10 @@ class _Schedule:
         return 1 if count is None else count
 
     def _starts(self, kernels: Sequence[Kernel], parts: Sequence[_Level]) -> list[float]:
-        """Return when each kernel starts."""
+        """Return the start time of each kernel."""
         seconds = [part.seconds * self._trip_count(kernel) for kernel, part in zip(kernels, parts, strict=True)]
-        # A loop of several steps is one task of compute: its collectives overlap with its own kernels, in their level.
+        # A loop of several steps is one compute task: its collectives overlap with its own kernels, at the loop's
+        # level.
         communicates = [bool(part.steps and part.steps[0].sent) and len(part.steps) == 1 for part in parts]
         if not self.chip.overlaps:
             starts, now = [], 0.0
@@ -239,15 +242,15 @@ class _Schedule:
 def list_schedule(
     seconds: Sequence[float], communicates: Sequence[bool], needs: Sequence[set[int]], window: int = _WINDOW
 ) -> list[float]:
-    """Return when each task starts on one of two streams, compute and communication.
+    """Return the start time of each task on one of two streams, compute and communication.
 
-    A stream runs the first task, in order, whose needs are met; if there is none, the one whose needs are met first.
+    A stream runs its first ready task in program order; if none is ready, the task that becomes ready first.
 
     Args:
         seconds: the time of each task.
-        communicates: for each task, whether it runs on the stream of communication.
+        communicates: for each task, whether it runs on the communication stream.
         needs: for each task, the earlier tasks that must end before it starts.
-        window: no task starts that is this far ahead of the first one that has not started.
+        window: the number of tasks to look ahead, from the first task that has not started.
     """
     count = len(seconds)
     starts = [0.0] * count
@@ -258,8 +261,8 @@ def list_schedule(
         for other in need:
             followers[other].append(number)
     free = [0.0, 0.0]
-    waiting: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])  # by the time when needs are met
-    ready: tuple[list[int], list[int]] = ([], [])  # by position
+    waiting: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])  # ordered by ready time
+    ready: tuple[list[int], list[int]] = ([], [])  # ordered by position
     first = 0  # the first task that has not started
     started = [False] * count
     later: list[tuple[int, float]] = []  # tasks beyond the window, by position

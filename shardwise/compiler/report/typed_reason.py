@@ -1,7 +1,7 @@
-"""Reasons for collectives along Explicit mesh axes, in the words of types: there, types ask for every collective.
+"""Reasons for collectives along Explicit mesh axes, in terms of types, because there types require every collective.
 
 The input is a reason of the partitioner, and the shardings that types had before they were erased. Along Explicit axes,
-users know the types of values, and no layouts that a plan chose.
+users have the types of values in mind, and not the layouts that a plan chose.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ def explicit_type(value: Value, problem: LayoutProblem) -> ArrayType:
 def format_typed_reason(
     equation: Equation, axes: Sequence[str], typed: Mapping[str, TypedAxis], problem: LayoutProblem
 ) -> str:
-    """Return which type asks for a collective along `axes`; "" if types do not decide there.
+    """Describe the type that requires a collective along `axes`; "" if types do not decide there.
 
     Args:
         equation: the collective.
         axes: the mesh axes along which devices communicate.
         typed: the axes along which types decide.
-        sharded: the program before it is partitioned.
+        problem: the program before it is partitioned.
     """
     match reason := equation.reason:
         case Exchange() if all(decided_by_type(value, axes, typed) for value in reason.site.results):

@@ -95,7 +95,7 @@ class RandomGamma(Sampler):
 
     name = "random_gamma"
     log: bool
-    impl: str = field(default=THREEFRY, repr=False)  # of the keys, which are given by their words
+    impl: str = field(default=THREEFRY, repr=False)  # the implementation of the keys, whose words are the operand
 
     def out_type(self, key: ArrayType, a: ArrayType) -> ArrayType:
         if key != ArrayType(a.shape, KEY_DTYPES[self.impl]).physical:
@@ -114,7 +114,7 @@ class RandomGamma(Sampler):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Differentiate implicitly: the tangent keeps the cumulative distribution function of the sample constant.
 
-        The derivative of the rejection loop itself would be wrong, as it ignores jumps between proposals.
+        The derivative of the rejection loop itself would be wrong, because it ignores jumps between proposals.
         """
         (_, a), (_, da) = primals, tangents
         result = self(*primals)
@@ -127,7 +127,7 @@ class RandomGamma(Sampler):
 
     def sample(self, key: Operand, a: Operand) -> list[Any]:
         key = WrapKeyData(self.impl)(key)
-        # d, c, x, v and u are the names of the paper; a proposal is d * v with v = (1 + c * x)**3.
+        # d, c, x, v and u are the paper's names; a proposal is d * v with v = (1 + c * x)**3.
         dtype = a.type.dtype
         alpha = Expr(a)
         zero, one = alpha.full_like(0), alpha.full_like(1)

@@ -51,8 +51,9 @@ _ROUNDS = 10
 class PhiloxBits(CounterBased, Sampler):
     """Generate random integers of `width` bits, at the positions that `strides` defines in an array of `extent`.
 
-    Positions count elements. A single key under `vmap` is JAX's case: the first key of the batch generates the elements
-    of all keys, those of key i from position i * `extent`. A batch of keys is exact: each key generates its own.
+    Positions count elements. For a single key under `vmap`, as in JAX, the first key of the batch generates the
+    elements of all keys; the elements of key i start at position i * `extent`. In a batch of keys, each key generates
+    its own elements.
     """
 
     name = "philox_bits"
@@ -129,12 +130,12 @@ class RbgBits(Op):
         return replace(op, shape=context.out_shapes[0])(key, first)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        # The first key generates the bits of all keys, as in JAX.
+        # As in JAX, the first key generates the bits of all keys.
         keys = batch_dim_at(operands[0], dims[0], 0, axis.size)
         return RbgBits((axis.size, *self.shape), self.width)(_first_row(keys)), 0
 
     def lower(self, hlo: Hlo, key: HloValue) -> Any:
-        # By name and not "DEFAULT": a sharded result must have the same bits, on every platform.
+        # Name the algorithm instead of "DEFAULT", because a sharded result must have the same bits on every platform.
         return lower_rng_bit_generator(hlo, key, ArrayType(self.shape, WIDTHS[self.width]), "PHILOX")[1]
 
     def reference(self, key: NumpyArray) -> NumpyArray:
@@ -142,7 +143,7 @@ class RbgBits(Op):
 
 
 def philox_bits(key: Operand, shape: tuple[int, ...], width: int) -> Any:
-    """Generate random bits: an array of `shape` for each key, given by its words."""
+    """Generate random bits: an array of `shape` for each key. `key` has the words of the keys."""
     if key.type.ndim == 1:
         return RbgBits(shape, width)(key)
     op = PhiloxBits(shape, row_major_strides(shape), width, math.prod(shape))
@@ -150,7 +151,7 @@ def philox_bits(key: Operand, shape: tuple[int, ...], width: int) -> Any:
 
 
 def philox4x32(key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
-    """Hash counters with keys, both given by their words, and return the four words of each block."""
+    """Hash the words of counters with the words of keys, and return the four words of each block."""
     a, b, c, d = counter
     for index in range(_ROUNDS):
         first, second = (
@@ -177,7 +178,7 @@ def _select_element(words: Sequence[Any], position: Operand, width: int) -> Any:
 
 
 def _join_words(low: Operand, high: Operand) -> Any:
-    """Join low and high words to 64-bit integers."""
+    """Join low and high words into 64-bit integers."""
     wide = Convert(COUNTER)(high)
     return Or()(Convert(COUNTER)(low), ShiftLeft()(wide, full_like(wide, 32)))
 

@@ -2,7 +2,7 @@
 
 `WaitingTimeSampler` is for small expected counts, `RejectionSampler` for large ones. All elements of an array share one
 key: iteration i of the loop uses key i of a chain of keys, and each element uses its own counter, which is its index in
-the unsharded array. The first two operands are the words of the keys, and the counters, as in `CounterBased`.
+the unsharded array. The first two operands are the words of the keys and the counters, as in `CounterBased`.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class CountSampler(Sampler):
 
     distribution: str
     strides: tuple[int, ...]
-    impl: str = field(default=THREEFRY, repr=False)  # of the keys
+    impl: str = field(default=THREEFRY, repr=False)  # the implementation of the keys
 
     def check_types(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> ArrayType:
         """Check the operands and return the type of the samples."""
@@ -69,7 +69,7 @@ class CountSampler(Sampler):
         return sample_type
 
     def factor_dims(self, sample_type: ArrayType) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the factors of the dims of the samples, of their batch dims, and of the keys with their words."""
+        """Return the factors of the samples' dims, of their batch dims, and of the keys with their words."""
         dims = tuple((dim,) for dim in range(sample_type.ndim))
         batch = dims[: sample_type.ndim - len(self.strides)]
         return dims, batch, (*batch, (sample_type.ndim,))
@@ -82,7 +82,7 @@ class CountSampler(Sampler):
         return self(*primals), None  # counts are integers
 
     def uniform(self, key: Operand, first: Operand, like: Operand) -> Any:
-        """Sample uniform floats of the type of `like`, with one key per batch index."""
+        """Sample uniform floats with the type of `like`, with one key per batch index."""
         shape = like.type.shape[like.type.ndim - len(self.strides) :]
         dtype = like.type.dtype
         return bits_to_uniform(random_bits_at(key, first, shape, self.strides, uniform_width(dtype)), dtype)
@@ -95,7 +95,8 @@ class WaitingTimeSampler(CountSampler):
 
     Poisson (Knuth's method): waiting times are exponential, -log(u) for a uniform u, and the limit is the rate.
     Binomial: waiting times are geometric (the number of trials until the next success), and the limit is the number of
-    trials. Iterations after an element has finished do not change it, so devices may run different numbers of them.
+        trials. Iterations after an element has finished do not change it, so devices may run different numbers of
+        iterations.
     """
 
     name = "random_waiting"
@@ -126,7 +127,7 @@ class WaitingTimeSampler(CountSampler):
             key: Operand, first: Operand, events: Operand, time: Operand, limit: Operand, *log_failure: Operand
         ) -> list[Any]:
             active = is_active(key, first, events, time, limit)
-            # JAX takes the new keys in a different order for each distribution.
+            # JAX uses the new keys in a different order for each distribution.
             first_key, second_key = split_key(key, 2)
             if self.distribution == "poisson":
                 next_key, uniform_key = first_key, second_key
@@ -150,11 +151,11 @@ class WaitingTimeSampler(CountSampler):
 class RejectionSampler(CountSampler):
     """Transformed rejection: draw proposals until each element has accepted one, and keep the last accepted one.
 
-    As an element may accept another proposal while the loop waits for others, its sample depends on the number of
-    iterations (as in JAX). Operands after keys and counters: the minimal number of iterations, and a mask of the
+    An element may accept another proposal while the loop waits for other elements, so its sample depends on the number
+    of iterations (as in JAX). Operands after keys and counters: the minimum number of iterations, and a mask of the
     elements to wait for. Results: the samples, and the number of iterations. If the array is sharded, each device first
-    determines the number of iterations that its shard needs, one all-reduce computes the maximum, and then each device
-    runs that many.
+    determines the number of iterations that its shard needs, an all-reduce computes the maximum, and then each device
+    runs that many iterations.
     """
 
     name = "random_rejection"
@@ -186,7 +187,7 @@ class RejectionSampler(CountSampler):
         first = shard_start_counters(context, first, self.strides)
         batch, global_shape = first.type.ndim, context.global_types[3].shape
         axes = tuple(axis for dim in range(batch, len(global_shape)) for axis in context.sharding_of(dim)[0])
-        # The loop must not wait for padding, neither of elements nor of keys.
+        # The loop must not wait for padding of elements or of keys.
         active = _zero_padding(context, active, global_shape)
         min_iterations = _zero_padding(context, min_iterations, global_shape)
         if axes:

@@ -1,4 +1,4 @@
-"""Operations on typed PRNG keys: seeds, new keys and random bits. The dtype of a key names its implementation.
+"""Operations on typed PRNG keys: seeds, new keys and random bits. The dtype of a key determines its implementation.
 
 - `threefry2x32`: everything by threefry.
 - `rbg`: bits by Philox; a key consists of two threefry keys, from which new keys are made.
@@ -23,11 +23,11 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.samplers.philox import PhiloxBits, philox_bits
 
 THREEFRY = "threefry2x32"
-_HASH_BLOCKS = 10  # unsafe_rbg takes the words of a new key from one of so many blocks
+_HASH_BLOCKS = 10  # unsafe_rbg takes the words of a new key from one of this many blocks
 
 
 def seed_key(seed: Operand, impl: str) -> Any:
-    """Return the key of an integer scalar."""
+    """Return the key for an integer seed."""
     return WrapKeyData(impl)(_seed_words(seed, impl))
 
 
@@ -95,7 +95,7 @@ def fold_in(key: Operand, data: Operand) -> Any:
 
 
 def split_key(key: Operand, count: int) -> list[Any]:
-    """Split each key into `count` new keys, and return an array of keys for each of them."""
+    """Split each key into `count` new keys; return a list of `count` arrays of keys."""
     keys = random_keys(key, (count,))
     dim = keys.type.ndim - 1
     return [Reshape(key.type.shape)(slice_along(keys, dim, index, index + 1)) for index in range(count)]

@@ -1,15 +1,15 @@
-"""Avoidable gathers: large all-gathers that the user did not ask for and that one constraint would avoid.
+"""Avoidable gathers: large all-gathers that the user did not request and that one constraint would avoid.
 
 An all-gather is *avoidable* if all of this holds:
 - The partitioner inserted it, and not because of a constraint or the layout of an output.
 - Each device receives more than 1 MiB.
-- Afterwards the devices along its axes repeat the same work: none of the consumers of the value is sharded along these
-  axes, nor are the consumers behind elementwise ops and ops that only move elements. (A weight that is gathered for a
-  sharded batch is no such case: the batch is sharded along these axes.)
+- Afterwards the devices along its axes repeat the same work: no consumer of the value is sharded along these axes, even
+  behind elementwise ops and ops that only move elements. (A weight that is gathered for a sharded batch does not
+  qualify: the batch is sharded along these axes.)
 - All these consumers could be sharded evenly along another dim of the value. Resharding the value to that dim is an
   all-to-all, which sends a fraction of the bytes of the all-gather.
-- The program, planned again with the value pinned that way, sends fewer bytes in total. (It may not: the new sharding
-  can leave partial sums to reduce, or results that must be gathered.)
+- The program, replanned with the value pinned to that sharding, sends fewer bytes in total. (It may not: the new
+  sharding can leave partial sums to reduce, or results that must be gathered.)
 The planner does not try such a layout, because no pin puts these axes on that dim.
 """
 
@@ -31,9 +31,9 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
 
 LARGE = 1 << 20  # bytes that each device receives
-MAX_MOVES = 4  # plans that are made at most to find out whether a pin helps
+MAX_MOVES = 4  # the most plans to compute when checking whether a pin helps
 
-Uses = Mapping[Value, Sequence[tuple[Equation, int]]]  # the equations that read each value, and the operand's number
+Uses = Mapping[Value, Sequence[tuple[Equation, int]]]  # the equations that read each value, with the operand index
 
 
 @final
@@ -46,7 +46,7 @@ class AvoidableGather:
         consumer: the first equation whose work the devices repeat.
         layout: the layout to pin the value to.
         sent: the bytes that each device sends for the all-gather.
-        saved: the bytes that each device would send less in the whole program.
+        saved: the bytes by which each device's total traffic would shrink.
     """
 
     gather: Equation
@@ -100,7 +100,7 @@ def _moves(
     for consumer, value, layout in _candidate_pins(gather, uses, problem, plan):
         user_layout = coarsen_to_first(layout, meshes, problem.mesh)
         if user_layout is None:
-            continue  # it shards along a part of a user's axis, which a constraint cannot name
+            continue  # it uses a sub-axis, which a constraint cannot name
         yield Move(
             (consumer, user_layout),
             lambda value=value, layout=layout: replan_with_pin(problem, value, layout, plan.chip).local,  # type: ignore[misc]
@@ -110,7 +110,7 @@ def _moves(
 def _candidate_pins(
     gather: Equation, uses: Uses, problem: LayoutProblem, plan: LayoutPlan
 ) -> Iterator[tuple[Equation, Value, Layout]]:
-    """Yield the pins that would shard the work after a gather: the first equation of that work, a value, its layout."""
+    """Yield pins that would shard the work after a gather, as (first equation of that work, value, layout)."""
     reason, op = gather.reason, gather.op
     assert isinstance(reason, Reshard) and isinstance(op, AllGather)
     consumers = [
@@ -137,7 +137,7 @@ def _shardable_dims(
     axes: tuple[str, ...],
     dims: Sequence[int],
 ) -> tuple[Equation | None, set[int]]:
-    """Return those of a value's dims along which all work on it could be sharded, and the first equation of that work.
+    """Return the dims of a value along which all work on it could be sharded, and the first equation of that work.
 
     Elementwise ops and ops that only move elements do not count as work: their consumers do. If any of the work is
     sharded along `axes` already, or a constraint or region boundary is in between, there is nothing to shard.

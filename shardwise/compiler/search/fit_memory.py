@@ -1,9 +1,9 @@
-"""fit_memory: keep the program of one device within a memory limit, at the least cost in bytes that it sends.
+"""fit_memory: keep the memory of each device within a limit, at the least cost in bytes sent.
 
-Two remedies are tried. Gathered copies that are idle are dropped and gathered again (`regather`). Unreduced sums that
-loops carry or stack are reduced in every iteration: a reduced sum can be sharded, and an unreduced one cannot. The
-program is planned again without unreduced stacks, which often costs only latency; and without the largest carries and
-stacks, until the rest fits or none is left.
+There are two remedies. Idle gathered copies are dropped and gathered again (`regather`). Unreduced sums that loops
+carry or stack are reduced in every iteration instead: a reduced sum can be sharded, an unreduced one cannot. The second
+remedy replans the program without unreduced stacks, which often costs only latency, and then without the largest
+unreduced carries and stacks, until the program fits or none is left.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -44,7 +44,7 @@ def fit_memory(
         return attempt._replace(local=regather_to_fit(attempt.local, limit, donated))
 
     def cost(attempt: PartitionedProgram) -> tuple[float, ...]:
-        """Plans that fit come first, by the bytes that they send and the launches for it; then the others, by size."""
+        """Order plans that fit by bytes sent and launches; plans that do not fit follow, ordered by size."""
         local = attempt.local
         held = peak(local, donated)[0]
         if held > limit:
@@ -61,7 +61,7 @@ def fit_memory(
 def _reductions_in_loops(
     program: PartitionedProgram, limit: int, donated: Collection[int], cache: IdentityCache
 ) -> Iterator[PartitionedProgram]:
-    """Yield the program without unreduced stacks; then without its largest unreduced sums, more of them each time."""
+    """Yield the program without unreduced stacks, then without its largest unreduced sums, more of them each time."""
     excess = peak(program.local, donated)[0] - limit
     unreduced = _unreduced_bytes(program, excess)
     if stacks := [equation for equation in unreduced if equation.op.writes_slices]:
@@ -83,7 +83,7 @@ def _replan(program: PartitionedProgram, reduced: Collection[Equation], cache: I
 def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation, float]:
     """Return the unreduced carries and stacks of loops, with the bytes that reduce-scattering each would free.
 
-    Those that free next to nothing of the excess are left out.
+    Sums that would free a negligible part of the excess are omitted.
     """
     problem, mesh = program.problem, program.problem.mesh
     bytes_of = {}
@@ -97,7 +97,7 @@ def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation,
 
 
 def _largest(unreduced: Mapping[Equation, float], excess: float) -> list[Equation]:
-    """Return the largest of these sums that have `excess` bytes together, or all of them."""
+    """Return the largest of these sums, as many as needed to free `excess` bytes, or all of them."""
     largest = []
     for equation in sorted(unreduced, key=lambda equation: -unreduced[equation]):
         if excess <= 0:

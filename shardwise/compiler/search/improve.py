@@ -1,8 +1,8 @@
 """improve: plan a program again around its costliest collectives, and keep the best plan (setting `improve_plans`).
 
-`choose` decides for one mesh axis at a time, by the bytes of each reshard. It does not see that the axes of a dim may
-have the wrong order, or how long kernels take with the layouts that result. Here whole plans are compared, by the times
-of their kernels and collectives. Each move pins one value near the costliest collective to another layout.
+`choose` optimizes one mesh axis at a time, by the bytes of each reshard. It does not account for the order of the axes
+of a dim, or for kernel times in the resulting layouts. Here entire plans are compared, by the times of their kernels
+and collectives. Each move pins one value near the costliest collective to another layout.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -13,8 +13,8 @@ from shardwise.compiler.search.replan import replan_with_pin
 from shardwise.compiler.search.search import INADMISSIBLE, Move, Search, move_limit
 from shardwise.compiler.search.time_objective import TimeObjective
 
-MAX_ROUNDS = 4  # each starts from the best plan of the one before
-MAX_MOVES = 12  # in a round
+MAX_ROUNDS = 4  # each round starts from the best plan of the previous one
+MAX_MOVES = 12  # per round
 
 
 def improve(program: PartitionedProgram, donated: Collection[int] = ()) -> PartitionedProgram:
@@ -41,7 +41,7 @@ def fastest(
 ) -> PartitionedProgram:
     """Return the result of the move that makes a program fastest; the program itself if none makes it faster.
 
-    What the user pinned stays as it is, and so do the layouts of outputs: a training step's are inputs of the next.
+    The user's pins and the layouts of outputs do not change: the outputs of a training step are inputs of the next.
     """
     objective = TimeObjective(program.local, program.plan.chip, dict.fromkeys(donated, 0))
 

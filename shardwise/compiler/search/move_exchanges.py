@@ -1,14 +1,14 @@
-"""move_exchanges: shard a chain of ops along another dim, if those along the sharded dim exchange much data.
+"""move_exchanges: shard a chain of ops along another dim if the ops exchange much data along the sharded dim.
 
 A scan along a sharded dim, such as a linear recurrence, slices and pads that dim at every level, and each of these ops
-exchanges data between the shards. Along another dim the whole chain is local, and one all-to-all before it and one
-after it suffice. `choose` does not find this by itself: its candidates shard the dims that the user pinned. To always
-try every dim would override what the user asked for, and take much longer; so this is done only where exchanges are a
+exchanges data between the shards. Along another dim the entire chain is local, with one all-to-all before it and one
+after it. `choose` does not find this, because its candidates shard only dims that the user's pins reach. Trying every
+dim in every program would override the user's choices and take much longer, so this pass runs only if exchanges are a
 large part of the communication.
 
-Each move lets the axes shard one other dim, either in place of the exchanged one, or as well. The first moves a whole
-chain at once, which `choose` cannot do in steps that pay one by one, because it plans one axis after the other. The
-second leaves parts of the chain where they are.
+Each move lets the axes shard one other dim, either instead of the exchanged dim or in addition to it. The first kind
+moves the entire chain at once. `choose` cannot reach that plan, because it optimizes one axis at a time and no single
+step towards it pays off. The second kind leaves parts of the chain where they are.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -29,8 +29,8 @@ from shardwise.compiler.search.improve import fastest
 from shardwise.compiler.search.search import Move, move_limit
 from shardwise.compiler.shardings.layout import Layout, Pin
 
-LARGE_SHARE = 0.2  # of the seconds of all collectives, from which on exchanges are worth a search
-SMALL = 1 << 16  # bytes that each device exchanges in a call, below which planning again takes longer than it saves
+LARGE_SHARE = 0.2  # of the seconds of all collectives: from this share on, exchanges are worth a search
+SMALL = 1 << 16  # bytes that each device exchanges per call: below this, replanning takes longer than it saves
 MAX_MOVES = 4
 
 
@@ -55,13 +55,13 @@ def move_exchanges(program: PartitionedProgram, donated: Collection[int] = ()) -
 @final
 @dataclass(frozen=True)
 class _Operand:
-    """An operand that is sharded along a dim of which its op needs the elements of other shards.
+    """An operand whose sharded dim makes its op read elements of other shards.
 
     Attributes:
         value: the operand.
         dim: the dim.
         layout: the layout in which it is produced.
-        bytes: its bytes, all runs together.
+        bytes: its bytes, summed over all runs of the op.
     """
 
     value: Value
@@ -73,7 +73,7 @@ class _Operand:
 def _exchanging_operands(program: PartitionedProgram) -> list[_Operand]:
     """Return the operands whose ops exchange data, or gather them because that is cheaper for one op alone.
 
-    Those along Explicit axes are left out: types decide there.
+    Operands sharded along Explicit axes are omitted, because types decide there.
     """
     problem, choices = program.problem, program.plan.choices
     explicit = set(problem.mesh.explicit_axes)
@@ -94,7 +94,7 @@ def _exchanging_operands(program: PartitionedProgram) -> list[_Operand]:
 
 
 def _exchange_much(program: PartitionedProgram, operands: Sequence[_Operand]) -> bool:
-    """Return whether exchanges, and gathers in their place, are a large part of the communication."""
+    """Return whether exchanges, and gathers that replace them, are a large part of the communication."""
     local, chip = program.local, program.plan.chip
     gathered = {operand.value for operand in operands}
     exchanged = total = sent = 0.0
@@ -116,8 +116,8 @@ class _Chain:
         dim: a value and its dim in the group.
         axes: the mesh axes that shard the group.
         bytes: the bytes of all operands.
-        others: for other groups of dims that these axes can shard evenly, a dim in it, and the bytes of the operands
-            that have such a dim.
+        others: for each other group that these axes can shard evenly, a dim in it, and the bytes of the operands
+            that have a dim in it.
     """
 
     dim: Dim
@@ -127,7 +127,7 @@ class _Chain:
 
 
 def _largest_chain(program: PartitionedProgram, operands: Sequence[_Operand], groups: DimGroups) -> _Chain | None:
-    """Return the chain with the most bytes; None if it cannot move."""
+    """Return the chain with the most bytes; None if no other dim can be sharded."""
     chains: dict[int, _Chain] = {}
     for operand in operands:
         chain = chains.setdefault(groups.find(operand.value, operand.dim), _Chain((operand.value, operand.dim)))
@@ -135,7 +135,7 @@ def _largest_chain(program: PartitionedProgram, operands: Sequence[_Operand], gr
         chain.bytes += operand.bytes
     largest, chain = max(chains.items(), key=lambda item: item[1].bytes)
     extent = program.problem.mesh.extent(chain.axes)
-    uneven = {largest}
+    uneven = {largest}  # groups that are no target: they would be uneven, or are sharded already
     for operand in operands:
         if groups.find(operand.value, operand.dim) != largest:
             continue
@@ -151,7 +151,7 @@ def _largest_chain(program: PartitionedProgram, operands: Sequence[_Operand], gr
 
 
 def _moves(program: PartitionedProgram, chain: _Chain, groups: DimGroups) -> Iterator[Move[None, PartitionedProgram]]:
-    """Yield the moves of a chain to other dims; first to those that most of its ops have."""
+    """Yield the moves of a chain to other dims, beginning with the dims that most of its ops have."""
     problem, plan = program.problem, program.plan
     structure, tables = ProgramStructure(problem.unfolded, groups), IdentityCache()
     out_pins = [

@@ -1,7 +1,7 @@
-"""Pins: values around a collective, with layouts that could make it unnecessary.
+"""Pins: values around a collective, with layouts that could make the collective unnecessary.
 
-These are its operand in the layout that the consumer needs, or with the same axes along another dim; and the results of
-the consumer and the operands of the producer in such layouts.
+These are the operand of the collective, in the layout that the consumer needs or with the same axes on another dim; and
+the results of the consumer and the operands of the producer, in such layouts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ def inserted_collectives(problem: LayoutProblem, local: LocalProgram) -> list[Eq
 
 
 def pin_candidates(problem: LayoutProblem, plan: LayoutPlan, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
-    """Yield values around a collective with layouts that could avoid it; likelier ones first, each once."""
+    """Yield values around a collective with layouts that could avoid it, most promising first, without duplicates."""
     choices = plan.choices
     axes = costliest.op.communicates_along
     layouts = dict(zip(problem.program.inputs, [pin.layout for pin in problem.in_pins], strict=True))
@@ -56,7 +56,7 @@ def pin_candidates(problem: LayoutProblem, plan: LayoutPlan, costliest: Equation
 
 
 def _manual_axes(problem: LayoutProblem) -> dict[Value, frozenset[str]]:
-    """Return for each value inside a `shard_map` the axes that are manual there: no constraint can name them."""
+    """Return, for each value inside a `shard_map`, the axes that are manual there, which no constraint can name."""
     inside: dict[Value, frozenset[str]] = {}
     for equation, axes in problem.unfolded.manual.items():
         values = equation.inputs if equation.op.leaves_region else equation.outputs

@@ -1,4 +1,4 @@
-"""Plan a sharded program again with one more constraint or with other layouts of inputs, to measure the effect."""
+"""Replan a sharded program with one more constraint or with other input layouts, to measure the effect."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.layout import Layout, Pin
 def replan_with_pin(
     problem: LayoutProblem, value: Value, layout: Layout, chip: Chip, requested_by: str = ""
 ) -> PartitionedProgram:
-    """Return the program that results if `value` is pinned to `layout`. `requested_by` is the pin's name in reasons."""
+    """Replan the program with `value` pinned to `layout`. `requested_by` names the pin in reasons."""
     constrain = Constrain(layout.dims, problem.mesh, requested_by=requested_by)
     program = _constrain_value(problem.program, value, constrain)
     constrained = layout_problem(
@@ -35,9 +35,9 @@ def replan_with_pin(
 
 
 def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], chip: Chip) -> LocalProgram:
-    """Return the local program that results if inputs have other layouts. Layouts that follow them are inferred again.
+    """Replan the program with other input layouts and return its local program. Inferred layouts are inferred again.
 
-    An input that `in_shardings` constrains gets the layout there too.
+    An input that `in_shardings` constrains gets the new layout in that constraint too.
     """
     program = problem.program
     pins = [
@@ -63,7 +63,7 @@ def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], 
 
 
 def _constrain_value(program: Program, value: Value, constrain: Constrain) -> Program:
-    """Return the program in which all consumers of `value` use a constrained copy, in nested programs too."""
+    """Replace `value` by a constrained copy in all its consumers, including consumers in nested programs."""
     constrained = Value(value.type)
     equations = []
     if value in program.inputs:

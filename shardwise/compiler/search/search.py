@@ -1,9 +1,9 @@
 """Search: try moves from one plan to others, and keep the cheapest.
 
-A move is a change of the program's constraints, after which it is planned and partitioned again. An objective maps the
-result to a cost: a number, or a tuple whose first entries matter most. The cost of a result that is not acceptable is
-infinite. The callers supply both: `improve`, `move_exchanges` and `fit_memory` for the compiler, `avoidable_gathers`
-for warnings, `explain` for advice, and `layout_search` for autoshard.
+A move is a change of the program's constraints, after which the program is planned and partitioned again. An objective
+maps the result to a cost: a number, or a tuple that is compared lexicographically. The cost of an unacceptable result
+is infinite. The callers supply moves and objective: `improve`, `move_exchanges` and `fit_memory` for the compiler,
+`avoidable_gathers` for warnings, `explain` for advice, and `layout_search` for autoshard.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, final
 
 from shardwise.compiler.partition.local_program import LocalProgram
 
-_MAX_EQUATIONS = 20_000  # planned again in all moves together
+_MAX_EQUATIONS = 20_000  # the most equations to replan, summed over all moves
 
 Change = TypeVar("Change")
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ class Move(Generic[Change, Result]):
     """A change of a program's constraints.
 
     Attributes:
-        change: what is changed, in the terms of whoever searches.
+        change: a description of the change, of a type that the caller chooses.
         plan: plans and partitions the changed program.
     """
 
@@ -50,11 +50,11 @@ class Search(Generic[Change, Result, Cost]):
 
     Args:
         objective: the cost of a result.
-        bound: the cost below which a result is worth a change.
+        bound: the cost that a result must beat.
         limit: the most moves to try.
 
     Attributes:
-        tried: how many moves were tried.
+        tried: the number of moves tried.
     """
 
     def __init__(self, objective: Callable[[Result], Cost], bound: Cost, limit: float = math.inf):
@@ -64,7 +64,7 @@ class Search(Generic[Change, Result, Cost]):
         self.tried = 0
 
     def best(self, moves: Iterable[Move[Change, Result]]) -> Trial[Change, Result, Cost] | None:
-        """Return the cheapest of these moves; None if none is below the bound. It is the bound of later calls."""
+        """Return the cheapest of these moves; None if none is below the bound. Its cost is the new bound."""
         best: Trial[Change, Result, Cost] | None = None
         for best in self._improvements(moves):
             self._bound = best.cost
@@ -81,7 +81,7 @@ class Search(Generic[Change, Result, Cost]):
 
     def _improvements(self, moves: Iterable[Move[Change, Result]]) -> Iterator[Trial[Change, Result, Cost]]:
         remaining = iter(moves)
-        # The limit is checked before the next move is generated: that may be the result of planning the one before.
+        # Check the limit before generating the next move, because generating it may replan a program.
         while not self.is_exhausted and (move := next(remaining, None)) is not None:
             self.tried += 1
             result = move.plan()
@@ -91,7 +91,7 @@ class Search(Generic[Change, Result, Cost]):
 
 
 def move_limit(equations: int, fewest: int, most: int) -> int:
-    """Return how many moves to try on a program: fewer if it is large, so that users need not wait."""
+    """Return how many moves to try on a program: fewer for a large program, to bound the planning time."""
     return max(fewest, min(most, _MAX_EQUATIONS // max(1, equations)))
 
 

@@ -9,8 +9,8 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.search.search import INADMISSIBLE
 
-TIME_RATIO = 0.99  # a plan must be at least one percent faster to be taken
-MEMORY_RATIO = 1.05  # and may need only little more memory: gathering everything once would always be fast
+TIME_RATIO = 0.99  # a plan must be at least one percent faster to replace another
+MEMORY_RATIO = 1.05  # and may need only slightly more memory: gathering everything up front would always be fast
 
 
 @final
@@ -20,13 +20,13 @@ class TimeObjective:
     Times are compared without overlap: a collective that is hidden now may be exposed by the next change.
 
     Args:
-        now: the present plan.
+        now: the current plan.
         chip: the chip.
         donated: for each donated input, the output that reuses its buffer.
 
     Attributes:
         chip: the chip, without overlap.
-        now: the timeline of the present plan.
+        now: the timeline of the current plan.
     """
 
     def __init__(self, now: LocalProgram, chip: Chip, donated: Mapping[int, int]):

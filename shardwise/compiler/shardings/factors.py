@@ -1,12 +1,12 @@
-"""FactorRule: how the dims of an op's operands and results consist of factors (Shardy: sharding rule).
+"""FactorRule: the factors of the dims of an op's operands and results (Shardy: sharding rule).
 
     b m k, b k n -> b m n      with k summed: a matrix product
     (i j) k -> i (j k)         a reshape; dims in parentheses are compound, major factor first
 
-A factor is one loop of the op. Sharding the op along a factor shards every dim that has it. There are four kinds of
-factors: pass-through factors; reduction factors (sharded along one, the result is partial); factors that need
+A factor is one loop of the op. Sharding the op along a factor shards every dim that has the factor. There are four
+kinds: pass-through factors; reduction factors, which make the result partial if they are sharded; factors that need
 replication; and exchange factors, across whose shards the op's `localize` communicates (a slice, a window, a cumulative
-sum), and whose dims may differ in size.
+sum). The dims of an exchange factor may differ in size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from shardwise.compiler.reduction import Reduction, reduction_named
 from shardwise.compiler.shardings.reshape_factors import reshape_factors
 
 Dims = tuple[tuple[int, ...], ...]  # for each dim, its factors, major to minor
-FactorDims = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]  # factors with dims: (operand or result, dim)
+FactorDims = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]  # factor → (operand or result, dim) pairs
 
 
 @final
 @dataclass(frozen=True)
 class FactorRule:
-    """The factors of an op. Factors are numbered from 0.
+    """The factors of an op, as indices from 0.
 
     Attributes:
         operands: for each operand, the factors of each dim.
@@ -35,8 +35,8 @@ class FactorRule:
         exchange: the factors across whose shards the op communicates.
         addends: operands that are added to the sums over reduction factors (scatter-add). If a reduction factor that
             they do not have is sharded, they are partial too.
-        typed_as: for factors of a result that need replication, the factor of an operand whose axes their dims have in
-            types along Explicit mesh axes (a slice at a traced index).
+        typed_as: for a factor of a result that needs replication, a factor of an operand: in types, the result's dims
+            have the Explicit axes of the operand's dims (a slice at a traced index).
     """
 
     operands: tuple[Dims, ...]
@@ -84,7 +84,7 @@ class FactorRule:
 
     @staticmethod
     def pointwise(shape: Sequence[int], operands: int) -> "FactorRule":
-        """Return the rule of an elementwise op: all operands and the result have the same shape."""
+        """Return the rule of an elementwise op, whose operands and result have one shape."""
         dims = tuple((dim,) for dim in range(len(shape)))
         return FactorRule((dims,) * operands, (dims,), tuple(shape))
 
@@ -106,21 +106,21 @@ class FactorRule:
         return FactorRule((factors.before,), (factors.after,), factors.sizes, need_replication=factors.need_replication)
 
     def is_paddable(self, factors: tuple[int, ...]) -> bool:
-        """Return whether the op works with padding in a dim of these factors; else it needs the exact size."""
+        """Return whether the op works on padding in a dim of these factors. Otherwise it needs the exact size."""
         return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.need_replication
 
     def allows_sharding(self, counts: Mapping[int, int]) -> bool:
-        """Return whether factors may be sharded into these numbers of shards at the same time.
+        """Return whether these factors may be sharded into these numbers of shards at the same time.
 
-        The shards of a compound dim must be contiguous. So a minor factor can be sharded only if all factors before it
-        are fully sharded, into single elements, and only evenly. The first factor may be sharded unevenly: its padding
-        is at the end of the dim.
+        The shards of a compound dim must be contiguous. So a minor factor can be sharded only evenly, and only if all
+        factors before it are fully sharded, into single elements. The first factor may be sharded unevenly, because its
+        padding is at the end of the dim.
 
         Args:
             counts: the number of shards of each sharded factor.
         """
         for factors in self.compound_dims:
-            fully_sharded = True  # whether all factors before this one are
+            fully_sharded = True  # all factors before this one
             for position, factor in enumerate(factors):
                 size, count = self.sizes[factor], counts.get(factor, 1)
                 if count > 1 and not (fully_sharded and count <= size and (position == 0 or size % count == 0)):
@@ -131,7 +131,7 @@ class FactorRule:
     def assign_axes(
         self, factors: tuple[int, ...], axes: tuple[str, ...], extents: Mapping[str, int]
     ) -> list[tuple[str, ...]]:
-        """Return which of the axes that shard a dim shard each of its factors, if `allows_sharding` holds.
+        """Distribute the axes that shard a dim over its factors, as `allows_sharding` permits.
 
         Args:
             factors: the factors of the dim.
@@ -165,23 +165,23 @@ class FactorRule:
 
     @cached_property
     def replicated_in_results(self) -> frozenset[int]:
-        """The factors of results that need replication, and that types along Explicit axes do not shard either."""
+        """The factors of results that need replication and that types along Explicit axes do not shard either."""
         of_results = {factor for dims in self.results for dim in dims for factor in dim}
         return (self.need_replication & of_results) - self.typed_as.keys()
 
     @cached_property
     def dims_by_leading_factor(self) -> FactorDims:
-        """Each leading factor, with the dims whose first factor it is: (number of the operand or result, dim)."""
+        """Each leading factor, with the dims that it leads, as (index of the operand or result, dim)."""
         return self._dims_starting_with(self.leading)
 
     @cached_property
     def dims_by_padding_factor(self) -> FactorDims:
-        """Each factor that is the only one in all its dims, with these dims: they need the same padded size."""
+        """Each factor that is alone in all its dims, with these dims, which need the same padded size."""
         simple = frozenset(range(len(self.sizes))) - self.compound - self.need_replication - self.exchange
         return self._dims_starting_with(simple)
 
     def _dims_starting_with(self, first: frozenset[int]) -> FactorDims:
-        """Return each of these factors with the dims whose first factor it is."""
+        """Return each of these factors with the dims that it leads."""
         dims_of: dict[int, list[tuple[int, int]]] = {}
         for index, dims in enumerate((*self.operands, *self.results)):
             for dim, factors in enumerate(dims):
@@ -191,16 +191,16 @@ class FactorRule:
 
     @cached_property
     def leading(self) -> frozenset[int]:
-        """The factors that are major in every dim that has them: they can be sharded independently of the others."""
+        """The factors that are major in every dim that has them, which can be sharded independently of others."""
         return frozenset(range(len(self.sizes))) - self.minor - self.need_replication
 
     @cached_property
     def minor(self) -> frozenset[int]:
-        """The factors that follow another in some dim: they can be sharded only if that one is fully sharded."""
+        """The factors that follow another factor in some dim, and can be sharded only if that one is fully sharded."""
         return frozenset(factor for dim in self.compound_dims for factor in dim[1:]) - self.need_replication
 
     def dims_with(self, factor: int) -> list[tuple[int, int]]:
-        """Return the dims that have a factor: (number of the operand or result, dim)."""
+        """Return the dims that have a factor, as (index of the operand or result, dim)."""
         return [
             (index, dim)
             for index, dims in enumerate((*self.operands, *self.results))

@@ -1,9 +1,9 @@
-"""Layout: the sharding of a value on a mesh. Pin: a layout that the user asked for.
+"""Layout: the sharding of a value on a mesh. Pin: a layout that the user requested.
 
     Layout((("data",), ()))                        rows sharded along data
     Layout(((), ()), partial=(("model", SUM),))    each device along model holds a term of the sum
 
-A value is replicated along the axes that its layout does not name. The axes of a dim are ordered, major first.
+A value is replicated along the axes that are not in its layout. The axes of a dim are ordered, major first.
 """
 
 import ast
@@ -79,10 +79,10 @@ def partial_sums(axes: Iterable[str]) -> tuple[tuple[str, Reduction], ...]:
 
 
 def parse_layout(text: str) -> Layout:
-    """Return the layout that prints as `text`.
+    """Parse a printed layout.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if `text` is not a layout.
     """
     match = re.fullmatch(r"P\((.*?)\)((?: \+ \w+ over '[^']*')*)", text.strip())
     if match is None:
@@ -96,12 +96,12 @@ def parse_layout(text: str) -> Layout:
 @final
 @dataclass(frozen=True)
 class Pin:
-    """A layout that the user asked for: of an argument, a constraint or an output.
+    """A layout that the user requested for an argument, a constraint or an output.
 
     Attributes:
         layout: the layout.
         open_dims: the dims that may be sharded along further axes; the other dims are closed.
-        reason: where the user asked for it, for messages.
+        reason: where the user requested it, for messages.
     """
 
     layout: Layout

@@ -1,8 +1,8 @@
 """Meshes: devices in a grid with named axes.
 
 `AbstractMesh` holds the names and sizes of the axes, which is all that the compiler reads. `Mesh` adds the devices,
-which are opaque here. `mesh_context` holds the mesh that a thread has set (`with mesh:`), to which bare PartitionSpecs
-refer, with the axes that `auto_axes`, `explicit_axes` and `use_abstract_mesh` give it.
+which are opaque here. `mesh_context` holds the current mesh of a thread (`with mesh:`), to which bare PartitionSpecs
+refer, with the axis types that `auto_axes`, `explicit_axes` and `use_abstract_mesh` set.
 """
 
 import math
@@ -191,7 +191,7 @@ class AbstractMesh(_MeshAxes):
         return math.prod(self.shape[axis] for axis in axes)
 
     def coordinates(self, axes: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Return the position of every device along `axes` together (first axis major), in device order."""
+        """Return the flattened position of every device along `axes` (first axis major), in device order."""
         grid = np.indices(self.axis_sizes).reshape(len(self.axis_sizes), self.device_count)
         position = np.zeros(self.device_count, np.int64)
         for axis in axes:
@@ -203,7 +203,7 @@ class AbstractMesh(_MeshAxes):
 
         Args:
             axes: the axes.
-            parts: sets of positions along `axes` that split each group: a row is then one part. The rows of smaller
+            parts: sets of positions along `axes` that split each group, so that a row is one part. The rows of smaller
                 parts end with -1.
         """
         rest = [axis for axis in self.axis_names if axis not in axes]
@@ -216,7 +216,7 @@ class AbstractMesh(_MeshAxes):
         return np.where(padded < 0, -1, groups[:, padded]).reshape(-1, size)
 
     def unknown_axis_message(self, axis: str) -> str:
-        """Return the message that the mesh has no axis of this name, with a suggestion."""
+        """Return the error message for an unknown axis name, with a suggestion."""
         near = get_close_matches(axis, self.axis_names, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Its axes are {', '.join(map(repr, self.axis_names))}."
         return f"the mesh {self} has no axis {axis!r}. {hint}"
@@ -243,7 +243,7 @@ def _axis_types(axis_types: AxisType | Sequence[AxisType] | None, names: tuple[s
 
 
 def device_grid(devices: Sequence[Any], *shape: int | Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return an object array of devices of this shape. It is filled element by element: numpy must not inspect them."""
+    """Return an object array of devices, filled element by element, because numpy must not inspect the devices."""
     grid = np.empty(len(devices), object)
     grid[:] = devices
     return grid.reshape(*shape)
@@ -254,7 +254,7 @@ def device_grid(devices: Sequence[Any], *shape: int | Sequence[int]) -> np.ndarr
 class AbsentDevice:
     """Placeholder for a device of an AbstractMesh, for which programs are planned but not run.
 
-    Placeholders are equal if their ids are: caches that create them may be cleared at any time.
+    Placeholders with equal ids are equal, because the caches that create them may be cleared at any time.
     """
 
     platform: ClassVar[str] = "cpu"
@@ -272,15 +272,15 @@ class _MeshContext(threading.local):
 
     def __init__(self) -> None:
         self.mesh: Mesh | AbstractMesh | None = None
-        # Whether programs without committed arrays run on `mesh`: `set_mesh` asks for it, `with mesh:` does not.
+        # Whether programs without committed arrays run on `mesh`. They do after `set_mesh`, but not in `with mesh:`.
         self.runs_programs = False
         self.region_mesh: Mesh | AbstractMesh | None = None  # the mesh of the innermost manual region
         self.manual_axes: frozenset[str] = frozenset()
-        # Whether `mesh` has other axes than the mesh on which the values of the traced program are by default.
+        # Whether the axes of `mesh` differ from the default mesh of the traced program's values.
         self.scoped = False
         self.argument_mesh: AbstractMesh | None = None  # the mesh of the arguments of the traced function
-        self.reads_argument_mesh = False  # whether the traced function has asked for that mesh
-        self.outer: list[tuple[Mesh | AbstractMesh | None, bool, bool]] = []  # what exits of `with mesh:` restore
+        self.reads_argument_mesh = False  # whether the traced function has read `argument_mesh`
+        self.outer: list[tuple[Mesh | AbstractMesh | None, bool, bool]] = []  # restored after `with mesh:`
 
     @property
     def state(self) -> "tuple[Mesh | AbstractMesh | None, bool, bool]":
@@ -317,8 +317,8 @@ class _MeshContext(threading.local):
     def traced_for(self, mesh: "AbstractMesh | None") -> Iterator[None]:
         """Trace a function of arguments on `mesh` in a `with` block.
 
-        At its end, `reads_argument_mesh` says whether the function has asked for the mesh of its arguments. Reads of an
-        inner function count for the outer one too.
+        At the end, `reads_argument_mesh` is whether the function has read the mesh of its arguments. Reads of an inner
+        function also count for the outer one.
         """
         before, outer_reads = self.argument_mesh, self.reads_argument_mesh
         self.argument_mesh, self.reads_argument_mesh = mesh, False
@@ -330,7 +330,7 @@ class _MeshContext(threading.local):
 
     @contextmanager
     def outside_regions(self) -> Iterator[None]:
-        """Leave all manual regions in a `with` block: an op runs on arrays."""
+        """Leave all manual regions in a `with` block, to run an op on arrays."""
         before = self.region_mesh, self.manual_axes
         self.region_mesh, self.manual_axes = None, frozenset()
         try:
@@ -354,7 +354,7 @@ mesh_context = _MeshContext()
 
 
 def mesh_of_types(mesh: "Mesh | AbstractMesh") -> "Mesh | AbstractMesh":
-    """Return the mesh as types name it here: in a manual region it is abstract, and the region's axes are Manual."""
+    """Return the mesh to use in types: in a manual region it is abstract, and the region's axes are Manual."""
     manual = {axis: AxisType.Manual for axis in mesh.axis_names if axis in mesh_context.manual_axes}
     return mesh.abstract.update_axis_types(manual) if manual else mesh
 
@@ -394,7 +394,7 @@ class Mesh(_MeshAxes, ContextDecorator):
     ) -> "Mesh":
         self = super().__new__(cls)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-        grid = np.array(devices, dtype=object)  # a copy: the mesh's own is frozen below
+        grid = np.array(devices, dtype=object)  # a copy, because the mesh's own array is made read-only below
         if grid.ndim == 1 and len(names) > 1:
             sizes = _even_factors(grid.size, len(names))
             warnings.warn(
@@ -500,8 +500,8 @@ class Mesh(_MeshAxes, ContextDecorator):
         """The mesh of this process's devices, with the same axes.
 
         Raises:
-            ShardingError: if this process has no device in the mesh, or if its devices are no grid: if one process has
-                the devices at (0, 0) and (1, 1), a mesh of these two has no rows and columns.
+            ShardingError: if this process has no device in the mesh, or if its devices do not form a grid. Devices at
+                (0, 0) and (1, 1) alone, for example, form no rows and columns.
         """
         process = self.flat_devices[0].client.process_index()
         here = np.array([device.process_index == process for device in self.flat_devices]).reshape(self.devices.shape)
@@ -558,19 +558,19 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
     return tuple(sorted((*_even_factors(count // last, parts - 1), last), reverse=True))
 
 
-EMPTY_MESH = Mesh(np.empty((), object), ())  # the current mesh where none is set, as users see it
+EMPTY_MESH = Mesh(np.empty((), object), ())  # the public value of the current mesh if none is set
 
 
 @registered_cache(maxsize=256)
 def absent_mesh(mesh: AbstractMesh) -> Mesh:
-    """Return a mesh of placeholder devices: programs can be planned and lowered for it, but not run."""
+    """Return a mesh of placeholder devices, for which programs can be planned and lowered, but not run."""
     absent = [AbsentDevice(index) for index in range(mesh.device_count)]
     return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
 
 
 def ranks_of(devices: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers of the processes that devices belong to, in order."""
+    """Return the sorted indices of the processes that own these devices."""
     return tuple(sorted({device.process_index for device in devices}))
 
 
-ONE_DEVICE = AbstractMesh((), ())  # of arrays that are on one device, and on no mesh
+ONE_DEVICE = AbstractMesh((), ())  # the mesh of arrays that are on a single device

@@ -1,4 +1,4 @@
-"""NamedSharding: a mesh and a spec, and the part of it that types of arrays carry."""
+"""NamedSharding: a mesh and a spec. `explicit_sharding` extracts the part of it that array types carry."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -122,7 +122,7 @@ class NamedSharding(Sharding):
 
     @property
     def with_sums(self) -> "NamedSharding":
-        """The sharding of the sum of an unreduced array's terms: the same one, replicated along these axes."""
+        """The sharding after reducing an unreduced array: the same, but replicated along the unreduced axes."""
         if not self.is_unreduced:
             return self
         return self.with_spec(PartitionSpec(*self.spec, reduced=self.spec.reduced))
@@ -138,9 +138,9 @@ class NamedSharding(Sharding):
 
 
 def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:
-    """Return the part of a sharding that the types of arrays carry: along the Explicit axes of its mesh.
+    """Return the part of a sharding along the Explicit axes of its mesh, which array types carry.
 
-    `scoped`: whether the mesh belongs to a part of the program.
+    `scoped` is whether the mesh belongs to a part of the program.
     """
     if not isinstance(sharding, NamedSharding) or not (sharding.mesh_shape.explicit_axes or scoped):
         return None
@@ -151,7 +151,7 @@ def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool =
 
 
 def traced_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:
-    """Return `explicit_sharding` as the types of traced values have it: inside `shard_map`, its axes are Manual."""
+    """Return `explicit_sharding` for the types of traced values, in which the axes of a `shard_map` are Manual."""
     explicit = explicit_sharding(sharding, shape, scoped)
     if explicit is None or not mesh_context.manual_axes:
         return explicit

@@ -1,9 +1,9 @@
 """Refinement of meshes: layouts and pins on a mesh, expressed on a finer mesh of the same devices, and back.
 
-The axes of the finer mesh are sub-axes of the coarse one's axes (Shardy: sub-axis). 4×2 and 2×4 devices in the same
+The axes of the finer mesh are sub-axes of the coarse mesh's axes (Shardy: sub-axis). 4×2 and 2×4 devices in the same
 order both refine to 2×2×2. A layout on either mesh is a layout on the refined mesh, so programs can mix them without
-moving data. A sub-axis is named as Shardy prints it: `data:(4)2` has size 2, and the parts of `data` that are major to
-it have size 4 together.
+moving data. Sub-axes have the names that Shardy prints: `data:(4)2` has size 2, and the parts of `data` that are major
+to it have total size 4.
 
     sub_axes_of(AbstractMesh((4, 2), ("a", "b")), AbstractMesh((2, 2, 2), ("a:(1)2", "a:(2)2", "b")))
     == {"a": ("a:(1)2", "a:(2)2"), "b": ("b",)}
@@ -20,13 +20,13 @@ from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid
 
-# The strides of an axis in device order: between neighbours along it, and of the next major axis (stride × size).
+# The strides of an axis in device order: its own, and the stride of the next major axis (stride × size).
 Strides = tuple[int, int]
 _SUB_AXIS = re.compile(r"(.*):\((\d+)\)\d+")
 
 
 def common_mesh(meshes: Sequence[Mesh], scoped: Iterable[AbstractMesh] = ()) -> Mesh | None:
-    """Return the coarsest common refinement of meshes: one of them if possible.
+    """Return the coarsest common refinement of meshes; if possible, one of these meshes.
 
     Args:
         meshes: the meshes.
@@ -34,8 +34,8 @@ def common_mesh(meshes: Sequence[Mesh], scoped: Iterable[AbstractMesh] = ()) -> 
             `meshes`.
 
     Returns:
-        The mesh; None if the meshes have different devices or orders of devices, if their axes do not nest, or if
-        Explicit axes of `meshes` would have to be split. A mesh with Explicit axes is preferred to one without.
+        The mesh; None if the meshes differ in devices or in device order, if their axes do not nest, or if Explicit
+        axes of `meshes` would have to be split. A mesh with Explicit axes is preferred to one without.
     """
     mesh = _refine_all(meshes)
     for part in scoped:
@@ -44,10 +44,10 @@ def common_mesh(meshes: Sequence[Mesh], scoped: Iterable[AbstractMesh] = ()) -> 
 
 
 def _split_for(mesh: Mesh, part: AbstractMesh) -> Mesh | None:
-    """Split the axes of a mesh so that those of `part` consist of them; None if the axes do not nest."""
+    """Split the axes of a mesh so that they refine the axes of `part`; None if the axes do not nest."""
     ends = {end for strides in _strides(part).values() for end in strides}
-    while True:  # an axis that is cut at several ends is split in two each time, at the most major end first
-        sizes = {}  # the size of the major sub-axis of each axis that is split
+    while True:  # an axis with several ends inside is split in two per round, at the most major end
+        sizes = {}  # split axis → size of its major sub-axis
         for axis, (low, high) in _strides(mesh.abstract).items():
             inside = [end for end in ends if low < end < high]
             if any(end % low or high % end for end in inside):
@@ -60,7 +60,7 @@ def _split_for(mesh: Mesh, part: AbstractMesh) -> Mesh | None:
 
 
 def _refine_all(meshes: Sequence[Mesh]) -> Mesh | None:
-    """Return the common refinement of meshes, as `common_mesh` does."""
+    """Return the common refinement of meshes; the helper of `common_mesh` for meshes that are not scoped."""
     first = meshes[0]
     if any(mesh.flat_devices != first.flat_devices for mesh in meshes):
         return None
@@ -70,11 +70,11 @@ def _refine_all(meshes: Sequence[Mesh]) -> Mesh | None:
         return None
     refined = list(reversed(list(pairwise(ends))))
     for mesh in sorted(meshes, key=lambda mesh: not mesh.abstract.explicit_axes):
-        # Axes of size one have no extent, and may be anywhere.
+        # Axes of size one have no extent, so their position does not matter.
         if [strides for strides in _strides(mesh.abstract).values() if strides[0] < strides[1]] == refined:
             return mesh
     if any(mesh.abstract.explicit_axes for mesh in meshes):
-        return None  # types name the axes of one mesh
+        return None  # types refer to the axes of one mesh
     names: list[str] = []
     for strides in refined:
         names.append(_axis_name(strides, meshes, names))
@@ -82,7 +82,7 @@ def _refine_all(meshes: Sequence[Mesh]) -> Mesh | None:
 
 
 def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:
-    """Split axes of a mesh into two sub-axes each; `parts` holds the size of the major sub-axis."""
+    """Split axes of a mesh into two sub-axes each. `parts` has the size of the major sub-axis."""
     names: list[str] = []
     sizes: list[int] = []
     types: list[AxisType] = []
@@ -95,7 +95,7 @@ def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:
 
 
 def sub_axes_of(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str, ...]]:
-    """Return, for each axis of a mesh, the axes of a finer mesh that it consists of."""
+    """Return, for each axis of a mesh, its sub-axes in a finer mesh."""
     fine_strides = _strides(fine)
     return {
         axis: tuple(name for name, (start, end) in fine_strides.items() if low <= start < end <= high)
@@ -105,7 +105,7 @@ def sub_axes_of(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str
 
 @registered_cache(maxsize=1024)
 def refine_axis_types(coarse: AbstractMesh, fine: AbstractMesh) -> AbstractMesh:
-    """Return the finer mesh with the axis types of the coarser one. Axes of size 1 that this does not have are Auto."""
+    """Return the finer mesh with the axis types of the coarser one. Additional axes of size 1 are Auto."""
     if coarse.shape == fine.shape:
         return coarse
     coarse_types = dict(zip(coarse.axis_names, coarse.axis_types, strict=True))
@@ -114,7 +114,7 @@ def refine_axis_types(coarse: AbstractMesh, fine: AbstractMesh) -> AbstractMesh:
 
 
 def refine_sharding(sharding: ExplicitSharding, fine: AbstractMesh) -> ExplicitSharding:
-    """Express the sharding of a type on a finer mesh. If it is scoped, it keeps the axis types of its own mesh."""
+    """Express the sharding of a type on a finer mesh. A scoped sharding keeps the axis types of its own mesh."""
     coarse = sharding.mesh.abstract
     if coarse.shape == fine.shape:
         return replace(sharding, mesh=coarse if sharding.scoped else fine)
@@ -151,7 +151,7 @@ def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> 
     for dim in layout.dims:
         axes, rest = [], tuple(axis for axis in dim if fine.shape[axis] > 1)
         while rest:
-            # An axis of the coarser mesh stands for all of its sub-axes, next to each other and in their order.
+            # An axis of the coarser mesh represents all of its sub-axes, which must be adjacent and in order.
             axis, sub_axes = by_first.get(rest[0], ("", ()))
             if not axis or rest[: len(sub_axes)] != sub_axes:
                 return None
@@ -162,7 +162,7 @@ def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> 
     partial = []
     for axis, sub_axes in by_first.values():
         reductions = {terms.pop(part, None) for part in sub_axes}
-        if len(reductions) > 1:  # partial along one sub-axis, and not or otherwise along another
+        if len(reductions) > 1:  # sub-axes with different partial states
             return None
         partial += [(axis, reduction) for reduction in reductions if reduction is not None]
     return None if terms else Layout(tuple(dims), tuple(sorted(partial)))
@@ -182,7 +182,7 @@ def _strides(mesh: AbstractMesh) -> dict[str, Strides]:
 
 
 def _axis_name(strides: Strides, meshes: Sequence[Mesh], used: Sequence[str]) -> str:
-    """Return the name of the axis with these strides in the first mesh that has one; else a new name for a sub-axis."""
+    """Return the name of the axis with these strides in the first mesh that has one; else a new sub-axis name."""
     low, high = strides
     for mesh in meshes:
         for name, (start, end) in _strides(mesh.abstract).items():
@@ -197,7 +197,7 @@ def _axis_name(strides: Strides, meshes: Sequence[Mesh], used: Sequence[str]) ->
 
 
 def _sub_axis(axis: str, major: int, size: int) -> str:
-    """Return the name of a sub-axis of this size, given the size of the parts of the axis that are major to it."""
+    """Return the name of a sub-axis of this size. `major` is the total size of the parts that are major to it."""
     if nested := _SUB_AXIS.fullmatch(axis):
         axis, major = nested[1], int(nested[2]) * major
     return f"{axis}:({major}){size}"

@@ -1,14 +1,14 @@
 """reshape_factors: the finest common factors of the two shapes of a reshape.
 
-The input is two shapes of the same number of elements. The output is the factors of every dim, as `FactorRule` holds
-them. The walk goes through both shapes from major to minor. 8×4 → 2×16 gives (i j) k -> i (j k):
+The input is two shapes with equal numbers of elements. The output is the factors of every dim, in the form that
+`FactorRule` holds. A walk goes through both shapes from major to minor. 8×4 → 2×16 yields (i j) k -> i (j k):
 
     left dim 0, 8 left    right dim 0, 2 left     gcd 2: factor i=2, right dim 0 is covered
     left dim 0, 4 left    right dim 1, 16 left    gcd 4: factor j=4, left dim 0 is covered
     left dim 1, 4 left    right dim 1, 4 left     gcd 4: factor k=4, both are covered
 
-If the sizes that are left have no common factor, the dims do not nest: 6×4 → 4×6 shares i=2, and then 3×4 would have to
-be 2×6. All dims up to the next common boundary get factors of their own, which need replication:
+If the remaining sizes have no common factor, the dims do not nest: 6×4 → 4×6 shares i=2, and then 3×4 would have to be
+2×6. Every dim up to the next common boundary gets its own factor, which needs replication:
 (i a) b -> (i c) d with a=3, b=4, c=2, d=6.
 """
 
@@ -28,7 +28,7 @@ class ReshapeFactors(NamedTuple):
 
 def reshape_factors(before: Sequence[int], after: Sequence[int]) -> ReshapeFactors:
     """Split the dims of two shapes of one array into their finest common factors."""
-    if 0 in before:  # there are no elements to shard: every dim has a factor of its own
+    if 0 in before:  # no elements to shard: every dim gets its own factor
         split, count = len(before), len(before) + len(after)
         dims = tuple((factor,) for factor in range(count))
         return ReshapeFactors(dims[:split], dims[split:], (*before, *after), frozenset(range(count)))
@@ -37,7 +37,7 @@ def reshape_factors(before: Sequence[int], after: Sequence[int]) -> ReshapeFacto
 
 @final
 class _Side:
-    """One of the two shapes: the current dim, its size that no factor covers yet, and the factors of all dims."""
+    """One of the two shapes: the current dim, its size that factors do not cover yet, and the factors of all dims."""
 
     def __init__(self, shape: Sequence[int]):
         self.shape = shape
@@ -90,7 +90,7 @@ class _Walk:
         self.right.cover(factor, size)
 
     def _replicate_to_common_boundary(self) -> None:
-        """Cover the rest of both dims, and further dims until both sides hold the same number of elements."""
+        """Cover the rest of both dims, and further dims until both sides have covered the same number of elements."""
         left, right = self.left, self.right
         left_size, right_size = left.rest, right.rest
         self._replicate_rest(left)

@@ -1,4 +1,4 @@
-"""Sharding: the base class of shardings, which say which device holds which part of an array."""
+"""Sharding: the base class of shardings, which map devices to parts of an array."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,10 +21,10 @@ class Sharding:
 
     mesh_shape: AbstractMesh
     devices: tuple[Any, ...]
-    nondefault_memory: str | None = None  # the memory kind, if it is not the default memory of the devices
+    nondefault_memory: str | None = None  # the memory kind, if it is not the devices' default
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
-        """Return the layout of an array of this shape as a pin. Raises ShardingError if the shape does not fit."""
+        """Return the pin for an array of this shape. Raises ShardingError if the shape does not fit."""
         raise NotImplementedError
 
     @property
@@ -42,7 +42,7 @@ class Sharding:
 
     @cached_property
     def processes(self) -> tuple[int, ...]:
-        """The numbers of the processes that the devices belong to, in order."""
+        """The sorted indices of the processes that own the devices."""
         return ranks_of(self.devices)
 
     @cached_property
@@ -105,7 +105,7 @@ class Sharding:
 
     @cached_property
     def terms(self) -> dict[Any, int]:
-        """For each device, the number of its term among those of an unreduced array; 0 for any other array."""
+        """The index of each device's term of an unreduced array; 0 for any other array."""
         return dict.fromkeys(self.devices, 0)
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
@@ -115,14 +115,14 @@ class Sharding:
         return layout.shard_shape(layout.padded_shape(shape, self.mesh_shape), self.mesh_shape)
 
     def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
-        """Raise a ShardingError, which is a ValueError, if this cannot shard an array of this shape."""
+        """Raise a ShardingError, which is a ValueError, if this sharding does not fit an array of this shape."""
         self.pin(tuple(aval_shape))
 
     def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
-        """Return whether both shard every array of this rank the same, on the same devices, in the same memory."""
+        """Return whether both shard every array of this rank equally, on the same devices, in the same memory."""
         if self.device_set != other.device_set or self.nondefault_memory != other.nondefault_memory:
             return False
-        probe = (self.num_devices,) * ndim  # large enough that any two layouts differ
+        probe = (self.num_devices,) * ndim  # large enough to distinguish any two layouts
         return self.devices_indices_map(probe) == other.devices_indices_map(probe) and self.terms == other.terms
 
     @property
@@ -142,7 +142,7 @@ class Sharding:
 
     @property
     def without_trailing_nones(self) -> "Sharding":
-        """This sharding with the shortest spec that means the same; the object itself if it has that already."""
+        """This sharding with the shortest equivalent spec; the object itself if its spec is the shortest."""
         return self
 
     @property
@@ -175,5 +175,5 @@ def nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> st
 
 
 def memory_text(kind: str | None) -> str:
-    """Return the argument `memory_kind` of a constructor as text; "" for the default memory."""
+    """Format the argument `memory_kind` of a constructor; "" for the default memory."""
     return f", memory_kind={kind!r}" if kind else ""

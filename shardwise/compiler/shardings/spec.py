@@ -16,7 +16,7 @@ class Unconstrained:
         return "UNCONSTRAINED"
 
     def __reduce__(self) -> str:
-        return "UNCONSTRAINED"  # copies and pickles are the same object
+        return "UNCONSTRAINED"  # so that copies and pickles are the same object
 
 
 UNCONSTRAINED = Unconstrained()
@@ -97,7 +97,7 @@ class PartitionSpec(tuple[Any, ...]):
         return self._joined((*other, *self))
 
     def _joined(self, entries: tuple[Any, ...]) -> "PartitionSpec":
-        """Return the spec with these entries; the axes of a tuple's missing sums would be unclear."""
+        """Return the spec with these entries; an error if this spec has unreduced or reduced axes, unlike a tuple."""
         if self.unreduced or self.reduced:
             raise TypeError(f"{self} has unreduced or reduced axes: add a PartitionSpec to it and not a tuple")
         return PartitionSpec(*entries)
@@ -120,7 +120,7 @@ class PartitionSpec(tuple[Any, ...]):
 
 
 def _spec(entries: tuple[Any, ...], unreduced: frozenset[str], reduced: frozenset[str]) -> PartitionSpec:
-    """Return a PartitionSpec from its parts, to unpickle it."""
+    """Return a PartitionSpec from its parts; used by pickle."""
     return PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)
 
 
@@ -132,7 +132,7 @@ def _axis_set(parameter: str, axes: Iterable[str]) -> frozenset[str]:
 
 
 def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reason: str = "") -> Pin:
-    """Return the pin that `spec` means for an array of this shape.
+    """Return the pin that `spec` denotes for an array of this shape.
 
     Raises:
         ShardingError: if the spec has more entries than the array has dims, names an axis that the mesh does not have,

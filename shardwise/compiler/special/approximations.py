@@ -37,7 +37,7 @@ Curve = Callable[[NumpyArray], NumpyArray]
 def _fit(curve: Curve, low: float, high: float, degree: int) -> NumpyArray:
     """Return the Chebyshev coefficients of `curve` on [low, high], by interpolation at the Chebyshev nodes."""
     count = degree + 1
-    # The angles are integer multiples of pi / (2 * count): reduced modulo 2 pi first, they keep full precision.
+    # The angles are integer multiples of pi / (2 * count). Reduce them modulo 2 pi first, to keep full precision.
     multiples = np.outer(np.arange(count), 2 * np.arange(count) + 1) % (4 * count)
     cosines = np.cos(multiples * (np.pi / (2 * count)))
     values = curve(low + (cosines[1] + 1) * ((high - low) / 2))
@@ -72,7 +72,7 @@ def _odd(x: Expr, at_magnitude: Expr) -> Expr:
 
 
 def _propagate_nan(x: Expr, value: Expr) -> Expr:
-    """Return `value`, and NaN where `x` is NaN: clamping and selection lose it."""
+    """Return `value`, and NaN where `x` is NaN, because clamping and selection lose NaN."""
     return where(x != x, x, value)
 
 
@@ -161,7 +161,7 @@ class Erfcx(CompositeFunction):
         y = absolute(x)
         mapped = 4 / (4 + y)  # from 1 at 0 to 0 at infinity
         above = _chebyshev(mapped, _erfcx_curve, 0, 1, 34) / (1 + 2 * y)
-        # Negative x by reflection. exp(x²) is split into two factors, because the rounding error of x² is too large.
+        # Negative x by reflection. Split exp(x²) into two factors, because the rounding error of x² is too large.
         high = _at_most(y, 30.0)
         coarse = _round_to_sixteenth(high)
         square = exp(coarse * coarse) * exp((high - coarse) * (high + coarse))
@@ -416,7 +416,7 @@ class Fresnel(CompositeFunction):
         return dx * (cos(angle) if self.cosine else sin(angle))
 
 
-_FRESNEL = 2.0  # above it the auxiliary functions are used
+_FRESNEL = 2.0  # above this, the auxiliary functions are used
 
 
 def _c_near(u: NumpyArray) -> NumpyArray:

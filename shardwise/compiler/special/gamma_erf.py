@@ -26,7 +26,7 @@ from shardwise.compiler.ops.elementwise.transcendental import exp, log, log1p
 from shardwise.compiler.ops.elementwise.unary import Unary
 from shardwise.compiler.trace.build import rewrite
 
-scipy = lazy_module("scipy")  # scipy.special takes 290 ms, and few programs need it
+scipy = lazy_module("scipy")  # importing scipy.special takes 290 ms, and only `reference` needs it
 
 
 class SpecialFunction(Unary):
@@ -49,7 +49,7 @@ class SpecialFunction(Unary):
 
 
 class MultiOperandFunction(SpecialFunction):
-    """A special function of several operands, differentiable along all but those in `nondifferentiable`."""
+    """A special function of several operands, differentiable along all operands but `nondifferentiable`."""
 
     arity = 2
     min_itemsize = 4
@@ -57,7 +57,7 @@ class MultiOperandFunction(SpecialFunction):
     nondifferentiable_reason: ClassVar[str]
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
-        """Return the partial derivative along operand `number`."""
+        """Return the partial derivative along the operand with index `number`."""
         raise self.missing_rule("partial_derivative")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ class MultiOperandFunction(SpecialFunction):
 class CompositeFunction(SpecialFunction):
     """A special function that is lowered as a program of other ops, in f32 or wider.
 
-    A loop in that program runs until all elements of one device's shard have converged; it needs no communication.
+    A loop in that program runs until all elements of one device's shard have converged, without communication.
     """
 
     min_itemsize = 4

@@ -1,9 +1,9 @@
 """Kummer's and Gauss's hypergeometric functions, hyp1f1 and hyp2f1.
 
-Both are transformed to a nonnegative argument, where terms do not cancel; then the series is summed until every element
-of one device's shard has converged. For a large argument Kummer's function has an asymptotic expansion (DLMF 13.7).
+Both are transformed to a nonnegative argument, where terms do not cancel. Then the series is summed until every element
+of one device's shard has converged. For a large argument, Kummer's function has an asymptotic expansion (DLMF 13.7).
 Gauss's function is summed up to 1/2. From there to the singularity at 1 it is continued by Taylor series, each around
-the end of the previous one: large terms of opposite sign are never added, whatever the parameters are.
+the end of the previous one, so that large terms of opposite sign are never added, whatever the parameters are.
 """
 
 import math
@@ -33,8 +33,8 @@ scipy = lazy_module("scipy")  # see `gamma_erf`
 
 lgamma = unary_function(Lgamma)
 
-_FAR = 50.0  # above it the asymptotic expansion of Kummer's function may be used
-_MAX_ITERATIONS = 20000  # more than any element needs that converges
+_FAR = 50.0  # above this, the asymptotic expansion of Kummer's function may be used
+_MAX_ITERATIONS = 20000  # more than any convergent element needs
 _Parameters: TypeAlias = Sequence[tuple[NumpyArray, NumpyArray | int]]
 _SCALE_BITS = 64  # a large sum is scaled down by this power of two
 _LOG_TWO = (0.693359375, -2.121944400546905827679e-4)  # log 2 in two parts; multiples of the first are exact
@@ -45,7 +45,7 @@ class _Hypergeometric(CompositeFunction, MultiOperandFunction):
 
 
 class _ParameterDerivative(_Hypergeometric):
-    """The derivative along parameter number `along`, by forward-mode differentiation of `formula`."""
+    """The derivative along the parameter with index `along`, by forward-mode differentiation of `formula`."""
 
     along: int
 
@@ -57,7 +57,7 @@ class _ParameterDerivative(_Hypergeometric):
 
 @registered_cache(maxsize=4096)
 def _derivative(op: _ParameterDerivative, types: tuple[ArrayType, ...]) -> Program:
-    """Return a program from the operands and a tangent of one of them to the result and its tangent."""
+    """Return a program that maps the operands and a tangent of one of them to the result and its tangent."""
     program = rewrite(op.name, types, lambda *operands: [op.formula(*map(Expr, operands)).array])
     jvp, _ = jvp_program(program, tuple(index == op.along for index in range(len(types))))
     return inline(jvp)
@@ -81,7 +81,7 @@ class Hyp1f1(_Hypergeometric):
         return _kummer(*operands, with_slopes=False)
 
     def numpy_function(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
-        """Correct scipy, which returns infinity if a is 0 and b is a pole: the series then has one term."""
+        """Correct scipy, which returns infinity if a is 0 and b is a pole, although the series then has one term."""
         return np.where(a == 0, np.where(np.isnan(b) | np.isnan(x), np.nan, 1), scipy.special.hyp1f1(a, b, x))
 
 
@@ -184,7 +184,7 @@ def _tolerance(x: Expr) -> float:
 
 
 def _is_pole(x: Expr) -> Expr:
-    """Whether `x` is 0, -1, -2, ...: a pole of the gamma function. A series with such a parameter terminates."""
+    """Return whether `x` is a pole of the gamma function: 0, -1, -2, … A series with such a parameter terminates."""
     return (x <= 0) & (x == floor(x))
 
 
@@ -194,7 +194,7 @@ def _sign_of_gamma(x: Expr) -> Expr:
 
 
 def _times_power_of_two(log_factor: Expr, doublings: Expr) -> Expr:
-    """Return exp(log_factor) * 2 ** doublings: each factor may overflow or underflow where the product does not."""
+    """Return exp(log_factor) * 2 ** doublings. Each factor may overflow or underflow where the product does not."""
     first, rest = (doublings * part for part in _LOG_TWO)
     return exp(log_factor + first + rest)
 
@@ -371,7 +371,7 @@ def _gauss_steps(
 
     Return the value, and the power of two by which it was scaled down. A Taylor series around a point at distance
     `left` from 1 is used for a step of half that distance. Its terms, multiplied by powers of the step, follow from the
-    two before by the differential equation of the function.
+    two previous terms by the differential equation of the function.
     """
     least = _tolerance(away)
     fewest = 1 - math.log2(least) if with_slopes else 0.0  # terms of a power series at half its radius of convergence

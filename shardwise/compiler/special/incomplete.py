@@ -2,7 +2,7 @@
 
 Each is a prefactor, written to avoid cancellation for large operands, times a series or a continued fraction that is
 evaluated until every element of one device's shard has converged. If both operands of the gamma functions are large and
-close to each other, these converge slowly: Temme's uniform expansion is used there (DLMF 8.12).
+close to each other, these converge slowly, and Temme's uniform expansion is used instead (DLMF 8.12).
 """
 
 import math
@@ -28,11 +28,11 @@ scipy = lazy_module("scipy")  # see `gamma_erf`
 
 lgamma, digamma, erfc = unary_function(Lgamma), unary_function(Digamma), unary_function(Erfc)
 
-_LARGE = 10.0  # above it Stirling's series has full precision
-_UNIFORM = 100.0  # above it Temme's expansion has full precision, if the relative difference is below `_CLOSE`
+_LARGE = 10.0  # above this, Stirling's series has full precision
+_UNIFORM = 100.0  # above this, Temme's expansion has full precision, if the relative difference is below `_CLOSE`
 _CLOSE = 0.3
-_FAR = 1e30  # above it the upper function is zero
-_MAX_ITERATIONS = 1000  # more than any element needs that converges
+_FAR = 1e30  # above this, the upper function is zero
+_MAX_ITERATIONS = 1000  # more than any convergent element needs
 
 
 class IncompleteGamma(CompositeFunction, MultiOperandFunction):
@@ -93,7 +93,7 @@ class IgammaGradA(IncompleteGamma):
         return where((x < 0) | ~(a > 0) | (x != x), math.nan, where((x == math.inf) | (a == math.inf), 0, derivative))
 
     def numpy_function(self, a: NumpyArray, x: NumpyArray) -> Any:
-        """Differentiate the series term by term. The absolute error is small; in the tails the relative one is not."""
+        """Differentiate the series term by term. The absolute error is small; relative errors in the tails are not."""
         wide_a, wide_x = (np.asarray(y, np.longdouble) for y in np.broadcast_arrays(a, x))
         inside = (wide_a > 0) & (wide_x > 0) & (wide_x < 1e4) & (wide_a < 1e4)
         b, y = np.where(inside, wide_a, 1), np.where(inside, wide_x, 1)
@@ -155,7 +155,7 @@ class Betainc(CompositeFunction, MultiOperandFunction):
         p, q, low, high = (where(below, first, second) for first, second in ((a0, b0), (b0, a0), (x0, y0), (y0, x0)))
         result = _beta_prefactor(p, q, low, high) / _beta_fraction(p, q, low)
         result = where(below, result, 1 - result)
-        # At x = 0 and x = 1, and where a parameter is 0 or infinite, so that all mass is at one end.
+        # The limits at x = 0 and x = 1, and where a parameter is 0 or infinite, so that all mass is at one end.
         at_zero = (a == 0) | (b == math.inf)
         at_one = (b == 0) | (a == math.inf)
         result = where(at_zero & (x > 0), 1, result)
@@ -228,8 +228,8 @@ def _expn_series(n: Expr, x: Expr) -> Expr:
 
 
 def log_beta(a: Expr, b: Expr) -> Expr:
-    """Return the logarithm of the beta function of positive numbers, without cancellation for large ones."""
-    # Selected by comparison, not by min and max, which split the derivative at a tie.
+    """Return the logarithm of the beta function of positive numbers, without cancellation for large numbers."""
+    # Select by comparison, because min and max split the derivative at a tie.
     less, more = where(a < b, a, b), where(a < b, b, a)
     large = where(more < _LARGE, _LARGE, more)
     ratio = (large - 0.5) * log1p(less / large) + less * (log(less + large) - 1)
@@ -273,7 +273,7 @@ def _gamma_prefactor(a: Expr, x: Expr) -> Expr:
 
 
 def _cases(a: Expr, x: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
-    """Return operands with those outside the domain replaced, and masks: Temme's expansion, fraction, domain."""
+    """Return operands inside the domain, and masks of Temme's expansion, of the fraction and of the domain."""
     inside = (a > 0) & (x > 0) & (a < math.inf) & (x < math.inf)
     b, y = where(inside, a, 1), where(inside, x, 1)
     uniform = (b >= _UNIFORM) & (absolute(y - b) < _CLOSE * b)

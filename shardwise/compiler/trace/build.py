@@ -1,7 +1,7 @@
 """build: stage a function of arrays into a Program; rewrite: build a Program in a transformation.
 
 The input is a Python function and the types of its arguments. The output is a verified Program, and the outer values
-that the function closes over, which are further inputs of the Program.
+that the function captures, which are the last inputs of the Program.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ def build(
 ) -> tuple[Program, list[Any]]:
     """Stage `function` for arguments of the given types.
 
-    The named scopes of the caller are not recorded: the program may be called from several scopes, and `inline` adds
-    the scope of each call.
+    The named scopes of the caller are not recorded, because the program may be called from several scopes. `inline`
+    adds the scope of each call.
 
     Args:
         function: a function of arrays that returns a list of arrays.
@@ -43,7 +43,7 @@ def build(
         input_names: returns the names of the arguments, for messages.
 
     Returns:
-        The program, and the outer values that are its last inputs.
+        The program, and the captured outer values, which are its last inputs.
     """
     frame = frame_type(name, stages_all=True, axes=axes, tracked=tracked)
     frame.input_names = input_names
@@ -57,8 +57,8 @@ def build(
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
     """Build a Program in a transformation.
 
-    `body` runs without outer frames, but user-defined rules in it may use the axis names that are bound now. An array
-    from outside that such a rule uses becomes a constant of the program.
+    `body` runs without outer frames, but user-defined rules in it may use the currently bound axis names. An outer
+    array that such a rule uses becomes a constant of the program.
     """
     frame = _ClosedFrame(name, stages_all=True, axes=bound_axes(), tracked=tracked_axes())
     with frame.open(over=()), resolve_shardings():
@@ -68,7 +68,7 @@ def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[
 
 @final
 class _ClosedFrame(Frame):
-    """A frame without captured inputs: the program holds arrays from outside as constants."""
+    """A frame that captures no inputs: outer arrays become constants of the program."""
 
     def __init__(self, name: str, stages_all: bool, axes: Mapping[Any, int], tracked: frozenset[Any]):
         super().__init__(name, stages_all, axes, tracked)

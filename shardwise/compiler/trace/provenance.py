@@ -1,8 +1,8 @@
-"""Provenance of equations: the user's line that is running, or the line of the equation that is being transformed.
+"""Provenance of equations: the user's current source line, or the line of the equation that is being transformed.
 
 A transformation that replays equations sets `provenance.source`, so that the equations it emits keep the user's line.
-The partitioner also sets `provenance.reason`, which says why it inserts an equation. `named_scope` sets
-`provenance.scope`, the names that the user gives to a part of the program; the sources of staged equations carry them.
+The partitioner also sets `provenance.reason`, the reason why it inserts an equation. `named_scope` sets
+`provenance.scope`, the user's names for a part of the program; they are part of the sources of staged equations.
 """
 
 import threading
@@ -38,7 +38,7 @@ def use_scope(scope: tuple[str, ...]) -> Iterator[None]:
 
 @contextmanager
 def outside_scopes() -> Iterator[None]:
-    """Leave all named scopes inside a `with` block, also those of the equation that is being transformed."""
+    """Leave all named scopes inside a `with` block, including the scopes of the equation that is being transformed."""
     before = provenance.scope, provenance.source
     provenance.scope = ()
     if provenance.source is not None:
@@ -54,7 +54,7 @@ class named_scope:
     """Name a part of a program: `with named_scope("attention"): …`, or `@named_scope("attention")` on a function.
 
     The ops inside carry the names of all enclosing scopes in their locations, which appear in profiles, in the compiled
-    program's text and in messages. A scope does not change results or cause a recompilation.
+    program and in messages. A scope does not change results or cause a recompilation.
 
     Args:
         name: the name of the scope.
@@ -94,12 +94,12 @@ class named_scope:
 
 
 def current_source() -> Source:
-    """Return the source of an equation that is emitted now."""
+    """Return the source for an equation that is emitted now."""
     return provenance.source or user_source()
 
 
 def user_source() -> Source:
-    """Return the innermost line on the call stack that is outside of this package."""
+    """Return the innermost line on the call stack that is outside this package."""
     frame = user_frame()
     if frame is None:
         return NOWHERE

@@ -1,10 +1,10 @@
-"""describe_referrers: which objects keep an object alive, for the error of a leaked tracer."""
+"""describe_referrers: the objects that keep a leaked tracer alive, for its error message."""
 
 import gc
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-_MAX_LENGTH = 8  # of a chain of referrers
+_MAX_LENGTH = 8  # the longest chain of referrers
 
 
 def describe_referrers(x: object) -> str:
@@ -22,7 +22,7 @@ def describe_referrers(x: object) -> str:
 
 
 def _referrer(x: object, seen: set[int]) -> Any:
-    """Return an object of the user's program that refers to `x`: not a stack frame, nor an object that was seen."""
+    """Return an object of the user's program that refers to `x`: neither a stack frame nor an object in `seen`."""
     referrers = gc.get_referrers(x)
     return next((y for y in referrers if not isinstance(y, FrameType) and id(y) not in seen), None)
 

@@ -1,7 +1,7 @@
-"""The call in the user's code that is running, found from its source text, for error messages.
+"""The call in the user's code that is currently running, found from its source code, for error messages.
 
-A conversion such as `__array__` does not know which function asked for it. The bytecode position of the user's frame
-does: it covers the call expression. Without source text, as in `python -c`, there is no answer.
+A conversion such as `__array__` has no access to the function that called it. The bytecode position of the user's frame
+covers the call expression. Without source code, as in `python -c`, the call is unknown.
 """
 
 import ast
@@ -21,7 +21,7 @@ _LIBRARIES = (PACKAGE, str(Path(np.__file__).resolve().parent) + "/")
 
 
 def running_call() -> Any:
-    """Return the function that the innermost frame outside of this package and numpy calls; None if it is unknown."""
+    """Return the function that the innermost frame outside this package and numpy is calling; None if unknown."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
@@ -32,7 +32,7 @@ def running_call() -> Any:
 
 
 def _running_expression(frame: FrameType) -> ast.expr | None:
-    """Return the expression that a frame evaluates, from its source text."""
+    """Return the expression that a frame is evaluating, from its source code."""
     positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
     first, last, start, end = positions
     if first is None or last is None or start is None or end is None:
@@ -61,7 +61,7 @@ def _lookup(expression: ast.expr, frame: FrameType) -> Any:
 
 
 def shared_numpy_name(function: object, namespace: object) -> str:
-    """Return the name of a numpy function that `namespace` has too, such as `linalg.norm`; "" for others.
+    """Return the name of a numpy function if `namespace` has it too, such as `linalg.norm`; "" otherwise.
 
     `namespace` is `shardwise.numpy`.
     """

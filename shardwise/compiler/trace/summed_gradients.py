@@ -1,13 +1,13 @@
 """Warnings about gradients that a `shard_map` sums over devices, although each device has its own loss.
 
 Inside a `shard_map`, the gradient of a varying value with respect to a replicated one is the sum over all devices, as
-in JAX. This surprises users who capture a parameter and expect the gradient of each device. `grad` notes such gradients
+in JAX. This surprises users who capture a parameter and expect per-device gradients. `grad` records such gradients
 while the region is traced. A later `psum` or `pmean` of a replicated value over the same axes shows that the user
-treats gradients as sums; the rest is warned of when the region is complete.
+treats gradients as sums, and discards the records. The warning about the others is issued when the region is complete.
 
-Gradients inside the rules of a `custom_vjp` are not noted: the gradient that applies the rule is, and it drops the
-cotangents of arguments that it does not differentiate. A captured array that is passed on as an argument of a `jit`, a
-loop or a conditional inside the region is not recognized as captured.
+Gradients inside the rules of a `custom_vjp` are not recorded. The gradient that applies the rule is recorded instead;
+it drops the cotangents of arguments that it does not differentiate. A captured array that is passed as an argument of a
+`jit`, a loop or a conditional inside the region is not recognized as captured.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +26,7 @@ _noted: ContextVar[list[tuple[UserLine, str, frozenset[str]]] | None] = ContextV
 
 @contextmanager
 def warn_of_summed_gradients() -> Iterator[None]:
-    """Warn of the gradients that are noted in the body of a region, when the body is complete."""
+    """Warn about the gradients that the body of a region records, when the body is complete."""
     token = _noted.set([])
     try:
         yield
@@ -44,7 +44,7 @@ def warn_of_summed_gradients() -> Iterator[None]:
 
 
 def note_summed_gradients(function: str, operands: Sequence[Any], value_axes: Collection[str]) -> None:
-    """Note the gradient of a function whose value varies over `value_axes`, with respect to captured operands.
+    """Record the gradient of a function whose value varies over `value_axes`, with respect to captured operands.
 
     `function` describes the function.
     """
@@ -64,7 +64,7 @@ def note_summed_gradients(function: str, operands: Sequence[Any], value_axes: Co
 
 @contextmanager
 def ignore_summed_gradients() -> Iterator[None]:
-    """Return a context in which gradients are not noted."""
+    """Return a context in which gradients are not recorded."""
     noted = _noted.get()
     before = list(noted or ())
     yield
@@ -73,14 +73,14 @@ def ignore_summed_gradients() -> Iterator[None]:
 
 
 def forget_summed_gradients(axes: Collection[str]) -> None:
-    """Drop what is noted along `axes`, because the user reduces a replicated value over them."""
+    """Discard the records along `axes`, because the user reduces a replicated value over them."""
     noted = _noted.get()
     if noted:
         noted[:] = [each for each in noted if each[2].isdisjoint(axes)]
 
 
 def _is_captured(x: Operand, axis: str) -> bool:
-    """Return whether a value is from outside of the region that binds `axis`."""
+    """Return whether a value was created outside the region that binds `axis`."""
     frames = open_frames()
     inside = next((frames[index:] for index, frame in enumerate(frames) if axis in frame.tracked), [])
     return not (isinstance(x, Tracer) and any(x.frame is frame for frame in inside))

@@ -1,7 +1,7 @@
-"""Tracer: an array whose value is not known yet. Frame: a function that is being traced (JAX: trace).
+"""Tracer: an array without a concrete value. Frame: a function that is being traced (JAX: trace).
 
-A tracer belongs to one frame. If an inner frame uses it, it becomes an explicit input of that frame's program. If it is
-used after its frame is closed, it is a leaked tracer, and the error says where it was created.
+A tracer belongs to one frame. If an inner frame uses it, it becomes an explicit input of the inner frame's program. If
+it is used after its frame is closed, it is a leaked tracer; the error message has the line that created it.
 """
 
 import gc
@@ -45,7 +45,7 @@ class Frame:
 
     Attributes:
         name: the name of the function.
-        stages_all: whether the frame accepts every op, not only those on its own tracers.
+        stages_all: whether the frame stages every op. Otherwise it stages only ops on its own tracers.
         axes: the axis names that the frame binds, with their sizes.
         tracked: the bound axes for which types track varying values.
         inputs: the inputs of the program so far.
@@ -73,7 +73,7 @@ class Frame:
 
     @property
     def main(self) -> "Frame":
-        """The frame itself: what the traces of JAX's tracers have in common, by the name that JAX uses."""
+        """The frame itself, under the name by which libraries read the main trace of JAX's tracers."""
         return self
 
     def input(self, type: ArrayType) -> "Tracer":
@@ -143,7 +143,7 @@ class Frame:
     def _cast_operands(self, inputs: Sequence[Value], varying: Sequence[tuple[str, ...]]) -> list[Value]:
         """Cast replicated operands to varying when they are mixed with varying ones.
 
-        `varying` holds the axes over which each operand has to vary.
+        `varying` holds the axes over which each operand must vary.
         """
         cast = []
         for value, axes in zip(inputs, varying, strict=True):
@@ -154,8 +154,8 @@ class Frame:
     def _vary(self, value: Value, axes: tuple[str, ...]) -> Value:
         """Return `value` marked as varying over `axes`.
 
-        The transpose of `Vary` is a sum over devices. So that there is one sum for all uses, the result is cached; so
-        that the sum is small, the source of a broadcast, reshape or transpose is marked instead of its result.
+        The transpose of `Vary` is a sum over devices. The result is cached, so that all uses share one sum. The source
+        of a broadcast, reshape or transpose is marked instead of its result, so that the sum is small.
         """
         varied = self._varied.get((value, axes))
         if varied is None:
@@ -192,24 +192,24 @@ class Frame:
         return [outer for outer, _ in self._captured.values()]
 
     def program(self, outputs: Sequence[Value]) -> Program:
-        """Return the staged program. Its inputs are those of the frame, then the captured values."""
+        """Return the staged program. Its inputs are the frame's inputs, then the captured values."""
         inputs = (*self.inputs, *(value for _, value in self._captured.values()))
         return Program(inputs, tuple(self.equations), tuple(outputs), self.name)
 
     @contextmanager
     def open(self, over: Sequence[Any] | None = None) -> Iterator[None]:
-        """Open the frame inside a `with` block, on top of the frames `over` (by default, those open now)."""
+        """Open the frame inside a `with` block, on top of the frames `over` (default: the open frames)."""
         with use_frames([*(open_frames() if over is None else over), self]):
             yield
 
     def concrete(
         self, tracer: "Tracer", error: type[ConcretizationTypeError], use: str, advice: Callable[[], str]
     ) -> Any:
-        """Return the concrete value of `tracer`, in frames that know values.
+        """Return the concrete value of `tracer`, in frames that have concrete values.
 
         Args:
             tracer: a tracer of this frame.
-            error: the error to raise if the value is not known.
+            error: the error to raise if there is none.
             use: why the value is needed, for the message.
             advice: returns what to write instead, for the message.
         """
@@ -267,7 +267,7 @@ class Tracer(Array):
 
     @property
     def _trace(self) -> Frame:
-        """The frame, under the name that JAX uses, which libraries with tracers of their own read."""
+        """The frame, under JAX's name, which libraries with their own tracers read."""
         return self.frame
 
     @property
@@ -313,7 +313,7 @@ class Tracer(Array):
         return complex(self._number("`complex()` needs a value"))
 
     def item(self, *args: int) -> Any:
-        """Return the only element, or the one at this index, as a Python scalar, if the value is known."""
+        """Return the only element, or the element at this index, as a Python scalar, if the value is concrete."""
         return self._number("`item()` needs a value").item(*args)
 
     def _number(self, use: str) -> Any:

@@ -1,4 +1,4 @@
-"""Policies of `checkpoint`: which results a derivative may save, and in which memory."""
+"""Policies of `checkpoint`: whether a derivative may save a result, and in which memory."""
 
 from collections.abc import Callable
 from typing import final
@@ -9,7 +9,7 @@ from shardwise.compiler.ir.record import record
 @final
 @record
 class Offload:
-    """The decision of a policy to save a value in a memory of this kind (`pinned_host`) until the backward pass."""
+    """A policy's decision to save a value in this memory kind (`pinned_host`) until the backward pass."""
 
     kind: str
 

@@ -1,9 +1,10 @@
 """crop_pads: replace a slice of a padded array by a pad with less padding.
 
 Stencils are often written with both: `padded = pad(x, 1)`, then `padded[2:]` and `padded[:-2]` are the neighbours of
-`x`. If the dim is sharded, the padded array has other, uneven shards than `x` and the slices, so that each op exchanges
-windows between devices and masks the ends of shards. The slice of the pad is `x` shifted by one, with even shards and
-one exchange. Values with Explicit shardings stay as they are: their types say what is resharded.
+`x`. If the dim is sharded, the padded array has uneven shards that differ from the shards of `x` and of the slices, so
+each op exchanges windows between devices and masks the ends of shards. The slice of the pad is `x` shifted by one, with
+even shards and one exchange. Values with Explicit shardings are not rewritten, because their types determine every
+reshard.
 """
 
 from shardwise.compiler.ir.control import Control
@@ -14,13 +15,13 @@ from shardwise.compiler.ops.shape.slicing import Pad, Slice
 
 @verifies_result
 def crop_pads(program: Program) -> Program:
-    """Crop the pads of a program, nested ones too.
+    """Crop the pads of a program, including nested programs.
 
     Returns:
         The new program, with unused pads; `program` itself if no padded array is sliced.
     """
     producers = program.producers()
-    unpadded: dict[Value, Value] = {}  # slices that drop all the padding
+    unpadded: dict[Value, Value] = {}  # slice that drops all padding → the unpadded value
     equations: list[Equation] = []
     changed = False
     for original in program.equations:
@@ -34,7 +35,7 @@ def crop_pads(program: Program) -> Program:
             equation = _cropped(equation, producers.get(equation.inputs[0]))
         changed |= equation is not original
         if equation is not original and isinstance(equation.op, Pad):
-            producers[equation.outputs[0]] = equation  # a slice of this one is cropped further
+            producers[equation.outputs[0]] = equation  # a slice of the result can be cropped further
             if _is_identity(equation):
                 unpadded[equation.outputs[0]] = equation.inputs[0]
                 continue
@@ -45,7 +46,7 @@ def crop_pads(program: Program) -> Program:
 
 
 def _cropped(equation: Equation, pad: Equation | None) -> Equation:
-    """Return a slice of a padded array as a pad; the same equation if it cannot be one."""
+    """Return a slice of a padded array as a pad; the same equation if that is impossible."""
     op = equation.op
     if pad is None or not isinstance(pad.op, Pad) or not isinstance(op, Slice):
         return equation
@@ -57,12 +58,12 @@ def _cropped(equation: Equation, pad: Equation | None) -> Equation:
     low = tuple(low - start for low, start in zip(pad.op.low, op.start, strict=True))
     dropped = (size - limit for size, limit in zip(pad.outputs[0].type.shape, op.limit, strict=True))
     high = tuple(high - count for high, count in zip(pad.op.high, dropped, strict=True))
-    # A slice without an element of `x` would crop more than there is.
+    # A slice without any element of `x` would crop more than all of `x`.
     if any(min(bounds) < -size for *bounds, size in zip(low, high, x.shape, strict=True)):
         return equation
     return equation.replace(op=Pad(low, high, pad.op.interior), inputs=pad.inputs)
 
 
 def _is_identity(pad: Equation) -> bool:
-    """Return whether a cropped pad is its operand. Otherwise its type may be weak where the result's is not."""
+    """Return whether a cropped pad equals its operand, in its type too: a weakly typed operand is not replaced."""
     return pad.inputs[0].type == pad.outputs[0].type and not any((*pad.op.low, *pad.op.high))  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.verify import verifies_result
 
 @verifies_result
 def dce(program: Program) -> Program:
-    """Remove the equations whose results are unused, inside control ops too. Effects and unused inputs stay.
+    """Remove equations with unused results, inside control ops too. Effects and unused inputs are kept.
 
     Returns:
         The smaller program; `program` itself if nothing was removed.
@@ -36,10 +36,10 @@ def live_equations(equations: Sequence[Equation], outputs: Iterable[Value]) -> l
 
 
 def _trim_control(equation: Equation, op: Control, used: set[Value]) -> Equation:
-    """Remove the bindings of a control op on which no used result and no decision depends.
+    """Remove the bindings of a control op on which neither a used result nor the control flow depends.
 
     A binding is live if one of its results is used, or if a live equation of a program reads one of its entries. More
-    entries become live as programs keep more outputs, so this is repeated until nothing changes.
+    entries become live as programs keep more outputs, so this iterates to a fixed point.
     """
     results = [value in used for value in equation.outputs]
     kept = [

@@ -1,9 +1,9 @@
 """erase_shardings: move the Explicit shardings of a program from its types into a table, and reshards into constraints.
 
 Types carry shardings while a program is traced and differentiated. The planner reads them from the table: along an
-Explicit axis, a value is sharded as its type says, or a partial sum that is reduced later. Shardings on the meshes of
-parts of the program (`auto_axes`, `use_abstract_mesh`) are expressed on the mesh that the program runs on; the axis
-types of each sharding's mesh say along which axes the planner decides.
+Explicit axis, a value has the sharding of its type, or is a partial sum that is reduced later. Parts of the program
+(`auto_axes`, `use_abstract_mesh`) have their own meshes; their shardings are expressed on the mesh that the program
+runs on. The axis types of each sharding's own mesh determine along which axes the planner decides.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""erase_varying: remove the Manual axes of regions from the types of a program: varying, unreduced and reduced ones.
+"""erase_varying: remove Manual axes (varying, unreduced and reduced) from the types of a program.
 
-Derivatives and error messages need them. Devices compute the same without them, so they are erased before layouts are
-chosen.
+Derivatives and error messages need these axes. The computation on devices does not, so they are erased before layouts
+are chosen.
 """
 
 from dataclasses import replace

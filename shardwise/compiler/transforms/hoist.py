@@ -1,8 +1,8 @@
 """hoist: move loop-invariant conversions to a smaller dtype out of loops with a known trip count.
 
-A loop that converts its weights from f32 to bf16 in every iteration gets them as bf16 instead: half the bytes are
-gathered for it, and held while it runs. Other loop-invariant equations stay inside: XLA's loop-invariant code motion
-hoists them, and the partitioner reshards loop-invariant values outside of the loop anyway.
+A loop that converts its weights from f32 to bf16 in every iteration receives them as bf16 instead. This halves the
+bytes that are gathered for the loop and held while it runs. Other loop-invariant equations stay inside: XLA's
+loop-invariant code motion hoists them, and the partitioner reshards loop-invariant values outside the loop in any case.
 """
 
 from shardwise.compiler.ir.control import Control, Port
@@ -14,7 +14,7 @@ from shardwise.compiler.ops.elementwise.identities import Barrier
 
 @verifies_result
 def hoist(program: Program) -> Program:
-    """Hoist conversions out of the loops of a program, nested ones too.
+    """Hoist conversions out of the loops of a program, including nested loops.
 
     Returns:
         The program with the conversions before its loops; `program` itself if there are none.
@@ -47,7 +47,7 @@ def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equati
     hoisted: list[Equation] = []
 
     def hoist_value(value: Value) -> Value:
-        """Return the value outside of the loop that equals `value`, adding the equations that compute it."""
+        """Return the equal value outside the loop, adding the equations that compute it."""
         if value not in outside:
             producer = producers[value]
             inputs = [hoist_value(operand) for operand in producer.inputs]
@@ -63,14 +63,14 @@ def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equati
 
 
 def _invariant_conversions(body: Program, consts: set[Value]) -> tuple[dict[Value, Equation], list[Value]]:
-    """Find the loop-invariant conversions to a smaller dtype in the body of a loop. `consts`: its invariant inputs.
+    """Find the loop-invariant conversions to a smaller dtype in a loop's body, whose invariant inputs are `consts`.
 
     Returns:
         The cheap equations of the body that depend only on constants and loop-invariant inputs, by their result; and
-        the results of those among them that convert a loop-invariant input to a smaller dtype.
+        the results that convert a loop-invariant input to a smaller dtype.
     """
     producers: dict[Value, Equation] = {}
-    from_inputs = set(consts)  # invariant inputs and values that depend on one, not on constants only
+    from_inputs = set(consts)  # invariant inputs, and values that depend on one
     conversions: list[Value] = []
     for inner in body.equations:
         if (

@@ -10,14 +10,14 @@ from shardwise.compiler.ir.verify import verifies_result
 
 @verifies_result
 def inline(program: Program, opaque: bool = True) -> Program:
-    """Inline the calls of a program, in nested programs too.
+    """Inline the calls of a program, including nested programs.
 
     Inlined equations keep their source lines, with the named scopes of the call added. Programs that control ops hold
     are copied: every equation of the result is a distinct object.
 
     Args:
         program: the program.
-        opaque: whether opaque calls, which have rules of their own, are inlined too.
+        opaque: whether to inline opaque calls too, which have their own transformation rules.
     """
     if not any(equation.op.programs for equation in program.equations):
         return program
@@ -28,7 +28,7 @@ def inline(program: Program, opaque: bool = True) -> Program:
 def _inline_equations(
     program: Program, inputs: Sequence[Value], opaque: bool, scope: tuple[str, ...] = ()
 ) -> tuple[list[Equation], list[Value]]:
-    """Return the equations of a program for the given inputs, and its outputs; all values but the inputs are new."""
+    """Return the equations and outputs of a program for the given inputs. All values but the inputs are new."""
     new_values: dict[Value, Value] = dict(zip(program.inputs, inputs, strict=True))
     equations: list[Equation] = []
     for equation in program.equations:

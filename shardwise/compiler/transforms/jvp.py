@@ -21,7 +21,7 @@ class Duals:
     Attributes:
         primal: the primal of each value.
         tangent: the tangent of each value; values with a zero tangent have no entry.
-        linearizing: whether primals and tangents are staged in different frames: ops then use `Op.linearize`.
+        linearizing: whether primals and tangents are staged in different frames. Ops then use `Op.linearize`.
     """
 
     def __init__(self, linearizing: bool = False):
@@ -30,7 +30,7 @@ class Duals:
         self.linearizing = linearizing
 
     def set(self, value: Value, primal: Operand, tangent: Operand | None) -> None:
-        """Record the primal and the tangent of a value; values that are not inexact have no tangent."""
+        """Record the primal and the tangent of a value. Values of integer and boolean dtypes have no tangent."""
         self.primal[value] = primal
         if tangent is not None and is_inexact(value.type.dtype):
             self.tangent[value] = match_type(tangent, value.type)

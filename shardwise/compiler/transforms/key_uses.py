@@ -1,9 +1,9 @@
 """key_uses: check that a program uses no PRNG key twice, for the setting `debug_key_reuse`.
 
-A key is used when numbers are drawn from it or when it is split: the functions of `random` mark this by
-`KeyData(uses=True)`. The check interprets a program on the numbers of keys: every element of an input is a key of its
-own, ops that move keys move their numbers, and `WrapKeyData` makes new keys. Where it is not known which element of an
-array is moved, such as by a traced index, all its elements count as one key. Two iterations of a loop stand for all.
+A key is used when numbers are drawn from it or when it is split; the functions of `random` mark this by
+`KeyData(uses=True)`. The check interprets a program on key ids: every element of an input gets its own id, ops that
+move keys move their ids, and `WrapKeyData` creates new ids. If the moved element of an array is unknown, as with a
+traced index, all its elements get one id. Two iterations of a loop represent all.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.errors import KeyReuseError
 
-KNOWN_SIZE = 64  # values of at most this many elements are computed, if their operands are known
+KNOWN_SIZE = 64  # the most elements of a value that is computed, if its operands are known
 
 
 @final
 class KeyUses:
-    """The keys of a program by number, and where each was used.
+    """The ids of the keys of a program, and the line where each key was used.
 
-    `source` is the user's line, if it is not that of the equations: a program of one op serves many lines.
+    `source` overrides the source lines of the equations: a program of a single op is cached for many lines.
     """
 
     def __init__(self, source: Source | None = None) -> None:
@@ -36,7 +36,7 @@ class KeyUses:
         self._count = 0
 
     def new_keys(self, shape: tuple[int, ...]) -> NumpyArray:
-        """Return the numbers of new keys."""
+        """Return the ids of new keys."""
         size = int(np.prod(shape))
         self._count += size
         return np.arange(self._count - size, self._count).reshape(shape)
@@ -53,7 +53,7 @@ class KeyUses:
             self._used_at[key] = source
 
     def used_at(self, key: int) -> Source | None:
-        """Return where a key was used, or None."""
+        """Return the line where a key was used, or None."""
         return self._used_at.get(self._root(key))
 
     def mark(self, key: int, source: Source) -> None:
@@ -66,7 +66,7 @@ class KeyUses:
         return int(key)
 
     def _unite(self, arrays: Sequence[NumpyArray]) -> int:
-        """Count all these keys as one, and return its number; a new key if there are none."""
+        """Merge these key ids into one (union-find) and return it; a new id if there are none."""
         roots = {self._root(key) for keys in arrays for key in keys.flat} or {int(self.new_keys(()))}
         first, *others = sorted(roots)
         for other in others:
@@ -76,7 +76,7 @@ class KeyUses:
         return first
 
     def run(self, program: Program, inputs: Sequence[NumpyArray | None]) -> list[NumpyArray | None]:
-        """Interpret a program on the numbers of keys, and on known small arrays; None for all other values."""
+        """Interpret a program on key ids and on known small arrays. All other values are None."""
         env: dict[Value, NumpyArray | None] = dict(zip(program.inputs, inputs, strict=True))
         for equation in program.equations:
             operands = [env[value] for value in equation.inputs]
@@ -100,7 +100,7 @@ class KeyUses:
         return self._moved([x for x, v in zip(operands, equation.inputs, strict=True) if is_key(v.type.dtype)], types)
 
     def _evaluate(self, op: Op, equation: Equation, operands: list[Any]) -> Sequence[NumpyArray | None]:
-        """Apply an op to the numbers of keys and to known values, unless the result is large and has no keys."""
+        """Apply an op to key ids and to known values, unless the result is large and has no keys."""
         keys = [x for x, v in zip(operands, equation.inputs, strict=True) if is_key(v.type.dtype)]
         types = [value.type for value in equation.outputs]
         if not keys and any(type.size > KNOWN_SIZE for type in types):
@@ -110,7 +110,7 @@ class KeyUses:
         return [x if bool(keys) == is_key(type.dtype) else None for x, type in zip(results, types, strict=True)]
 
     def _moved(self, keys: Sequence[Any], types: Sequence[ArrayType]) -> list[NumpyArray | None]:
-        """Return results of which each key may be any of `keys`."""
+        """Return results in which each key may be any of `keys`."""
         if not any(is_key(type.dtype) for type in types):
             return [None] * len(types)
         key = self._unite(keys)
@@ -119,7 +119,7 @@ class KeyUses:
     def run_branches(
         self, branches: Sequence[Program], operands: Sequence[NumpyArray | None], types: Sequence[ArrayType]
     ) -> list[NumpyArray | None]:
-        """Run all branches, of which one is selected at run time: a key that one of them uses is used."""
+        """Run all branches, of which one is selected at run time: a key that any branch uses counts as used."""
         before, after, results = dict(self._used_at), {}, []
         for branch in branches:
             self._used_at = dict(before)

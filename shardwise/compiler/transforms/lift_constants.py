@@ -1,4 +1,4 @@
-"""lift_constants: turn the arrays that a program holds into inputs, also those inside loops and branches."""
+"""lift_constants: turn the arrays that a program holds as constants into inputs, inside loops and branches too."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from shardwise.compiler.ops.shape.constants import ArrayConstant
 
 @verifies_result
 def lift_constants(program: Program) -> tuple[Program, list[Any]]:
-    """Turn the arrays that a program holds into its last inputs.
+    """Turn the arrays that a program holds as constants into its last inputs.
 
     Args:
         program: a program without calls.
@@ -24,7 +24,7 @@ def lift_constants(program: Program) -> tuple[Program, list[Any]]:
 
 
 def _lift_equations(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, ArrayConstant]]]:
-    """Return the equations of a program without those that hold arrays, and the values and ops of the latter."""
+    """Return the equations of a program without its array constants, and these constants with their values."""
     equations: list[Equation] = []
     held: list[tuple[Value, ArrayConstant]] = []
     for equation in program.equations:
@@ -43,7 +43,7 @@ def _lift_equations(program: Program) -> tuple[tuple[Equation, ...], list[tuple[
 
 
 def _lift_from_control(equation: Equation, op: Control) -> tuple[Equation, list[tuple[Value, ArrayConstant]]]:
-    """Return a control op with the arrays that its programs hold as further operands, and these operands."""
+    """Return a control op with the array constants of its programs as further operands, and these operands."""
     programs, ports, held = [], [], []
     for n, program in enumerate(op.programs):
         body, inner_held = _lift_equations(program)

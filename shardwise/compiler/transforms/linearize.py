@@ -1,7 +1,7 @@
 """linearize: evaluate a function at a point, and stage its derivative there as a linear Program.
 
-Primals are computed in the outer frames. Tangents are staged in a frame of their own, which accepts only ops that touch
-a tangent. The primal values that this frame captures are the residuals. No equation is evaluated twice.
+Primals are computed in the outer frames. Tangents are staged in a separate frame, which stages only ops with a tangent
+operand. The primal values that this frame captures are the residuals. No equation is evaluated twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from shardwise.compiler.transforms.replay import for_each_equation, replay, rest
 from shardwise.compiler.transforms.shrink_residuals import shrink_residuals
 from shardwise.errors import ConcretizationTypeError
 
-# A derivative rule: it maps primals and tangents of operands to those of results.
+# A derivative rule. It maps the primals and tangents of the operands to the primals and tangents of the results.
 Rule = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
@@ -52,7 +52,7 @@ class LinearFrame(Frame):
     """A frame that stages ops on tangents.
 
     A user-defined rule may compute primals and tangents in one jitted function. Such a call is replayed op by op, so
-    that only its linear part is staged here.
+    that only its linear part is staged in this frame.
     """
 
     def __init__(self, name: str):
@@ -78,7 +78,7 @@ class _Linearizer:
         nonzero = present_mask(tangents)
         staged = self.frame.program([self.frame.lift(tangent) for tangent in drop_none(tangents)])
         count = len(self.frame.inputs)
-        # Residuals become the first inputs; those that only dead equations use are dropped.
+        # Residuals become the first inputs. Residuals that only dead equations use are dropped.
         staged = dce(replace(staged, inputs=(*staged.inputs[count:], *staged.inputs[:count])))
         used = staged.used
         residuals = [
@@ -93,17 +93,17 @@ class _Linearizer:
 
 @final
 class DualFrame(Frame):
-    """The frame of a function that is being differentiated. Its values are known if the outer frames know them.
+    """The frame of a function that is being differentiated. Its values are concrete if the outer frames' values are.
 
-    Equations are evaluated lazily in the frames `over`, with primals and tangents: up to a value when Python needs it,
-    and each equation once. So `if` on values works under grad outside of jit.
+    Equations are evaluated lazily in the frames `over`, with primals and tangents, up to the value that Python needs,
+    and each equation once. So `if` on a value works under grad outside jit.
     """
 
     def __init__(self, name: str, duals: Duals, over: Sequence[Any]):
         super().__init__(name, stages_all=False)
         self.duals = duals
         self.over = list(over)
-        self.evaluated = 0  # the number of equations that are evaluated
+        self.evaluated = 0  # the number of evaluated equations
         self._rules: list[str] = []  # the functions whose derivative rules are running, innermost last
 
     def dual_input(self, primal: Operand, tangent: Operand | None) -> Tracer:
@@ -125,13 +125,13 @@ class DualFrame(Frame):
         return self.duals.primal[tracer.value]
 
     def has_tangent(self, tracer: Tracer) -> bool:
-        """Return whether `tracer`, of this frame, has a tangent that is not known to be zero."""
+        """Return whether `tracer`, of this frame, has a tangent that is not a symbolic zero."""
         while tracer.value not in self.duals.primal:
             self.evaluate(self.evaluated + 1)
         return tracer.value in self.duals.tangent
 
     def evaluate(self, count: int) -> None:
-        """Evaluate the first `count` equations in the outer frames, except for those that are evaluated already."""
+        """Evaluate the first `count` equations in the outer frames, except those that have been evaluated."""
         equations = self.equations[self.evaluated : count]
         self.evaluated = count
         with use_frames(self.over):
@@ -140,11 +140,12 @@ class DualFrame(Frame):
     def apply_rule(self, name: str, rule: Rule, operands: Sequence[Any]) -> list[Tracer]:
         """Evaluate the call of a function with a derivative rule in the outer frames, and return its results.
 
-        The function itself is not traced: the rule computes its results, too.
+        The function itself is not traced, because the rule computes its results too.
 
         Args:
             name: the name of the function.
-            rule: maps primals and tangents of the operands to those of the results; a tangent of None is zero.
+            rule: maps the primals and tangents of the operands to primals and tangents of the results. A None tangent
+            is zero.
             operands: tracers of this frame, or outer values.
         """
         values = [self.lift(x) for x in operands]
@@ -198,7 +199,7 @@ def jvp_function(
     """Return the results of `function` on `primals`, and their tangents (None is zero).
 
     If the tangents are staged in a LinearFrame, as in a user-defined rule under grad, ops are linearized, so that
-    primals are not staged with them.
+    primals are not staged with the tangents.
     """
     duals = Duals(linearizing=any(isinstance(t, Tracer) and isinstance(t.frame, LinearFrame) for t in tangents))
     frame = DualFrame(name, duals, open_frames())

@@ -1,6 +1,6 @@
-"""lower_keys: replace arrays of PRNG keys by arrays of their u32 words, with a last dim for the words.
+"""lower_keys: replace arrays of PRNG keys by arrays of their u32 words, which have a trailing dim of words.
 
-An op on keys only moves or compares them. It is batched over the dim of the words, by its own vmap rule.
+An op on keys only moves or compares them. It is batched over the dim of words, by its own vmap rule.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ def _has_keys(program: Program) -> bool:
 
 
 def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
-    """Return the results of an equation, computed from the words of its operands."""
+    """Apply an equation to the words of its operands, and return its results."""
     op = equation.op
     if isinstance(op, Control):
         return op.map_programs(lower_keys)(*operands)
@@ -58,7 +58,7 @@ def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
         return op(*operands)
     words = next(key_words(value.type.dtype) for value in equation.inputs if is_key(value.type.dtype))
     results, out_dims = op.vmap(BatchAxis(words), operands, dims)
-    if isinstance(op, Compare):  # keys are equal if all their words are
+    if isinstance(op, Compare):  # keys are equal if all their words are equal
         return (ReduceAnd if op.direction == "EQ" else ReduceOr)((out_dims,))(results)
     if op.single:
         return move_dim(results, out_dims, results.type.ndim - 1)
@@ -66,8 +66,10 @@ def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
 
 
 def _unbatch(value: Value, batched: Array, dim: int | None) -> Any:
-    """Return one of several batched results: keys with the words last; other results, which are equal for all words,
-    without the batch dim."""
+    """Remove the batch dim of a result: move it last for keys, where it is the dim of words, and drop it for others.
+
+    The other results are equal for all words.
+    """
     if dim is None:
         return batched
     if is_key(value.type.dtype):

@@ -1,7 +1,7 @@
-"""may_differ: the axes along which the devices of a manual region can really hold different values.
+"""may_differ: the axes along which the devices of a manual region can hold different values.
 
-Types say over which axes a value varies, and derivatives rely on that. Some varying values are nevertheless equal on
-all devices: results of all-gathers and reductions, and values that are computed from those alone.
+Types record over which axes a value varies, and derivatives rely on them. Some varying values are nevertheless equal on
+all devices: results of all-gathers and reductions, and values computed from such results alone.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ def may_differ(x: Tracer) -> frozenset[str]:
 
 
 def _result_axes(equation: Equation, operands: Iterable[frozenset[str]]) -> frozenset[str]:
-    """Return the axes along which results may differ, given those of the operands."""
+    """Return the axes along which results may differ, given the axes along which each operand may differ."""
     axes = frozenset().union(*operands)
     match equation.op:
         case NamedAllGather(axes=named, groups=None) | NamedReduction(axes=named, groups=None):

@@ -1,7 +1,7 @@
 """memoized: an LRU cache for transformations of programs.
 
-User-defined rules may read the settings and the axis names that are bound where a transformation runs. Both are part of
-the cache key. So are the source lines of the programs, which equality of programs ignores: the result has them too.
+User-defined rules may read the settings and axis names that are active where a transformation runs, so both are part of
+the cache key. Source lines are part of the key too: equality of programs ignores them, but the result contains them.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,9 +1,9 @@
-"""merge_stacks: replace the reshape of a stack by a concatenation, and slices of the opposite reshape by plain slices.
+"""merge_stacks: replace the reshape of a stack by a concatenation, and slices of the inverse reshape by plain slices.
 
 `stack([x, y]).reshape(-1, 64)` is `concatenate([x, y])`, and `z.reshape(2, -1, 64)[:1]` is the first half of `z`, as in
-the gradient of a stack. If the rows are sharded, a concatenation and a slice exchange windows between devices. The
-sharded rows of a stack do not become contiguous shards of the reshaped array, so the reshape would gather them. Values
-with Explicit shardings stay as they are: their types say what is resharded.
+the gradient of a stack. If the rows are sharded, a concatenation or slice exchanges windows between devices. The
+reshape would gather the rows, because the sharded rows of a stack are not contiguous shards of the reshaped array.
+Values with Explicit shardings are not rewritten, because their types determine every reshard.
 """
 
 from collections import Counter
@@ -18,12 +18,12 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 
-MAX_STACKED = 8  # a longer stack is resharded by one all-to-all; windows of it would be many messages
+MAX_STACKED = 8  # one all-to-all of a longer stack is cheaper than its many windows
 
 
 @verifies_result
 def merge_stacks(program: Program) -> Program:
-    """Merge the stacks of a program, nested ones too.
+    """Merge the stacks of a program, including nested programs.
 
     Returns:
         The new program, with unused equations; `program` itself if there is nothing to merge.
@@ -49,7 +49,7 @@ def merge_stacks(program: Program) -> Program:
 
 
 def _concatenate_stack(equation: Equation, op: Reshape, producers: dict[Value, Equation]) -> list[Equation] | None:
-    """Return the equations that replace the reshape of a stack; None if it is not one, or the reshape keeps its dim."""
+    """Return the equations that replace the reshape of a stack; None for another reshape, or one that keeps the dim."""
     stack = producers.get(equation.inputs[0])
     if stack is None or not isinstance(stack.op, Concatenate):
         return None
@@ -69,7 +69,7 @@ def _concatenate_stack(equation: Equation, op: Reshape, producers: dict[Value, E
 
 
 def _merged_slice(equation: Equation, producers: dict[Value, Equation]) -> tuple[Equation, int] | None:
-    """Return the reshape whose result is sliced along a dim that it splits off, and the dim; None for other slices."""
+    """Return the reshape whose result is sliced along a dim that it splits off, and that dim; None for other slices."""
     op, reshape = equation.op, producers.get(equation.inputs[0])
     if reshape is None or not isinstance(reshape.op, Reshape) or not isinstance(op, Slice) or set(op.stride) - {1}:
         return None
@@ -83,7 +83,7 @@ def _merged_slice(equation: Equation, producers: dict[Value, Equation]) -> tuple
 
 
 def _slice_merged(equation: Equation, producers: dict[Value, Equation]) -> list[Equation] | None:
-    """Return the equations that slice the array before it is reshaped."""
+    """Return the equations that slice the array before the reshape."""
     found = _merged_slice(equation, producers)
     if found is None:
         return None

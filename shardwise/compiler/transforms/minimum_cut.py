@@ -1,7 +1,7 @@
-"""minimum_cut: the values of the least total cost from which other values can be computed.
+"""minimum_cut: the cheapest set of values from which given values can be computed.
 
-This is a minimum cut in a graph whose vertices are values. It is computed by augmenting paths, as by Edmonds and Karp.
-scipy has the algorithm too, with 32-bit capacities, which bytes exceed.
+This is a minimum cut in a graph whose vertices are values, computed by augmenting paths (Edmonds-Karp). The
+implementation in scipy has 32-bit capacities, which numbers of bytes exceed.
 """
 
 from collections.abc import Collection, Hashable, Mapping
@@ -15,13 +15,13 @@ _SOURCE, _SINK = "source", "sink"
 def minimum_cut(
     targets: Collection[_Value], operands: Mapping[_Value, Collection[_Value]], costs: Mapping[_Value, float]
 ) -> set[_Value]:
-    """Return the values of the least total cost from which all `targets` can be computed.
+    """Return the cheapest set of values from which all `targets` can be computed.
 
-    Among sets of the same cost, the one that leaves the least to compute is returned.
+    Among sets of equal cost, this is the set that leaves the least to compute.
 
     Args:
         targets: the values that are needed.
-        operands: for each value that can be computed, the values that it is computed from. Others can only be chosen.
+        operands: for each value that can be computed, its operands. A value without an entry can only be chosen.
         costs: for each value, the cost of choosing it.
     """
     capacity: dict[Hashable, dict[Hashable, float]] = {_SOURCE: {}, _SINK: {}}
@@ -53,7 +53,7 @@ def minimum_cut(
 
 
 def _augmenting_path(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> list[tuple[Hashable, Hashable]]:
-    """Return the edges of a shortest path from source to sink with capacity left; an empty list if there is none."""
+    """Return the edges of a shortest path from source to sink with residual capacity; empty if there is none."""
     previous: dict[Hashable, Hashable] = {_SOURCE: _SOURCE}
     frontier: list[Hashable] = [_SOURCE]
     for vertex in frontier:  # grows during the loop
@@ -70,7 +70,7 @@ def _augmenting_path(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> l
 
 
 def _leading_to_sink(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> set[Hashable]:
-    """Return the vertices from which a path with capacity left leads to the sink."""
+    """Return the vertices from which a path with residual capacity leads to the sink."""
     found: set[Hashable] = {_SINK}
     frontier: list[Hashable] = [_SINK]
     for vertex in frontier:  # grows during the loop

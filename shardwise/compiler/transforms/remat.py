@@ -31,8 +31,7 @@ def rematerialize_program(
     Args:
         program: the program.
         active: for each input, whether it has a tangent.
-        policy: whether the results of an op may be saved; called with the op and the types of its operands. With None,
-            no result is saved.
+        policy: whether the results of an op may be saved, given the op and the types of its operands. None saves none.
 
     Returns:
         The forward program (inputs → outputs, saved values); the linear program (inputs, saved values, tangents →
@@ -55,11 +54,11 @@ def _split(
 ) -> tuple[Program, Program]:
     """Split a program into one that returns `results` and saved values, and one that recomputes `residuals`.
 
-    The second program has the saved values as further inputs. Values that cannot be recomputed are saved, as are those
-    that the policy allows.
+    The second program has the saved values as further inputs. Values are saved if the policy allows it, or if they
+    cannot be recomputed.
     """
     saveable: list[Value] = []
-    offloaded: dict[Value, str] = {}  # the kind of memory
+    offloaded: dict[Value, str] = {}  # value → memory kind
     equations: list[Equation] = []
     recomputed: list[Equation] = []
     for equation in forward.equations:
@@ -90,7 +89,7 @@ def _split(
 
 
 def _split_loop(equation: Equation, op: Control, length: int, policy: Policy) -> tuple[Equation, Equation, list[Value]]:
-    """Split a loop by splitting its body. The saved values of its iterations are stacked, so none is offloaded.
+    """Split a loop by splitting its body. The saved values of all iterations are stacked, so none is offloaded.
 
     Returns:
         A loop that also stacks the saved values of its body; a loop that reads these stacks and recomputes the other
@@ -107,8 +106,10 @@ def _split_loop(equation: Equation, op: Control, length: int, policy: Policy) ->
 
 
 def _without_effects(equation: Equation) -> Equation | None:
-    """Return the equation without effects, which must not be repeated; None if that is impossible: its results have to
-    be saved."""
+    """Return the equation without its effects, which must not be repeated; None if that is impossible.
+
+    The results of such an equation must be saved.
+    """
     try:
         op = repeat_key_uses(without_effects(equation.op)) if config.debug_key_reuse else without_effects(equation.op)
     except TypeError:

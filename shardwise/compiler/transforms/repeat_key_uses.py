@@ -5,7 +5,7 @@ from shardwise.compiler.ops.random.key_data import KeyData
 
 
 def repeat_key_uses(op: Op) -> Op:
-    """Return the op of a recomputation, in which the keys are used again on purpose."""
+    """Return the op of a recomputation, in which keys are reused on purpose."""
     if isinstance(op, KeyData):
         return KeyData()
     return op.map_programs(

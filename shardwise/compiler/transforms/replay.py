@@ -20,9 +20,9 @@ def restore_source() -> Iterator[None]:
 
 
 def for_each_equation(equations: Iterable[Equation], emit: Callable[[Equation], None]) -> None:
-    """Call `emit` on every equation. Equations that it emits get the source line of that equation.
+    """Call `emit` on every equation. Equations that `emit` adds get the source line of that equation.
 
-    Conflicts along Explicit mesh axes were errors when the equations were recorded, and are none here.
+    Conflicts along Explicit mesh axes were reported when the equations were recorded, and are not errors here.
     """
     with restore_source(), resolve_shardings():
         for equation in equations:

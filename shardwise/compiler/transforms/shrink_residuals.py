@@ -3,9 +3,9 @@
 The input is a forward program (inputs → outputs, residuals) and a linear one (residuals, tangents → tangents). The
 output is the same pair with residuals of fewer bytes, from which the linear half recomputes the others.
 
-Of a call, the linear half recomputes broadcasts, reshapes and transposes. XLA sees both halves and decides about the
-rest. It cannot do so for residuals that a loop stacks: there, all ops are recomputed that are cheaper than storing and
-loading their results, such as the terms of an activation function.
+For a call, the linear half recomputes broadcasts, reshapes and transposes; XLA compiles both halves together and
+decides about the rest. XLA cannot decide about residuals that a loop stacks. For these, the linear half recomputes all
+ops that are cheaper than storing and loading their results, such as the terms of an activation function.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.transforms.dce import live_equations
 from shardwise.compiler.transforms.minimum_cut import minimum_cut
 
-_LOCAL_MOVES = (Broadcast, Reshape, Transpose)  # recomputing other movements may repeat communication
+_LOCAL_MOVES = (Broadcast, Reshape, Transpose)  # recomputing other data movement may repeat communication
 
 
 @verifies_result
@@ -40,14 +40,14 @@ def shrink_loop_residuals(
 ) -> tuple[Program, Program]:
     """Return the forward and the linear half of a loop's body with smaller residuals.
 
-    Operands of products stay residuals, because recomputing one may repeat the communication that it needs. So do
-    values with a checkpoint name, to which policies refer.
+    Operands of products stay residuals, because recomputing them may repeat communication. So do values with a
+    checkpoint name, because policies refer to them.
 
     Args:
         forward: inputs → outputs, residuals; without calls.
         linear: residuals, tangents → tangents.
         count: the number of outputs of `forward` that are not residuals.
-        free: values that take no further memory as residuals.
+        free: values that need no extra memory as residuals.
     """
     operands = {
         value
@@ -61,7 +61,7 @@ def shrink_loop_residuals(
 def _shrink(
     forward: Program, linear: Program, count: int, recomputable: Callable[[Equation], bool], free: set[Value]
 ) -> tuple[Program, Program]:
-    """Save the values of the fewest bytes from which the linear half can recompute the residuals."""
+    """Save the values with the fewest bytes from which the linear half can recompute the residuals."""
     residuals = forward.outputs[count:]
     made_by = {equation.outputs[0]: equation for equation in forward.equations if recomputable(equation)}
     if made_by.keys().isdisjoint(residuals):

@@ -47,7 +47,7 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
     inputs = frozenset(program.inputs)
 
     def add(value: Value, cotangent: Operand) -> None:
-        """Add a cotangent to that of a value, which inside the program may be sharded along other axes as well."""
+        """Add to the cotangent of a value, which may be sharded along more axes if the value is an intermediate."""
         total = cotangent_of.get(value)
         cotangent = match_cotangent_type(cotangent, value.type, may_stay_sharded=value not in inputs)
         if total is not None and total.type.explicit != cotangent.type.explicit:
@@ -55,7 +55,7 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         cotangent_of[value] = add_tangents(total, cotangent)
 
     def take(value: Value, op: Op) -> Any:
-        """Return the cotangent of a result, with the type that the programs of the op expect."""
+        """Return the cotangent of a result, in the type that the nested programs of the op expect."""
         cotangent = cotangent_of.pop(value, None)
         return match_cotangent_type(cotangent, value.type) if op.programs and cotangent is not None else cotangent
 
@@ -105,7 +105,7 @@ def transpose_program(
         program: the program.
         linear: for each input, whether the program is linear in it.
         cotangents: for each output, whether its cotangent is nonzero.
-        instantiate: for each linear input, whether it gets a cotangent even if that is zero.
+        instantiate: for each linear input, whether it gets a cotangent even if the cotangent is zero.
 
     Returns:
         The program (known inputs, nonzero cotangents) → nonzero cotangents of the linear inputs; and for each linear

@@ -1,6 +1,6 @@
 """vmap: batch a program. Every value has a batch dim, or None if it is unbatched.
 
-Ops on unbatched values are applied unchanged, except for those that use the name of the batch axis.
+Ops on unbatched values are applied unchanged, except ops that use the name of the batch axis.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def vmap(
             out_dims = None if equation.op.single else [None] * len(results)
         else:
             if axis.explicit and equation.op.programs:
-                # the programs of the op expect it
+                # the nested programs expect operands whose batch dim is sharded
                 operands = [
                     x if dim is None else shard_batch_dim(x, dim, axis)
                     for x, dim in zip(operands, in_dims, strict=True)
@@ -68,7 +68,7 @@ def map_function(
 ) -> tuple[list[Any], list[int | None]]:
     """Return the results of a function that is mapped over `dims` of its arguments, and their batch dims.
 
-    Arguments with a dim of None are passed to the function unchanged.
+    Arguments with a dim of None are passed unchanged.
     """
     axis = replace(axis, explicit=batch_sharding(args, dims, axis.spmd))
     frame = Frame(name, stages_all=False, axes=None if axis.name is None else {axis.name: axis.size})
@@ -84,7 +84,7 @@ def map_function(
 
 
 def _was_resolved(equation: Equation) -> bool:
-    """Return whether an equation was recorded although its operands conflict: `out_sharding` decides its result."""
+    """Return whether an equation was recorded with conflicting operands because `out_sharding` decides its result."""
     try:
         check_shardings(equation.op, tuple([value.type for value in equation.inputs]))
     except ShardingTypeError:
@@ -93,7 +93,7 @@ def _was_resolved(equation: Equation) -> bool:
 
 
 def batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple[str, ...]) -> ExplicitSharding | None:
-    """Return the sharding of the mapped dims along Explicit axes. `spmd`: the axes of `spmd_axis_name`."""
+    """Return the sharding of the mapped dims along Explicit axes. `spmd` are the axes of `spmd_axis_name`."""
     shardings = {
         replace(x.type.explicit, dims=(x.type.explicit.dims[dim],), unreduced=(), reduced=()): str(x.type)
         for x, dim in zip(args, dims, strict=True)
@@ -124,7 +124,7 @@ def vmap_program(
         program: the program.
         axis: the batch axis.
         dims: the batch dim of each input; None if it is unbatched.
-        everywhere: for each output (or for all), whether it is batched at dim 0 in any case.
+        everywhere: for each output (or for all), whether it is always batched, at dim 0.
     """
     out_dims: tuple[int | None, ...] = ()
 

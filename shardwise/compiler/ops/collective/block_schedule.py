@@ -1,9 +1,10 @@
-"""Block schedules: who sends which block to whom, in as few bytes as collective-permutes allow.
+"""Block schedules: the sequence of collective-permutes that moves blocks between devices with the fewest bytes.
 
 The input is a list of pieces: consecutive elements of one device that another device needs. A round is one
 collective-permute: every device sends at most one block and receives at most one, all of the size of the largest. The
-pieces between senders and receivers form a bipartite multigraph, and rounds are the colors of an edge coloring. By
-König's theorem it has as many rounds as one device has pieces, whatever the number of devices.
+pieces between senders and receivers are the edges of a bipartite multigraph, and rounds are the colors of an edge
+coloring. By König's theorem, the number of rounds is the largest number of pieces of one device, whatever the number of
+devices.
 """
 
 from collections import defaultdict
@@ -11,18 +12,18 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-MAX_ROUNDS = 6  # more rounds are not used to send fewer bytes, because each has a latency
-_Slots = dict[int, dict[int, int]]  # for each device, the piece that it sends or receives in each round
+MAX_ROUNDS = 6  # no more rounds to save bytes, because each round has a latency
+_Slots = dict[int, dict[int, int]]  # device → round → the piece that it sends or receives
 
 
 class Piece(NamedTuple):
-    """Elements that the device `target` needs of the device `source`. Devices are numbered along the exchange's axes.
+    """Elements of device `source` that device `target` needs. Devices are indices along the exchange's axes.
 
     Attributes:
         source: the device that holds the elements.
         target: the device that needs them.
-        start: their position in the operand of the source.
-        position: their position in the result of the target.
+        start: their start in the operand of the source.
+        position: their start in the result of the target.
         size: their number.
     """
 
@@ -33,12 +34,12 @@ class Piece(NamedTuple):
     size: int
 
     def after_all_gather(self, operand_size: int) -> "Piece":
-        """Return the piece after operands of this size are gathered, one after the other, on every device."""
+        """Return the piece after an all-gather that concatenates operands of this size on every device."""
         return self._replace(source=self.target, start=self.source * operand_size + self.start)
 
 
 class Round(NamedTuple):
-    """The pieces that are sent at once, in blocks of `size` elements; `is_local` if each stays on its device."""
+    """The pieces that are sent at once, in blocks of `size` elements. `is_local`: all pieces stay on their device."""
 
     size: int
     pieces: tuple[Piece, ...]
@@ -46,7 +47,7 @@ class Round(NamedTuple):
 
 
 def schedule(pieces: Iterable[Piece]) -> tuple[Round, ...]:
-    """Return the rounds of an exchange: the cheapest of some edge colorings, then rounds without communication.
+    """Return the rounds of an exchange: the cheapest of several edge colorings, and rounds without communication.
 
     Long pieces may be split, so that all pieces of a round have about the same size. A piece that stays on its device
     joins a round in which the device neither sends nor receives, if there is one.
@@ -97,13 +98,13 @@ def sent_elements(rounds: Iterable[Round]) -> int:
 
 
 def _block_sizes(pieces: Sequence[Piece]) -> list[int]:
-    """Return a few sizes to which pieces may be limited: the largest one, and others that occur."""
+    """Return a few candidate block sizes: the size of the largest piece, and some other sizes that occur."""
     sizes = sorted({piece.size for piece in pieces}, reverse=True) or [1]
     return [sizes[len(sizes) * index // 4] for index in range(min(4, len(sizes)))]
 
 
 def _split(pieces: Sequence[Piece], size: int) -> list[Piece]:
-    """Split pieces into pieces of at most `size` elements. Large ones come first."""
+    """Split pieces into pieces of at most `size` elements, largest first."""
     parts = [
         piece._replace(start=piece.start + at, position=piece.position + at, size=min(size, piece.size - at))
         for piece in pieces
@@ -113,7 +114,7 @@ def _split(pieces: Sequence[Piece], size: int) -> list[Piece]:
 
 
 def _first_fit(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Put each piece into the first round in which both of its devices are free. Large pieces come first."""
+    """Put each piece into the first round in which both of its devices are free, largest first."""
     sent: _Slots = defaultdict(dict)
     received: _Slots = defaultdict(dict)
     rounds: list[list[Piece]] = []

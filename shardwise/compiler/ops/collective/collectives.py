@@ -1,8 +1,9 @@
 """Collectives between devices, and ops that depend on the position of the device. They occur in local programs.
 
 Devices that differ only in their positions along `axes` communicate; the first axis is major. `groups` (JAX:
-axis_index_groups) list positions along the axes; the devices of each group then exchange data, in the group's order.
-`exchange` is the numpy reference of a collective: it maps the shards of all devices, in mesh order, to the result's.
+axis_index_groups) are lists of positions along the axes; the devices of each group exchange data, in the group's order.
+`exchange` is the numpy reference of a collective: it maps the operand's shards on all devices, in mesh order, to the
+result's shards.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class Collective(Op):
         return [exchanged] if self.single else exchanged
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
-        """Return the shards of the result on all devices, given those of the operand."""
+        """Return the shards of the result on all devices, given the shards of the operand."""
         raise self.missing_rule("exchange")
 
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
@@ -67,7 +68,7 @@ class Collective(Op):
 
 
 class PositionOp(Collective):
-    """The base class of ops that depend on the position of the device, and send nothing."""
+    """The base class of ops that depend on the position of the device and do not communicate."""
 
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return NOTHING_SENT
@@ -80,7 +81,7 @@ def _exchange_in_groups(
     shards: Sequence[NumpyArray],
     exchange: Callable[[list[NumpyArray]], Sequence[NumpyArray]],
 ) -> list[NumpyArray]:
-    """Apply `exchange`, from a list of shards to a list of shards, to every group of devices along `axes`."""
+    """Apply `exchange`, which maps a list of shards to a list of shards, to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.device_count
     for row in mesh.groups(axes, groups):
         group = row[row >= 0]
@@ -90,14 +91,14 @@ def _exchange_in_groups(
 
 
 def _reduce_shards(reduction: Reduction, group: Sequence[NumpyArray]) -> NumpyArray:
-    """Reduce shards pairwise, in order. A sum by numpy would start at 0.0 and lose the sign of -0.0."""
+    """Reduce shards pairwise, in order. numpy's sum starts at 0.0 and loses the sign of -0.0."""
     return reduce(reduction.ufunc, group).astype(group[0].dtype)
 
 
 @final
 @record
 class AllReduce(Collective):
-    """All-reduce: every device gets the reduction of all shards."""
+    """All-reduce: every device receives the reduction of all shards."""
 
     name = "all_reduce"
     reduces_across_devices = removed_on_one_device = True
@@ -130,7 +131,7 @@ class AllReduce(Collective):
 @final
 @record
 class AllGather(Collective):
-    """All-gather: every device gets all shards, concatenated along `dim`."""
+    """All-gather: every device receives all shards, concatenated along `dim`."""
 
     name = "all_gather"
     removed_on_one_device = True
@@ -154,8 +155,8 @@ class AllGather(Collective):
         attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         if not self.dim:
             return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
-        # XLA's all-gather along another dim copies shards before and after sending. Gathered along a new leading dim,
-        # they need one copy, after.
+        # XLA's all-gather along a non-leading dim copies shards before and after sending. Gathering along a new leading
+        # dim needs only the copy afterwards.
         shard = Reshape((1, *x.type.shape)).lower(hlo, x)
         stack = hlo.op("stablehlo.all_gather", (shard,), _scale_dim(shard.type, 0, self.count, 1), attributes)
         return lower_unstack(hlo, stack, self.dim)
@@ -164,7 +165,7 @@ class AllGather(Collective):
 @final
 @record
 class ReduceScatter(Collective):
-    """Reduce-scatter: device i of a group gets block i, along `dim`, of the reduction of all shards."""
+    """Reduce-scatter: device i of a group receives block i, along `dim`, of the reduction of all shards."""
 
     name = "reduce_scatter"
     reduces_across_devices = removed_on_one_device = True
@@ -204,7 +205,7 @@ class ReduceScatter(Collective):
 @final
 @record
 class AllToAll(Collective):
-    """All-to-all: device i of a group gets block i, along `split`, of every shard, concatenated along `join`."""
+    """All-to-all: device i of a group receives block i, along `split`, of every shard, concatenated along `join`."""
 
     name = "all_to_all"
     removed_on_one_device = True
@@ -228,10 +229,10 @@ class AllToAll(Collective):
         return all_to_all(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        # XLA's CPU backend slices the operand into blocks and concatenates the received ones, with one kernel for each.
-        # Measured with blocks of 32×32 elements, the kernels of one dim compile two to four times as fast as those of
-        # two dims. And an array of one dim has one memory layout: XLA rejects blocks with different layouts, which CSE
-        # could cause, as it shares slices with equal slices of the program.
+        # XLA's CPU backend slices the operand into blocks and concatenates the received blocks, with one kernel each.
+        # Measured with blocks of 32×32 elements, 1-D kernels compile two to four times as fast as 2-D kernels. Also, a
+        # 1-D array has only one memory layout. XLA rejects blocks with different layouts, which CSE could cause by
+        # sharing slices with equal slices of the program.
         block = _scale_dim(x.type, self.split, 1, self.count).shape
         stack = lower_stack(hlo, x, self.split, self.count)
         elements = Reshape((x.type.size,)).lower(hlo, stack)
@@ -244,13 +245,13 @@ class AllToAll(Collective):
 
 
 class CollectivePermute(Collective):
-    """The base class of collective-permutes: a device sends its shard to at most one device, and gets at most one.
+    """The base class of collective-permutes. A device sends its shard to at most one device, and receives at most one.
 
-    A device that gets none has zeros.
+    A device that receives none has zeros.
     """
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """Return the pairs (source, target) of all devices."""
+        """Return the (source, target) pairs of all devices."""
         raise self.missing_rule("pairs")
 
     def out_type(self, x: ArrayType) -> ArrayType:
@@ -273,9 +274,9 @@ class CollectivePermute(Collective):
 @final
 @record
 class Permute(CollectivePermute):
-    """Change the axes that shard a dim from `before` to `after`, which have the same number of devices.
+    """Change the axes that shard a dim from `before` to `after`, which have equal numbers of devices.
 
-    The device at position i along `after` gets the shard of a device at position i along `before`.
+    The device at position i along `after` receives the shard of a device at position i along `before`.
     """
 
     name = "permute"
@@ -288,9 +289,9 @@ class Permute(CollectivePermute):
         return self.after
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """Each target has a source of its own, at its own position along all other axes.
+        """Return pairs in which each target has its own source, at the target's position along all other axes.
 
-        Along the axes of a manual region, which are among the others, shards may differ.
+        The axes of a manual region are among the other axes, and shards may differ along them.
         """
         others = tuple(axis for axis in mesh.axis_names if axis not in (*self.before, *self.after))
 
@@ -307,8 +308,9 @@ class Permute(CollectivePermute):
 class CoarseningPermute(CollectivePermute):
     """Send shards along axes `old` to devices that will hold larger shards, along axes `new`.
 
-    Shard n along `new` consists of `parts` shards along `old`. Of these, the device at position m along `old` and n
-    along `new` gets number m modulo `parts`; an all-gather over groups of `old` then completes the larger shard.
+    Shard n along `new` consists of `parts` shards along `old`. The device at position m along `old` and n along `new`
+    receives the shard with index m modulo `parts` among these. An all-gather over groups of `old` then completes the
+    larger shard.
     """
 
     name = "coarsening_permute"
@@ -322,7 +324,7 @@ class CoarseningPermute(CollectivePermute):
         return (*self.old, *self.new)
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """Each shard is held by as many devices as need it, and each of them sends it once."""
+        """Return pairs in which every replica of a shard sends it once. There are as many replicas as receivers."""
         groups, devices = mesh.groups(self.axes), mesh.extent(self.new)
         m, n = np.divmod(np.arange(groups.shape[1]), devices)
         sources = (n * self.parts + m % self.parts) * devices + m // self.parts
@@ -332,7 +334,7 @@ class CoarseningPermute(CollectivePermute):
 @final
 @record
 class PPermute(CollectivePermute):
-    """For each pair (a, b) in `to`, device b gets the shard of device a; positions are along `axes`."""
+    """For each pair (a, b) in `to`, device b receives the shard of device a; positions are along `axes`."""
 
     name = "ppermute"
     axes: tuple[str, ...]
@@ -371,7 +373,7 @@ class DeviceIndex(PositionOp):
 class LocalSlice(PositionOp):
     """Slice this device's shard, one of `count` along `dim`, out of an array that is replicated over `axes`.
 
-    `padded_size`: the size to which `dim` is padded with zeros first; None for no padding.
+    `padded_size` is the size to which `dim` is first padded with zeros; None for no padding.
     """
 
     fusion = Fusion(reads_part=True)
@@ -398,9 +400,10 @@ class LocalSlice(PositionOp):
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         out, scalar = self.out_type(x.type), ArrayType((), np.int32)
         size, block, position = x.type.shape[self.dim], out.shape[self.dim], hlo.device_index(self.axes)
-        filled = min(-(-size // block), self.count) if block else self.count  # blocks with more than padding
+        filled = min(-(-size // block), self.count) if block else self.count  # blocks that are not only padding
         if filled < self.count:
-            # Devices whose shard is all padding slice the same block of zeros: the array is padded by one block only.
+            # Devices whose shard is only padding slice the same block of zeros, so the array is padded by just one
+            # block.
             position = hlo.op("stablehlo.minimum", (position, hlo.constant(filled, scalar)), scalar)
             filled += 1
         if filled * block != size:
@@ -413,9 +416,9 @@ class LocalSlice(PositionOp):
 @final
 @record
 class ToPartial(PositionOp):
-    """Make a replicated value partial over `axes`: the first device keeps it, the others get zeros.
+    """Make a replicated value partial over `axes`: the first device keeps it, the others have zeros.
 
-    Floating-point zeros are negative: x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0.
+    Floating-point zeros are negative, because x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0.
     """
 
     name = "to_partial"
@@ -441,7 +444,7 @@ class ToPartial(PositionOp):
 @final
 @record
 class ShardToPartial(PositionOp):
-    """Make a shard, one of `count` along `dim` over `axes`, a term of a sum: the array with zeros around the shard."""
+    """Make a shard, one of `count` along `dim` over `axes`, partial: its term is the shard, surrounded by zeros."""
 
     name = "shard_to_partial"
     removed_on_one_device = True
@@ -472,7 +475,7 @@ class ShardToPartial(PositionOp):
 
 
 def zero_term(dtype: DType) -> Any:
-    """Return the term that adds nothing: -0.0; for integers and booleans, which have no signed zeros, 0."""
+    """Return the neutral term of a sum: -0.0, or 0 for integers and booleans, which have no signed zeros."""
     if not is_inexact(dtype):
         return 0
     return complex(-0.0, -0.0) if dtype.kind == "c" else -0.0
@@ -527,7 +530,7 @@ def _check_reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
 
 
 def lower_stack(hlo: Hlo, x: HloValue, dim: int, count: int) -> Any:
-    """Split `x` into `count` equal blocks along `dim`, and stack them along a new dim 0: invert `lower_unstack`."""
+    """Split `x` into `count` equal blocks along `dim`, stacked along a new dim 0. The inverse is `lower_unstack`."""
     shape = x.type.shape
     blocks = Reshape((*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])).lower(hlo, x)
     return lower_permute(hlo, blocks, (dim, *(d for d in range(len(shape) + 1) if d != dim)))
@@ -544,7 +547,7 @@ def lower_unstack(hlo: Hlo, stack: HloValue, dim: int) -> Any:
 def _lower_with_dim_in_front(hlo: Hlo, dim: int, x: HloValue, exchange: Callable[[Any], Any]) -> Any:
     """Apply `exchange` to `x` with `dim` moved to the front, and move it back.
 
-    XLA needs contiguous blocks, which they are there. It can fuse explicit transposes with the ops before and after.
+    XLA needs contiguous blocks, as they are there. It can fuse explicit transposes with the ops before and after.
     """
     order = (dim, *(d for d in range(x.type.ndim) if d != dim))
     return lower_permute(hlo, exchange(lower_permute(hlo, x, order)), inverse_permutation(order))
@@ -554,7 +557,7 @@ def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: HloValue, reduce: 
     """Apply `reduce` to `x`; a minimum or maximum of floats propagates NaN.
 
     XLA's collectives drop NaN on some platforms. Floats are therefore mapped to integers of the same order, and NaN to
-    the integer that wins.
+    the largest or smallest integer, so that it wins.
     """
     if not reduction.selects or not is_float(x.type.dtype):
         return reduce(x)
@@ -562,7 +565,7 @@ def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: HloValue, reduce: 
     low, high = integer_range(np.dtype(integer))
 
     def flip_negatives(bits: HloValue) -> Any:
-        """Reverse the order of negative floats, whose bits decrease as they increase. It is its own inverse."""
+        """Reverse the order of negative floats, whose bits decrease as the floats increase. It is its own inverse."""
         negative = lower_compare(hlo, "LT", bits, hlo.constant(0, bits.type))
         flipped = hlo.op("stablehlo.xor", (bits, hlo.constant(high, bits.type)), bits.type)
         return hlo.op("stablehlo.select", (negative, flipped, bits), bits.type)

@@ -1,7 +1,7 @@
-"""exchange_windows: each device takes windows of an index space in which the shards of one or more arrays lie.
+"""exchange_windows: each device reads windows of an index space that the shards of one or more arrays cover.
 
-Ops move elements along a sharded dim by it: concatenate, tile, roll, reverse. An operand consists of the local shards
-of some arrays, one after the other along `dim`. Each array is a *source*, which covers a range of the index space; each
+Concatenate, tile, roll and reverse move elements along a sharded dim with it. An operand is the concatenation, along
+`dim`, of the local shards of some arrays. Each array is a *source*, which covers a range of the index space; each
 *window* of a device is a range that it needs. Only the elements that a device lacks are sent, by a few
 collective-permutes whose number does not depend on the number of devices (`block_schedule`). If that would send as much
 as an all-gather, the operand is gathered instead.
@@ -25,18 +25,18 @@ from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slic
 from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-MAX_MESSAGES = 32  # more permutes than these are replaced by an all-gather
+MAX_MESSAGES = 32  # the most permutes; beyond that, an all-gather
 _SCALAR, _ONE = ArrayType((), np.int32), ArrayType((1,), np.int32)
 
 
 class Source(NamedTuple):
-    """An array whose shards are part of the operand. It covers `size` elements of the index space from `start` on.
+    """An array whose shards are part of the operand. It covers `size` elements of the index space, from `start` on.
 
     Attributes:
-        position: where its shard starts in the operand.
+        position: the start of its shard in the operand.
         shard_size: the size of its shard; device k holds its elements from `k * shard_size` on.
-        size: the number of its elements that are not padding.
-        start: where it starts in the index space.
+        size: the number of its elements without padding.
+        start: its start in the index space.
     """
 
     position: int
@@ -61,9 +61,9 @@ class Window(NamedTuple):
 @final
 @record
 class ExchangeWindows(Collective):
-    """Each device of `count` along `axes` gets its `windows`, concatenated along `dim`.
+    """Each device of `count` along `axes` receives its `windows`, concatenated along `dim`.
 
-    Elements of a window that no source covers are zeros. Sources do not overlap in the index space, but several of them
+    Elements of a window that no source covers are zeros. Sources do not overlap in the index space, but several sources
     may be the same shard.
     """
 
@@ -162,9 +162,9 @@ class ExchangeWindows(Collective):
         return lower_concatenate(hlo, taken, self.dim)
 
     def uses_all_gather(self, operand_size: int) -> bool:
-        """Return whether an all-gather of operands of this size along `dim` sends less than permutes, or as much.
+        """Return whether an all-gather of operands of this size along `dim` sends at most as much as the permutes.
 
-        If one permute sends as much, it is better: it needs less memory. Many permutes would have too high a latency.
+        At equal bytes, one permute is preferred, because it needs less memory. Many permutes have too high a latency.
         """
         sent, gathered = sent_elements(self._rounds), operand_size * (self.count - 1)
         messages = sum(not each.is_local for each in self._rounds)
@@ -175,7 +175,7 @@ class ExchangeWindows(Collective):
     def _lower_rounds(self, hlo: Hlo, x: HloValue, rounds: Sequence[Round]) -> Any:
         """Receive a block in each round, and write the part of it that this device needs into the result."""
         blocks = [_Blocks.from_round(each, self.count, x.type.shape[self.dim]) for each in rounds]
-        # A block may extend beyond the result on either side.
+        # A block may extend beyond either end of the result.
         low = max([0, *(-position for each in blocks for position in each.received_positions)])
         ends = [position + each.size for each in blocks for position in each.received_positions]
         size = low + max([self._out_size, *ends])
@@ -185,7 +185,7 @@ class ExchangeWindows(Collective):
             if each.to:
                 pairs = f"source_target_pairs = {hlo.pairs(PPermute(self.axes, each.to))}"
                 block = hlo.op("stablehlo.collective_permute", (block,), block.type, pairs)
-            if each.size == size and not each.is_masked:  # it is the whole result
+            if each.size == size and not each.is_masked:  # the block is the entire result
                 result = block
                 continue
             if result is None:
@@ -201,7 +201,7 @@ class ExchangeWindows(Collective):
         return lower_slice(hlo, result, self.dim, low, low + self._out_size)
 
     def _lower_mask(self, hlo: Hlo, blocks: "_Blocks", block: ArrayType) -> Any:
-        """Emit which elements of the block of a round this device needs."""
+        """Emit a mask of the elements of a round's block that this device needs."""
         index_type = ArrayType(block.shape, np.int32)
         index = Iota(block.shape, self.dim, np.dtype(np.int32)).lower(hlo)
 
@@ -215,7 +215,7 @@ class ExchangeWindows(Collective):
         return hlo.op("stablehlo.and", (first, last), first.type)
 
     def lower_of_device(self, hlo: Hlo, values: Sequence[int | None]) -> Any:
-        """Return this device's value out of a table; an int if it is the same on all devices that have one."""
+        """Return this device's entry of a table; an int if all devices that have an entry have the same."""
         known = {value for value in values if value is not None}
         if len(known) <= 1:
             return next(iter(known), 0)
@@ -227,7 +227,7 @@ class ExchangeWindows(Collective):
         return hlo.op("stablehlo.reshape", (row,), _SCALAR)
 
     def lower_slice_at(self, hlo: Hlo, x: HloValue, start: HloValue | int, size: int) -> Any:
-        """Emit `size` elements of `x` along `dim`, from a static or dynamic position on."""
+        """Emit `size` elements of `x` along `dim`, from a static or dynamic start."""
         if isinstance(start, int):
             return lower_slice(hlo, x, self.dim, start, start + size)
         out = resize_dim(x.type, self.dim, size)
@@ -247,10 +247,10 @@ class _Blocks(NamedTuple):
     Attributes:
         size: the size of each block.
         to: the pairs (source, target) of the collective-permute; empty without communication.
-        starts: where the block that a device sends starts in its operand; None if it sends nothing.
-        positions: where the block that a device receives starts in its result; None if it receives nothing.
-        firsts: the first element of the received block that the device needs.
-        lasts: the end of these elements.
+        starts: the start, in the operand, of the block that a device sends; None if it sends nothing.
+        positions: the start, in the result, of the block that a device receives; None if it receives nothing.
+        firsts: the index of the first element of the received block that the device needs.
+        lasts: the index after the last of these elements.
     """
 
     size: int
@@ -267,7 +267,7 @@ class _Blocks(NamedTuple):
         positions: list[int | None] = [None] * count
         firsts, lasts = [0] * count, [0] * count
         for piece in each.pieces:
-            start = min(piece.start, operand_size - each.size)  # a block with the piece that fits into the operand
+            start = min(piece.start, operand_size - each.size)  # a block inside the operand that contains the piece
             before = piece.start - start
             starts[piece.source] = start
             positions[piece.target] = piece.position - before

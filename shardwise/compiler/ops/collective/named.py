@@ -6,8 +6,8 @@ collectives are collectives.
 
 - If a vmap binds the name, members are indexed by its batch dim, and the op becomes ordinary ops along that dim.
 - If a manual region binds the name, the members are devices, and the op becomes a collective between them (`localize`).
-  Types then say over which axes a value varies, is unreduced or is reduced. The sum over such an axis is replicated
-  (`invariant`). Casts between these states communicate nothing:
+  Types then record over which axes a value varies, is unreduced or is reduced. The sum over such an axis is replicated
+  (`invariant`). Casts between these states do not communicate:
 
     op          operand             result      transpose
     pvary       replicated          varying     named_sum of a varying value
@@ -17,8 +17,8 @@ collectives are collectives.
     named_sum   varying             replicated  pvary of a replicated value
     named_sum   unreduced           replicated  preduced
 
-Members along several axes are numbered with the first axis major. `groups` (JAX: axis_index_groups) restrict the op to
-groups of members, in which members are numbered by their position in the group. Only reductions accept groups of
+Members along several axes are indexed with the first axis major. `groups` (JAX: axis_index_groups) restrict the op to
+groups of members, in which members are indexed by their position in the group. Only reductions accept groups of
 different sizes.
 
     named_sum           the sum over all members
@@ -65,7 +65,7 @@ from shardwise.errors import ShardingTypeError
 
 
 class Named(Op):
-    """The base class of collectives over named axes. They can only run after something has bound the names."""
+    """The base class of collectives over named axes. They can run only where the names are bound."""
 
     def factors(self, *types: ArrayType) -> FactorRule:
         return FactorRule.pointwise(types[0].shape, 1)
@@ -78,7 +78,7 @@ class Named(Op):
 
 
 def unbound_axis_error(op: Op) -> NameError:
-    """Return the error for an op that uses the names of axes where nothing binds them."""
+    """Return the error for an op that uses axis names where they are not bound."""
     names = ", ".join(sorted(map(repr, op.axis_names)))
     return NameError(
         f"{op.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
@@ -88,7 +88,7 @@ def unbound_axis_error(op: Op) -> NameError:
 
 @record
 class NamedReduction(Named):
-    """A reduction over all members along `axes`. `invariant`: the result is replicated, and its type says so.
+    """A reduction over all members along `axes`. With `invariant`, the type of the result is replicated.
 
     With `groups` there is only one axis.
     """
@@ -137,7 +137,7 @@ class NamedReduction(Named):
         return Concatenate(0)(*(batch_dim_at(reduced[group_of[member]], None, 0, 1) for member in sorted(group_of)))
 
     def along_dim(self, dim: int) -> Op:
-        """Return the same reduction along a dim."""
+        """Return the same reduction along a dim of one array."""
         raise self.missing_rule("along_dim")
 
     def reduce_copies(self, x: Operand, count: int) -> Any:
@@ -208,9 +208,9 @@ class NamedMinMax(NamedReduction):
 @final
 @record
 class NamedIndex(Named):
-    """The index of the member along `axis`. `tracked`: the type says that it varies over the axis.
+    """The index of the member along `axis`. With `tracked`, its type varies over the axis.
 
-    It must not be recomputed elsewhere (`cheap_to_recompute`), where the name may mean another axis.
+    It must not be recomputed elsewhere (`cheap_to_recompute`), because the name may be bound to another axis there.
     """
 
     name = "named_index"
@@ -316,7 +316,7 @@ class PReduced(_ManualCast):
 @final
 @record
 class PUnreduced(_ManualCast):
-    """Mark a varying value as unreduced over `axes`: as the terms of a sum. JAX: vary_unreduced_cast."""
+    """Mark a varying value as unreduced over `axes`, as the terms of a sum. JAX: vary_unreduced_cast."""
 
     name = "punreduced"
     casts_sums = True
@@ -336,7 +336,7 @@ class PUnreduced(_ManualCast):
 @final
 @record
 class AssertReplicated(_ManualCast):
-    """Assert that a varying value is in fact replicated over `axes`. The first device along them gets the cotangent."""
+    """Assert that a varying value is replicated over `axes`. The first device along them receives the cotangent."""
 
     name = "assert_replicated"
     axes: tuple[str, ...]
@@ -349,7 +349,7 @@ class AssertReplicated(_ManualCast):
 
 
 def first_device_only(x: Operand, axes: Sequence[str]) -> Any:
-    """Return `x` on the first device along `axes`, and zeros on the others: terms whose sum is the replicated `x`."""
+    """Return `x` on the first device along `axes` and zeros on the others: terms whose sum is the replicated `x`."""
     varying = PVary(tuple(axes))(x)
     for axis in axes:
         is_first = Compare("EQ")(NamedIndex(axis, tracked=True)(), full((), 0, np.int32))
@@ -375,7 +375,7 @@ def without_sums(type: ArrayType, axes: Sequence[str]) -> ArrayType:
 
 
 def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[Any] = frozenset()) -> Any:
-    """Return the index of the member along several axes, the first one major. `tracked`: the axes that types track."""
+    """Return the index of the member along several axes, the first one major. `tracked` are the axes in types."""
     flat_index: Any = full((), 0, np.int32)
     for number, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
         index = NamedIndex(axis, axis in tracked)()
@@ -384,7 +384,7 @@ def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozense
 
 
 def mesh_axes_of(context: LocalContext, names: Sequence[Any]) -> tuple[str, ...]:
-    """Return the mesh axes that axes of manual regions consist of."""
+    """Return the mesh axes that make up axes of manual regions."""
     return tuple(axis for name in names for axis in context.mesh_axes_of(name))
 
 
@@ -400,9 +400,9 @@ def merge_dims(x: Operand, dim: int, count: int) -> Any:
 
 
 def split_groups(x: Operand, dim: int | None, groups: Groups) -> Any:
-    """Split `x`, with all members along `dim`, into groups along dim 0 and their members along dim 1.
+    """Split `x`, with all members along `dim`, into groups along dim 0 and members of a group along dim 1.
 
-    If `dim` is None, `x` is the value of every member.
+    If `dim` is None, all members have the value `x`.
     """
     members = [member for group in groups for member in group]
     x = take_slices(batch_dim_at(x, dim, 0, len(members)), 0, members)
@@ -410,7 +410,7 @@ def split_groups(x: Operand, dim: int | None, groups: Groups) -> Any:
 
 
 def merge_groups(x: Operand, dim: int | None, groups: Groups) -> Any:
-    """Merge groups, along dim 0, and their members, along `dim`, into one dim 0 in the order of members.
+    """Merge groups, along dim 0, and their members, along `dim`, into one dim 0 of members, in order.
 
     If `dim` is None, the members of a group have the same value.
     """

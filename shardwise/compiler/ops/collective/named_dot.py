@@ -1,7 +1,7 @@
 """named_dot: a product of two arrays, summed over contracting dims and over all members of named axes.
 
 Under `vmap` over a name, the batch dims of both operands are one more pair of contracting dims, so the product of each
-member is never formed.
+member is never materialized.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class NamedDot(Named):
-    """A contraction over the dims of `contract`, as in `Dot`, and over `axes`, along which types do not track varying.
+    """A contraction over the dims of `contract`, as in `Dot`, and over `axes`, over which types do not track varying.
 
     All members have the same result. Its cotangent is therefore not summed over the members.
     """

@@ -1,9 +1,9 @@
-"""Collectives over named axes that move values between members; `named` explains members.
+"""Collectives over named axes that move values between members; see `named` for members.
 
-named_all_gather       each member gets the values of all members, stacked along a new dim
-named_reduce_scatter   its transpose: each member gets its own slice of the sum over all members
-named_all_to_all       each member sends slice k to member k, and stacks the slices that it gets
-named_permute          each member sends its value to another one
+named_all_gather       each member receives the values of all members, stacked along a new dim
+named_reduce_scatter   its transpose: each member receives its own slice of the sum over all members
+named_all_to_all       each member sends slice k to member k, and stacks the received slices
+named_permute          each member sends its value to another member
 """
 
 import math
@@ -77,7 +77,7 @@ class NamedExchangeOp(Named):
         return self.vmap_one_axis(axis, batch_dim_at(x, dim, 0, axis.size), self.axes.index(axis.name))
 
     def vmap_all_members(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
-        """Compute the op if `dim` of `x` is the dim of all members; None: all have the value `x`.
+        """Compute the op if `dim` of `x` is the dim of all members. With None, all members have the value `x`.
 
         Returns:
             The result, and its dim of members; None if all members have the same result.
@@ -92,7 +92,7 @@ class NamedExchangeOp(Named):
     def vmap_one_axis(self, axis: BatchAxis, x: Operand, place: int) -> tuple[Any, int | None]:
         """Compute the op if dim 0 of `x` is the dim of members along one of several axes, `axes[place]`.
 
-        By default each member gathers the values of all members, computes the results of all, and takes its own.
+        By default each member gathers the values of all members, computes the results of all, and selects its own.
         """
         axes, sizes = _without(self.axes, place), _without(self.sizes, place)
         before, after = math.prod(self.sizes[:place]), math.prod(self.sizes[place + 1 :])
@@ -120,8 +120,8 @@ class NamedExchangeOp(Named):
 class NamedAllGather(NamedExchangeOp):
     """The values of all members, stacked along a new dim `dim`.
 
-    `invariant`: the result is replicated, and its type says so. The cotangent of a member is then its slice. `reduced`:
-    the mesh, if the result is reduced. Its cotangent is then unreduced, and scattered.
+    With `invariant`, the result is replicated in its type, and the cotangent of a member is its slice. `reduced` is the
+    mesh if the result is reduced; its cotangent is then unreduced, and scattered.
     """
 
     name = "named_all_gather"
@@ -174,9 +174,9 @@ class NamedAllGather(NamedExchangeOp):
 @final
 @record
 class NamedReduceScatter(NamedExchangeOp):
-    """Member k gets slice k, along `dim`, of the sum over all members. The result lacks `dim`.
+    """Member k receives slice k, along `dim`, of the sum over all members. The result lacks `dim`.
 
-    `unreduced`: the type of the operand is unreduced, and that of the result varying. The cotangent is then reduced.
+    With `unreduced`, the operand's type is unreduced and the result's type is varying. The cotangent is then reduced.
     """
 
     name = "named_reduce_scatter"
@@ -228,7 +228,7 @@ class NamedReduceScatter(NamedExchangeOp):
 @final
 @record
 class NamedAllToAll(NamedExchangeOp):
-    """Member k gets slice k along `split` from each member, stacked along a new dim `stack`."""
+    """Member k receives slice k along `split` from each member, stacked along a new dim `stack`."""
 
     name = "named_all_to_all"
     split: int
@@ -248,7 +248,7 @@ class NamedAllToAll(NamedExchangeOp):
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands
-        # The new dim, of size 1, is inserted before the all-to-all; the split dim has size 1 after it, and is dropped.
+        # A new dim of size 1 is inserted before the all-to-all. The split dim has size 1 after it, and is dropped.
         join = self.stack if self.stack <= self.split else self.stack + 1
         split = self.split + 1 if join <= self.split else self.split
         exchange = AllToAll(split, join, mesh_axes_of(context, self.axes), self.count, self.groups)
@@ -258,14 +258,14 @@ class NamedAllToAll(NamedExchangeOp):
         return (replace(self, split=self.stack, stack=self.split)(cotangent),)
 
     def along_dim(self, x: Operand, dim: int | None) -> tuple[Any, int | None]:
-        # Dim 0 is that of senders and `split` that of receivers: receivers move to dim 0, senders to `stack`.
+        # Dim 0 indexes senders and `split` indexes receivers: move receivers to dim 0 and senders to `stack`.
         receivers_first = move_dim(batch_dim_at(x, dim, 0, self.count), self.split + 1, 0)
         return move_dim(receivers_first, 1, self.stack + 1), 0
 
     def vmap_one_axis(self, axis: BatchAxis, x: Operand, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().vmap_one_axis(axis, x, place)
-        # Dim 0 is that of senders along this axis; the dim of receivers along it is part of `split`.
+        # Dim 0 indexes senders along this axis; receivers along it are indexed by a part of `split`.
         own = move_dim(split_dim(x, self.split + 1, self.sizes), self.split + 1 + place, 0)
         rest = NamedAllToAll(_without(self.axes, place), _without(self.sizes, place), self.split + 2, self.stack + 2)
         received = rest(merge_dims(own, self.split + 2, len(self.axes) - 1))
@@ -279,7 +279,7 @@ class NamedAllToAll(NamedExchangeOp):
 @final
 @record
 class NamedPermute(NamedExchangeOp):
-    """For each pair (a, b), member b gets the value of member a. A member that receives nothing gets zeros."""
+    """For each pair (a, b), member b receives the value of member a. A member that receives none has zeros."""
 
     name = "named_permute"
     pairs: tuple[tuple[int, int], ...]
@@ -306,7 +306,7 @@ class NamedPermute(NamedExchangeOp):
 
 
 def _member_dim_rule(x: ArrayType, removed: tuple[int, ...], inserted: tuple[int, ...], size: int) -> FactorRule:
-    """Return a factor rule in which dims of `x` are removed, and dims inserted, that have one element per member.
+    """Return a factor rule in which dims with one element per member are removed from `x` and inserted.
 
     These dims need replication; all others pass through.
     """

@@ -1,15 +1,15 @@
-"""Ragged all-to-all: members send slices of rows whose numbers the program computes.
+"""Ragged all-to-all: members send slices of rows whose sizes are computed at run time.
 
-named_ragged_all_to_all   over named axes, the op of `lax.ragged_all_to_all`; `named` explains members
+named_ragged_all_to_all   over named axes, the op of `lax.ragged_all_to_all`; see `named` for members
 ragged_all_to_all         between devices, in local programs
 
 Operands are the rows to send (`x`), the array that received rows replace (`output`), and four arrays of integers with
 one element per slice: the first row of the slice in `x`, its number of rows, the row of the receiver's `output` at
-which it is written, and the number of rows of each slice that is received. Of k slices and n members, each member gets
-k/n consecutive ones. Rows outside of `x` or of `output` are not sent. Where received slices overlap, the last counts.
+which it is written, and the number of rows of each received slice. With k slices and n members, each member receives
+k/n consecutive slices. Rows outside `x` or `output` are not sent. Where received slices overlap, the last one wins.
 
-On GPUs it is XLA's ragged-all-to-all. XLA's CPU backend has none: every device gathers the rows of all devices, and
-takes those that are sent to it.
+On GPUs it is XLA's ragged-all-to-all. XLA's CPU backend does not implement it, so every device gathers the rows of all
+devices and selects the rows that are sent to it.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ _Value: TypeAlias = Operand | HloValue
 class RaggedAllToAll(Collective):
     """Ragged all-to-all between the devices along `axes`; `count` is the number of devices of a group.
 
-    `rows` is the number of rows that costs are computed from: those of `x`, but no more than an `output` has.
+    `rows` is the number of rows for the cost model: the rows of `x`, but at most the rows of `output`.
     """
 
     name = "ragged_all_to_all"
@@ -79,7 +79,7 @@ class RaggedAllToAll(Collective):
         return results
 
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
-        """Return the traffic of a device that sends each of `rows` rows once, and as many to each device."""
+        """Return the traffic of a device that sends each of `rows` rows once, evenly distributed over the devices."""
         row_bytes = operand.nbytes / operand.shape[0] if operand.shape[0] else 0
         return all_to_all(self.rows * row_bytes, self.count)
 
@@ -87,7 +87,8 @@ class RaggedAllToAll(Collective):
         if not x.type.size:
             return output
         if hlo.platform != "cpu":
-            # Channel 0 means none: groups consist of replicas. XLA's converter crashes without the attribute.
+            # Channel 0 means no channel, because groups consist of replicas. XLA's converter crashes without the
+            # attribute.
             attributes = (
                 'call_target_name = "ragged_all_to_all", api_version = 4 : i32, backend_config = '
                 f"{{replica_groups = {hlo.groups(self.axes, self.groups)}, channel_id = 0 : i64}}"
@@ -98,7 +99,7 @@ class RaggedAllToAll(Collective):
             return op.lower(hlo, *operands)
 
         rows = apply(AllGather(0, self.axes, self.count, self.groups), x)
-        # The first row, the number of rows and the place of each slice that this device receives.
+        # The first row, the number of rows and the target row of each slice that this device receives.
         exchange = AllToAll(0, 0, self.axes, self.count, self.groups)
         starts, sizes, places = (apply(exchange, each) for each in slices[:3])
         return _take_slices(apply, rows, output, starts, sizes, places, self.count)
@@ -143,7 +144,7 @@ class NamedRaggedAllToAll(NamedExchangeOp):
         x, output, starts, sent, places, received = operands
         exchange = NamedAllToAll(self.axes, self.sizes, 0, 0, self.groups)
         shape = (self.count, starts.type.size // self.count)
-        # Where this member received the slices, and where their senders had them.
+        # The rows where this member received the slices, and the rows where their senders had them.
         own_places, origins = (Reshape(starts.type.shape)(exchange(Reshape(shape)(each))) for each in (places, starts))
         x_cotangent = output_cotangent = None
         if isinstance(x, UndefinedPrimal):
@@ -161,7 +162,7 @@ class NamedRaggedAllToAll(NamedExchangeOp):
         slices = [batch_dim_at(each, dim, 1, axis.size) for each, dim in zip(operands[2:], dims[2:], strict=True)]
         if axis.name in self.axes:
             return self._along_dim(x, output, *slices), 0
-        # The arrays of all batch elements become one, with the slices of each member together.
+        # The arrays of all batch elements are concatenated, with the slices of each member adjacent.
         starts, sent, places, received = slices
         starts, places = (_shift_rows(each, array.type.shape[1]) for each, array in ((starts, x), (places, output)))
         merged = [
@@ -205,7 +206,7 @@ def _take_slices(
         starts: the first row of each slice, among the rows of its sender.
         sizes: the number of rows of each slice.
         places: the row of `output` at which each slice is written.
-        senders: the number of senders. Each has as many consecutive slices.
+        senders: the number of senders, each of which has the same number of consecutive slices.
     """
     count, dtype = starts.type.size, starts.type.dtype
     per_sender = rows.type.shape[0] // senders
@@ -216,7 +217,7 @@ def _take_slices(
     inside = apply(And(), inside, _within(apply, row, _constant(apply, shape, per_sender, dtype)))
     number = apply(Iota(shape, 1, dtype))
     last = apply(ReduceMax((1,)), apply(Select(), inside, number, _constant(apply, shape, -1, dtype)))
-    # The rows of a sender follow those of the senders before it.
+    # The rows of all senders are concatenated.
     by_sender = (senders, count // senders)
     base = apply(Mul(), apply(Iota(by_sender, 0, dtype)), _constant(apply, by_sender, per_sender, dtype))
     row = apply(Add(), row, apply(Broadcast(shape, (1,)), apply(Reshape((count,)), base)))
@@ -236,12 +237,12 @@ def _take_slices(
 
 
 def _row_offsets(apply: Apply, shape: tuple[int, int], places: _Value) -> Any:
-    """Return the distance of each row from the place of each slice, [row, slice]."""
+    """Return the distance of each row from the target row of each slice, [row, slice]."""
     return apply(Sub(), apply(Iota(shape, 0, places.type.dtype)), apply(Broadcast(shape, (1,)), places))
 
 
 def _within(apply: Apply, index: _Value, size: _Value) -> Any:
-    """Return whether an index is from 0 to below `size`."""
+    """Return whether 0 <= index < size."""
     zero = _constant(apply, index.type.shape, 0, index.type.dtype)
     return apply(And(), apply(Compare("LE"), zero, index), apply(Compare("LT"), index, size))
 
@@ -251,13 +252,13 @@ def _constant(apply: Apply, shape: tuple[int, ...], value: int, dtype: DTypeLike
 
 
 def _shift_rows(slices: Operand, rows: int) -> Any:
-    """Add to [slice, batch element] the first row of the batch element, if each has this number of rows."""
+    """Add the first row of each batch element to [slice, batch element], if each batch element has `rows` rows."""
     index = Iota(slices.type.shape, 1, slices.type.dtype)()
     return (Expr(slices) + Expr(index) * rows).array
 
 
 def _check_types(name: str, count: int, x: ArrayType, output: ArrayType, slices: Sequence[ArrayType]) -> ArrayType:
-    """Return the type of the result, that of `output`.
+    """Return the type of the result, which is the type of `output`.
 
     Raises:
         TypeError: if the types of the operands do not agree.

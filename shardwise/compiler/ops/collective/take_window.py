@@ -1,4 +1,4 @@
-"""take_window: each device takes a window of a sharded dim, which may extend over the shards of other devices.
+"""take_window: each device reads a window of a sharded dim, which may extend over the shards of other devices.
 
 It is the halo exchange of ops that read beyond their shard: slice, pad, reverse, convolution. The window of device k
 starts at `(offset + stride * k) // divisor`. Blocks are sent by one collective-permute per distance between devices. If
@@ -29,7 +29,7 @@ class ShiftPairs:
     distance: int
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """Return the pairs (source, target) of all devices."""
+        """Return the (source, target) pairs of all devices."""
         groups = np.asarray(mesh.groups(self.axes))
         count = groups.shape[1]
         receivers = range(max(0, -self.distance), min(count, count - self.distance))
@@ -47,7 +47,7 @@ class _Block(NamedTuple):
 @final
 @record
 class TakeWindow(Collective):
-    """Device k of `count` along `axes` takes `width` elements of `dim`, from `start(k)` on. Out of bounds are zeros."""
+    """Device k of `count` along `axes` reads `width` elements of `dim`, from `start(k)` on. Out of bounds are zeros."""
 
     name = "take_window"
     dim: int
@@ -84,7 +84,7 @@ class TakeWindow(Collective):
         return self.bytes_sent_of_shard(resize_dim(array, self.dim, -(-array.shape[self.dim] // self.count)))
 
     def _general(self, shard_size: int) -> ExchangeWindows:
-        """Return the equal exchange of windows, whose messages are not limited to one per distance."""
+        """Return the equivalent exchange of windows, whose messages are not limited to one per distance."""
         source = Source(0, shard_size, shard_size * self.count, 0)
         window = Window(self.offset, self.stride, self.width, self.divisor)
         return ExchangeWindows(self.dim, self.axes, self.count, (source,), (window,))
@@ -96,7 +96,7 @@ class TakeWindow(Collective):
         return sent * operand.nbytes / max(shard_size, 1)
 
     def _blocks(self, shard_size: int) -> list[_Block]:
-        """Return for each distance between devices the block that covers the needs of all devices."""
+        """Return, for each distance between devices, the block that covers the needs of all devices."""
         ranges: dict[int, tuple[int, int]] = {}
         for piece in self._general(shard_size).pieces:
             distance = piece.source - piece.target

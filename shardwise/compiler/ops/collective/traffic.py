@@ -1,19 +1,19 @@
-"""Traffic of collectives: the bytes that each device sends, and the hops that follow one another.
+"""Traffic of collectives: the bytes that each device sends, and the number of sequential hops.
 
-This is the only place with formulas of collectives. The planner, the report and `simulate` all price them with one
-formula, `Link.time` in `plan/chip.py`: bytes over the bandwidth of the ring, and a latency per hop.
+All formulas of collectives are in this module. The planner, the report and `simulate` price them with one formula,
+`Link.time` in `plan/chip.py`: bytes over the bandwidth of the ring, and a latency per hop.
 """
 
 from typing import NamedTuple
 
 
 class Algorithm(NamedTuple):
-    """One way to run a collective.
+    """An algorithm of a collective.
 
     Attributes:
         bytes_sent: the bytes that each device sends.
-        hops: the number of messages that follow one another, each after the one before has arrived. A planner may
-            count a part of them, if the others overlap with other work.
+        hops: the number of sequential messages, each of which waits for the one before. A planner may count only a part
+            of them, if the others overlap with other work.
     """
 
     bytes_sent: float
@@ -50,5 +50,5 @@ def all_reduce(shard_bytes: float, count: int) -> Traffic:
 
 
 def one_hop(sent: float) -> Traffic:
-    """Return the traffic of messages that are all sent at the same time, such as a permute or a halo exchange."""
+    """Return the traffic of messages that are sent concurrently, such as a permute or a halo exchange."""
     return (Algorithm(sent, 1),) if sent else NOTHING_SENT

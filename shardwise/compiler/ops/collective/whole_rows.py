@@ -43,7 +43,7 @@ class RowExchange:
 
     @property
     def uses_all_to_all(self) -> bool:
-        """Whether an all-to-all distributes the rows: it sends no more than an all-gather and splits the work."""
+        """Whether an all-to-all distributes the rows. It sends no more than an all-gather, and splits the work."""
         return 2 * self.padded_row_count <= self.row_count * self.count
 
     @property
@@ -52,18 +52,18 @@ class RowExchange:
         return -(-self.row_count // self.count) * self.count
 
     def bytes_sent(self, before: int, after: int) -> float:
-        """Return the bytes that each device sends; `before` and `after` are those of its part of a row, in and out."""
+        """Return the bytes that each device sends. `before`, `after`: a shard's bytes per row, in and out."""
         if self.uses_all_to_all:
             return self.padded_row_count * (before + after) * (self.count - 1) / self.count
         return float(self.row_count * before * (self.count - 1))
 
     @property
     def hops(self) -> int:
-        """The messages that follow one another: of two all-to-alls, or of one all-gather."""
+        """The number of sequential messages: of two all-to-alls, or of one all-gather."""
         return (2 if self.uses_all_to_all else 1) * (self.count - 1)
 
     def gather(self, x: Operand, size: int) -> Any:
-        """Return complete rows of `size` elements, as an array of two dims: all rows, or some on each device."""
+        """Return complete rows of `size` elements as a 2-D array: all rows, or a part of the rows on each device."""
         rows = move_dim(x, self.dim, x.type.ndim - 1)
         rows = Reshape((self.row_count, rows.type.shape[-1]))(rows)
         if self.uses_all_to_all:
@@ -73,7 +73,7 @@ class RowExchange:
         return _pad_or_trim(rows, 1, size)
 
     def scatter(self, rows: Operand, shard_size: int) -> Any:
-        """Return shards, of this size along `dim`, of complete rows: the inverse of `gather`."""
+        """Return shards, of this size along `dim`, of complete rows. This is the inverse of `gather`."""
         rows = _pad_or_trim(rows, 1, shard_size * self.count)
         if self.uses_all_to_all:
             rows = _pad_or_trim(AllToAll(1, 0, self.axes, self.count)(rows), 0, self.row_count)

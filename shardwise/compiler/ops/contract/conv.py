@@ -1,12 +1,12 @@
 """conv: convolution of an array with a kernel.
 
 Dims are named by characters, one per dim, as in `bi01, oi01 -> bo01`. A digit is a spatial dim, and the index of its
-stride, padding and dilations. A letter of both operands is summed over. A letter of one operand and the result passes
-through. A letter of all three is a batch of convolutions, as the groups of a grouped convolution are. vmap therefore
+stride, padding and dilations. A letter of both operands is contracted. A letter of one operand and the result passes
+through. A letter of all three is a batch of convolutions, such as the groups of a grouped convolution. vmap therefore
 adds a letter, and derivatives are convolutions of the same form.
 
-On a mesh each device gets the halo of its shard from its neighbours. If the kernel is longer than the result, as in the
-derivative with respect to a kernel, the kernel is sharded too, and the results are partial.
+On a mesh each device receives the halo of its shard from its neighbours. If the kernel is longer than the result, as in
+the derivative with respect to a kernel, the kernel is sharded too, and the results are partial.
 """
 
 import math
@@ -50,7 +50,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Roles(NamedTuple):
-    """Letters by role: of lhs and out, of all three, of lhs and rhs (summed over), of rhs and out."""
+    """Letters by role: of lhs and out, of all three, of lhs and rhs (contracted), of rhs and out."""
 
     batch: str
     groups: str
@@ -66,7 +66,7 @@ class Conv(Op):
     Attributes:
         lhs, rhs, out: the names of the dims of the array, the kernel and the result; see the module's docstring.
         strides: the stride of each spatial dim.
-        low, high: the zeros before and after the array along each spatial dim.
+        low, high: the number of zeros before and after the array along each spatial dim.
         lhs_dilation, rhs_dilation: the distance between elements of the array and of the kernel.
         dtype: the dtype of the result.
         precision: the precision of each operand, as in XLA.
@@ -143,7 +143,7 @@ class Conv(Op):
         return replace(self, strides=strides, low=low, high=high, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation)
 
     def _has_long_kernel(self, x: ArrayType, kernel: ArrayType) -> list[bool]:
-        """Return for each spatial dim whether the kernel is longer than the result."""
+        """Return, for each spatial dim, whether the kernel is longer than the result."""
         sizes = [x.shape[dim] for dim in self._spatial(self.lhs)]
         return [
             window.window > window.output_size(size) for window, size in zip(self.windows(kernel), sizes, strict=True)
@@ -152,8 +152,8 @@ class Conv(Op):
     def factors(self, x: ArrayType, kernel: ArrayType) -> FactorRule:
         """Return the factors: letters first, then two for each spatial dim.
 
-        The first factor of a spatial dim is shared by the array and the longer one of kernel and result. The second one
-        belongs to the shorter one and needs replication.
+        The first factor of a spatial dim is shared by the array and the longer of kernel and result. The second factor
+        belongs to the shorter, and needs replication.
         """
         out = self.out_type(x, kernel)
         sizes = {
@@ -163,7 +163,7 @@ class Conv(Op):
             if not letter.isdigit()
         }
         numbers = {letter: index for index, letter in enumerate(sizes)}
-        tables = [dict(numbers) for _ in range(3)]  # from names to factors, for lhs, rhs and out
+        tables = [dict(numbers) for _ in range(3)]  # name → factor, for lhs, rhs and out
         factor_sizes = list(sizes.values())
         reduced = {numbers[letter]: SUM for letter in self.roles.summed}
         need_replication, exchange = set(), set()
@@ -228,7 +228,7 @@ class Conv(Op):
     ) -> Any:
         """Return this device's term of the result if the kernel is sharded along the spatial dims `kernel_dims`.
 
-        Zeros in the padding of the kernel must not be multiplied with unrelated elements of the array, as zero times
+        Zeros in the padding of the kernel must not be multiplied by unrelated elements of the array, because zero times
         infinity is NaN. If the kernel is sharded unevenly, the device with the last elements of the kernel therefore
         uses a shorter kernel, and devices past the end return zeros.
         """
@@ -275,7 +275,7 @@ class Conv(Op):
         return None, self._rhs_cotangent(cotangent, x, kernel.type)
 
     def _lhs_cotangent(self, cotangent: Operand, x: ArrayType, kernel: Operand) -> Any:
-        """Convolve the cotangent and the kernel, one of them reversed. The smaller one is the kernel of this conv."""
+        """Convolve the cotangent and the kernel, one of them reversed. The smaller one is this conv's kernel."""
         windows = list(zip(self._spatial(self.lhs), self.windows(kernel.type), strict=True))
         cotangent_size, kernel_size = (
             math.prod(y.type.shape[dim] for dim in self._spatial(names))
@@ -304,7 +304,7 @@ class Conv(Op):
         return replace(self, lhs=lhs, rhs=rhs, out=out).with_windows(windows)
 
     def _convert_and_apply(self, x: Operand, kernel: Operand) -> Any:
-        """Apply the op to operands of which one, a cotangent, may have a wider dtype."""
+        """Apply the op to operands of which the cotangent may have a wider dtype."""
         x, kernel = (y if y.type.dtype == self.dtype else Convert(self.dtype, y.type.weak)(y) for y in (x, kernel))
         return self(x, kernel)
 
@@ -328,7 +328,7 @@ class Conv(Op):
         )
 
     def lower(self, hlo: Hlo, x: HloValue, kernel: HloValue) -> Any:
-        """Merge the letters of each role into one dim for StableHLO. Groups are the major part of two of them."""
+        """Merge the letters of each role into one dim for StableHLO. Groups are the major part of two of these dims."""
         out = self.out_type(x.type, kernel.type)
         if not (x.type.size and kernel.type.size and out.size):
             return hlo.constant(0, out)
@@ -368,7 +368,7 @@ class Conv(Op):
 
     @ignore_float_errors
     def reference(self, x: NumpyArray, kernel: NumpyArray) -> NumpyArray:
-        """Sum, over the positions of the kernel, the products with the elements that each output reads there."""
+        """Sum, over the positions of the kernel, the products with the elements that each output reads."""
         out = self.out_type(ArrayType(x.shape, x.dtype), ArrayType(kernel.shape, kernel.dtype))
         windows = self.windows(ArrayType(kernel.shape, kernel.dtype))
         wide = numpy_carrier(self.dtype)
@@ -397,9 +397,9 @@ def _reverse(x: Operand, dims: Sequence[int]) -> Any:
 
 
 def _merged_order(names: str, parts: dict[str, str]) -> tuple[list[str], str]:
-    """Return an order of the merged dims, and the names of the dims before merging in that order.
+    """Return an order of the merged dims, and the names of the unmerged dims in that order.
 
-    The order of `names` is kept if the letters of each part are adjacent in it. Otherwise a transpose is needed.
+    The order of `names` is kept if the letters of each part are adjacent. Otherwise a transpose is needed.
     """
     if all(part in names for part in parts.values()):
         order = sorted(parts, key=lambda key: names.index(parts[key]) if parts[key] else -1)

@@ -33,7 +33,7 @@ _DEFAULT = ("DEFAULT", "DEFAULT")
 
 
 def default_precision() -> tuple[str, str]:
-    """Return the precision of products without one: that of the setting `default_matmul_precision`."""
+    """Return the default precision of products, from the setting `default_matmul_precision`."""
     level = config.default_matmul_precision
     return _DEFAULT if level is None else (PRECISIONS[level], PRECISIONS[level])
 
@@ -45,7 +45,7 @@ class Dot(Op):
 
     Attributes:
         contract, batch: pairs of dims, of the left operand and of the right: x @ w is `Dot(((1,), (0,)))`.
-        dtype: the dtype of the result, if it is wider than that of the operands.
+        dtype: the dtype of the result, if it is wider than the operands' dtype.
         precision: the precision of each operand, as in XLA.
     """
 
@@ -101,7 +101,7 @@ class Dot(Op):
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Partial sums of integers may have wrapped around, and must not be summed in a wider dtype.
+        # Partial sums of integers may have wrapped around, so they must not be summed in a wider dtype.
         return ((0,), (1,)) if self.dtype in (None, types[0].dtype) or is_inexact(types[0].dtype) else ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -121,7 +121,8 @@ class Dot(Op):
     def _cotangent(self, side: int, free: Pair, to: ArrayType, result: _DotOperand, other: _DotOperand) -> Any:
         """Return the cotangent of one operand: the product of the result's cotangent and the other operand.
 
-        The order of the two is chosen so that the product has its dims in the order of the operand, if possible.
+        The order of the two factors is chosen so that the dims of the product are in the order of the operand, if
+        possible.
 
         Args:
             side: 0 for the left operand, 1 for the right.
@@ -173,7 +174,8 @@ class Dot(Op):
     def lower(self, hlo: Hlo, x: HloValue, y: HloValue) -> Any:
         leading = tuple(range(len(self.batch[0])))
         if hlo.platform == "cpu" and self.batch != (leading, leading):
-            # XLA's CPU backend moves batch dims to the front by a copy per product; products share copies made here.
+            # XLA's CPU backend moves batch dims to the front with a copy per product. Copies made here are shared by
+            # products.
             orders = [
                 (*dims, *(d for d in range(z.type.ndim) if d not in dims))
                 for dims, z in zip(self.batch, (x, y), strict=True)

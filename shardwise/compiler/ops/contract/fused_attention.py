@@ -1,10 +1,10 @@
-"""Flash attention: attention without the scores in memory. On GPUs it is cuDNN's kernel.
+"""Flash attention: attention that does not materialize the scores. On GPUs it is cuDNN's kernel.
 
     fused_attention        q [B,T,N,H], k and v [B,S,K,H], optionally a bias that broadcasts to [B,N,T,S] → the output
                            [B,T,N,H], and the logsumexp of each row of scores [B,N,T]
     fused_attention_grad   the cotangents of q, k and v
 
-N is a multiple of K: groups of query heads share a key head (grouped-query attention). An op can be sharded along the
+N is a multiple of K: groups of query heads share a key head (grouped-query attention). The ops can be sharded along the
 batch and the heads.
 """
 
@@ -44,7 +44,7 @@ class Attention(Op):
     is_contraction = True
     operand_roles: ClassVar[tuple[str, ...]]  # for each operand: queries, keys (values too), logsumexp, or bias
     result_roles: ClassVar[tuple[str, ...]]
-    products: ClassVar[int]  # of queries × keys × head size
+    products: ClassVar[int]  # the number of products of queries × keys × head size
     scale: float
     causal: bool = False
     window: int = 0
@@ -87,11 +87,11 @@ class Attention(Op):
 
     @property
     def _bias_operand(self) -> int:
-        """The number of the bias operand, which is optional."""
+        """The index of the bias operand, which is optional."""
         return len(self.operand_roles) - 1
 
     def _lower_scores(self, hlo: Hlo, q: HloValue, k: HloValue, bias: HloValue | None) -> Any:
-        """Lower the scores f32[B,N,T,S]; masked ones are a large negative number."""
+        """Lower the scores f32[B,N,T,S]. Masked scores are a large negative number."""
         scores = _lower_dot(hlo, 3, 3, (0, 2), q, _lower_repeat_heads(hlo, k, q.type.shape[2]))
         scores = hlo.op("stablehlo.multiply", (scores, hlo.constant(self.scale, scores.type)), scores.type)
         if bias is not None:
@@ -128,7 +128,7 @@ class Attention(Op):
     def _lower_custom_call(
         self, hlo: Hlo, name: str, operands: Sequence[Any], results: Sequence[ArrayType], products: dict[str, Any]
     ) -> list[Any]:
-        """Call cuDNN's kernel of this name. `products`: the dimension numbers of its matrix products."""
+        """Call the cuDNN kernel with this name. `products` are the dimension numbers of its matrix products."""
         q, k = operands[0].type, operands[1].type
         config = json.dumps(self._backend_config(q, k, products)).replace('"', "\\22")
         # cuDNN's results have the shape [B,N,T,H], and the memory layout of [B,T,N,H].
@@ -295,7 +295,7 @@ class FusedAttentionGrad(Attention):
     def _lower_by_products(
         self, hlo: Hlo, q: HloValue, k: HloValue, v: HloValue, weights: HloValue, out: HloValue, ct: HloValue
     ) -> Any:
-        """Lower the cotangents by ordinary products; `weights` are the attention weights."""
+        """Lower the cotangents with ordinary products. `weights` are the attention weights."""
         heads, key_heads = q.type.shape[2], k.type.shape[2]
         narrow = q.type.dtype
         weight_cts = _lower_dot(hlo, 3, 3, (0, 2), ct, _lower_repeat_heads(hlo, v, heads))
@@ -388,7 +388,7 @@ def _lower_convert(hlo: Hlo, x: HloValue, dtype: DTypeLike) -> Any:
 
 
 def _lower_dot(hlo: Hlo, left: int, right: int, batch: tuple[int, int], x: HloValue, y: HloValue) -> Any:
-    """Multiply in f32, contracting dims `left` and `right`; `batch` are the batch dims of `x`, (0, 2) those of `y`."""
+    """Multiply in f32, contracting dims `left` and `right`. The batch dims are `batch` of `x` and (0, 2) of `y`."""
     x, y = (_lower_convert(hlo, z, _WIDE) for z in (x, y))
     return Dot(((left,), (right,)), (batch, (0, 2))).lower(hlo, x, y)
 

@@ -16,7 +16,7 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 
 
 def add_tangents(a: Operand | None, b: Operand | None) -> Any:
-    """Add two tangents or cotangents, where None stands for zero."""
+    """Add two tangents or cotangents. None is zero."""
     if a is None or b is None:
         return b if a is None else a
     return Add()(a, b)
@@ -106,7 +106,7 @@ class Mul(Elementwise):
 @final
 @record
 class Div(Elementwise):
-    """`x / y`. Integer division truncates; an integer divided by 0 gives a number with all bits set."""
+    """`x / y`. Integer division truncates; an integer divided by 0 is a number with all bits set."""
 
     name = "div"
     hlo_name = "divide"
@@ -148,7 +148,7 @@ class Div(Elementwise):
 @final
 @record
 class Rem(Elementwise):
-    """The remainder of a truncating division, with the sign of `x`. An integer `x` divided by 0 gives `x`."""
+    """The remainder of a truncating division, with the sign of `x`. An integer `x` modulo 0 is `x`."""
 
     name = "rem"
     hlo_name = "remainder"
@@ -164,7 +164,7 @@ class Rem(Elementwise):
         x, y = operands
         if not is_integer(y.type.dtype):
             return super().lower(hlo, *operands)
-        # XLA's constant folding of a remainder of a division by 0 ends the process.
+        # XLA's constant folding of an integer remainder by 0 crashes the process.
         is_zero = lower_compare(hlo, "EQ", y, hlo.constant(0, y.type))
         divisor = hlo.op("stablehlo.select", (is_zero, hlo.constant(1, y.type), y), y.type)
         return hlo.op("stablehlo.select", (is_zero, x, super().lower(hlo, x, divisor)), x.type)

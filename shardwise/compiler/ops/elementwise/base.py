@@ -1,7 +1,7 @@
 """Base classes of elementwise ops.
 
-Operands have equal shapes and dtypes: the functions in `compiler/arrays` promote and broadcast first. The base classes
-implement every rule except the derivative, the numpy reference and the name of the StableHLO op.
+Operands have equal shapes and dtypes, because the functions in `compiler/arrays` promote and broadcast first. The base
+classes implement every rule except the derivative, the numpy reference and the name of the StableHLO op.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,6 +94,6 @@ class Elementwise(Op):
 def full_like(x: Operand, number: ScalarLike) -> Any:
     """Return an array with the type of `x` and all elements equal to `number`.
 
-    Rules use it instead of the operators of arrays, which promote according to the user's settings.
+    Rules use it instead of the operators of arrays, because these promote according to the user's settings.
     """
     return full(x.type.shape, number, x.type.dtype, x.type.weak)

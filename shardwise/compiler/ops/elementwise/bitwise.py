@@ -228,8 +228,8 @@ class Clz(Bitwise):
 class BitcastConvert(Elementwise):
     """Reinterpret the bits as `dtype`.
 
-    A narrower dtype adds a last dim over the parts of an element, low bits first. A wider dtype removes the last dim,
-    which holds the parts.
+    A narrower dtype adds a trailing dim for the parts of an element, low bits first. A wider dtype removes the trailing
+    dim, which holds the parts.
     """
 
     name = "bitcast_convert"
@@ -256,7 +256,7 @@ class BitcastConvert(Elementwise):
         return ArrayType(x.shape[:-1], self.dtype)
 
     def parts(self, x: ArrayType) -> int:
-        """Return how many new elements an element becomes; -n if n elements form a new one, 0 if widths are equal."""
+        """Return how many new elements replace one element; -n if n elements form a new one, 0 if widths are equal."""
         before, after = element_bits(x.dtype), element_bits(self.dtype)
         return 0 if before == after else before // after if before > after else -(after // before)
 
@@ -291,13 +291,13 @@ def element_bits(dtype: DType) -> int:
 
 
 def to_bits(x: NumpyArray) -> NumpyArray:
-    """Return the bits of all elements in one row, low bits first. numpy stores elements of few bits in bytes."""
+    """Return the bits of all elements in one row, low bits first. numpy stores sub-byte elements in bytes."""
     bits = np.unpackbits(x.view(np.uint8), bitorder="little").reshape(x.size, -1)
     return bits[:, : element_bits(x.dtype)].reshape(-1)
 
 
 def from_bits(bits: NumpyArray, dtype: DType) -> NumpyArray:
-    """Return the elements that `to_bits` turns into `bits`."""
+    """Return the elements with these bits. This is the inverse of `to_bits`."""
     of_elements = bits.reshape(-1, element_bits(dtype))
     padded = np.pad(of_elements, ((0, 0), (0, 8 * dtype.itemsize - element_bits(dtype))))
     return np.packbits(padded.reshape(-1), bitorder="little").view(dtype)

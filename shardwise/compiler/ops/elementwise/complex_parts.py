@@ -27,7 +27,7 @@ SIGNED = DtypeSet(
 @final
 @record
 class Abs(Unary):
-    """The absolute value, real for complex operands. That of the smallest integer is itself."""
+    """The absolute value, real for complex operands. The smallest integer is its own absolute value."""
 
     name = hlo_name = "abs"
     accepts = SIGNED

@@ -21,9 +21,9 @@ from shardwise.compiler.ops.elementwise.select import complex_part_type, lower_c
 class Convert(Elementwise):
     """Convert to `dtype`.
 
-    Conversion to bool tests for nonzero. Conversion of a complex number to a real dtype keeps the real part.
-    Conversion of a float to an integer truncates and saturates; NaN becomes 0. `of_terms`: the operand is unreduced by
-    its type, and each device rounds its term.
+    Conversion to bool tests for nonzero. Conversion of a complex number to a real dtype keeps the real part. Conversion
+    of a float to an integer truncates and saturates; NaN becomes 0. With `of_terms`, the operand's type is unreduced,
+    and each device rounds its own term.
     """
 
     fusion = ALWAYS_FUSED
@@ -39,7 +39,7 @@ class Convert(Elementwise):
         return ArrayType(types[0].shape, self.dtype, self.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Rounding partial sums differs from rounding the sum: only the user's types may ask for it.
+        # Rounding partial sums differs from rounding the sum, so only the user's types may request it.
         before, explicit = types[0].dtype, types[0].explicit
         rounds = self.of_terms or (explicit is not None and bool(explicit.unreduced))
         widens = self.dtype.itemsize > before.itemsize
@@ -72,7 +72,7 @@ class Convert(Elementwise):
 
 
 def _saturating_convert(x: NumpyArray, dtype: DType) -> NumpyArray:
-    """Convert floats to integers and saturate. numpy's result for numbers out of range depends on the platform."""
+    """Convert floats to integers with saturation. numpy's result for numbers out of range depends on the platform."""
     low, high = integer_range(dtype)
     wide = np.uint64 if low == 0 else np.int64
     exact = np.where(np.isnan(x), 0, x.astype(np.float64))

@@ -1,8 +1,8 @@
 """Expr: operators on arrays for rules: `(x - 1) * log(x)` for `Mul()(Sub()(x, full_like(x, 1)), Log()(x))`.
 
-The operators of arrays and tracers promote according to the user's settings. Those of an `Expr` do not: a Python number
-gets the type of the other operand, and two `Expr` operands must have the same type. Each operator applies one op, so a
-formula says which ops its program has, and in which order.
+The operators of arrays and tracers promote according to the user's settings. The operators of an `Expr` do not: a
+Python number gets the type of the other operand, and two `Expr` operands must have the same type. Each operator applies
+one op, so a formula determines the ops of its program and their order.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Expr:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, array: Operand):
-        self.array: Any = array  # for the layers above, which know it as an `Array`
+        self.array: Any = array  # typed `Any`, because higher layers use it as an `Array`
 
     def operand(self, other: ExprLike) -> Any:
         """Return the array of another expression, or an array of this type with all elements equal to a number."""
@@ -104,7 +104,7 @@ def apply(op: Op, *operands: Expr) -> Expr:
 
 
 def unary_function(op_class: Callable[[], Op]) -> Callable[[Expr], Expr]:
-    """Return an op with one operand and no fields as a function of expressions."""
+    """Convert an op with one operand and no fields to a function of expressions."""
     return lambda x: apply(op_class(), x)
 
 

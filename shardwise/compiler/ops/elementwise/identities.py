@@ -1,4 +1,4 @@
-"""Identities that mean something to the compiler: barrier (XLA), checkpoint_name (policies of `checkpoint`)."""
+"""Identities with a meaning for the compiler: barrier (XLA), checkpoint_name (policies of `checkpoint`)."""
 
 from collections.abc import Sequence
 from typing import Any, final

@@ -25,7 +25,8 @@ class Extremum(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, y = map(Expr, primals)
         z = apply(self, x, y)
-        # The other operand's tangent is masked by a select: a weight of zero would turn an infinite tangent into NaN.
+        # Mask the other operand's tangent with a select, because a weight of zero would turn an infinite tangent into
+        # NaN.
         weight = where(x == y, x.full_like(0.5), 1)
         total = None
         for tangent, operand in zip(tangents, (x, y), strict=True):

@@ -1,6 +1,7 @@
 """Elementwise powers and roots: square, sqrt, rsqrt, cbrt, integer_pow, pow.
 
-This module and `transcendental` import each other: the derivative of pow needs log, that of tan needs square.
+This module and `transcendental` import each other: the derivative of pow needs log, and the derivative of tan needs
+square.
 """
 
 from collections.abc import Sequence
@@ -78,7 +79,7 @@ class Cbrt(Unary):
 @final
 @record
 class IntegerPow(Unary):
-    """`x ** y` for a static integer `y`, by repeated squaring. `y` must not be negative if `x` is of integers."""
+    """`x ** y` for a static integer `y`, by repeated squaring. For integer `x`, `y` must not be negative."""
 
     name = "integer_pow"
     accepts = NUMBERS
@@ -127,7 +128,7 @@ class Pow(Elementwise):
         one, zero = x.full_like(1), x.full_like(0)
         tangent = None
         if dx is not None:
-            # x ** 0 is constant, also at x = 0, where the formula would give 0 * inf.
+            # x ** 0 is constant even at x = 0, where the formula would be 0 * inf.
             is_flat = y == zero
             slope = y * apply(self, x, where(is_flat, one, y - one))
             tangent = (Expr(dx) * where(is_flat, zero, slope)).array

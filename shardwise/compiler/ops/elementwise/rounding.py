@@ -107,7 +107,7 @@ class Nextafter(Elementwise):
 class ReducePrecision(Elementwise):
     """Round to a float format with this many exponent and mantissa bits.
 
-    Overflow gives infinity, underflow gives zero. The tangent and the cotangent are rounded to the same format.
+    Overflow results in infinity, underflow in zero. The tangent and the cotangent are rounded to the same format.
     """
 
     name = "reduce_precision"

@@ -63,7 +63,7 @@ class Select(Elementwise):
 class Compare(Elementwise):
     """Elementwise comparison. `direction` is EQ, NE, LT, LE, GT or GE. NaN is unequal to everything.
 
-    Complex numbers are ordered by real part, then by imaginary part; a number with NaN in either part is NaN.
+    Complex numbers are ordered by real part, then by imaginary part. A number with NaN in either part is NaN.
     """
 
     fusion = CHEAP

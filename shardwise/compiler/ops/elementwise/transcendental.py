@@ -1,6 +1,6 @@
 """Elementwise exponentials, logarithms, trigonometric and hyperbolic functions and their inverses.
 
-This module and `powers` import each other: the derivative of tan needs square, that of pow needs log.
+This module and `powers` import each other: the derivative of tan needs square, and the derivative of pow needs log.
 """
 
 import math
@@ -261,7 +261,7 @@ class Acosh(Unary):
     numpy_function = np.arccosh
 
     def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
-        # Not rsqrt of the product: for complex numbers left of -1 that has the opposite sign.
+        # Not rsqrt of the product, which has the opposite sign for complex numbers left of -1.
         return dx * (powers.rsqrt(x - 1) * powers.rsqrt(x + 1))
 
 

@@ -1,4 +1,4 @@
-"""Base class of elementwise ops with one operand. Its derivative is a formula of expressions."""
+"""Base class of elementwise ops with one operand, whose derivatives are formulas of expressions."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,7 @@
 """Slices with traced start indices: dynamic_slice and dynamic_update_slice.
 
-A start index is clamped so that the whole slice is in bounds. On a mesh, starts are clamped against the global shape
-first; then each device contributes, or updates, the part of the slice that overlaps with its shard.
+A start index is clamped so that the entire slice is in bounds. On a mesh, starts are clamped against the global shape
+first; then each device contributes, or updates, the part of the slice that overlaps its shard.
 """
 
 from collections.abc import Sequence
@@ -165,7 +165,7 @@ class DynamicUpdateSlice(Op):
         x, update, *starts = operands
         update_shape, global_shape = context.global_types[1].shape, context.global_types[0].shape
         in_update = None
-        windows = []  # for each sharded dim: the size of the local update, and its first index in the global one
+        windows = []  # per sharded dim: size of the local update, and its start in the global one
         for dim, size in enumerate(update_shape):
             if size == global_shape[dim]:
                 continue  # the dim passes through
@@ -206,7 +206,7 @@ class DynamicUpdateSlice(Op):
         x, update = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
         shape, sizes = x.type.shape[1:], update.type.shape[1:]
         dims_of_gather = _gather_dims(sizes, shape)
-        if not dims_of_gather[-1]:  # the update covers the array, whose sharding the result has
+        if not dims_of_gather[-1]:  # the update covers the array; the result has the array's sharding
             return self(x, update, *[_zero_start(starts)] * x.type.ndim), 0
         starts = [clamp_index(start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
         kept = tuple(size for dim, size in enumerate(sizes) if dim not in dims_of_gather[1])
@@ -241,10 +241,10 @@ def _check_starts(name: str, x: ArrayType, starts: Sequence[ArrayType]) -> None:
 
 
 def _slice_factors(part: tuple[int, ...], shape: tuple[int, ...]) -> tuple[list[int], tuple[int, ...], frozenset[int]]:
-    """Return the factors of the dims of a slice, the sizes of all factors, and those that need replication.
+    """Return the factors of the dims of a slice, the sizes of all factors, and the factors that need replication.
 
-    A dim that the slice covers completely has the factor of the array's dim; any other dim has a factor of its own,
-    which cannot be sharded.
+    A dim that the slice covers completely has the factor of the array's dim. Any other dim has its own factor, which
+    cannot be sharded.
     """
     inner, sizes = [], list(shape)
     for dim, size in enumerate(part):
@@ -265,7 +265,7 @@ def iota_from(start: Operand, size: int) -> Any:
 
 
 def _window(x: Operand, dim: int, width: int, first: Operand) -> Any:
-    """Return `width` elements along `dim` from index `first` on; indices out of bounds give zeros."""
+    """Return `width` elements along `dim` from index `first` on. Elements out of bounds are zeros."""
     shape = x.type.shape
     edges = tuple(width if d == dim else 0 for d in range(x.type.ndim))
     wide = Pad(edges, edges, (0,) * len(edges))(x, full((), 0, x.type.dtype, x.type.weak))
@@ -276,7 +276,7 @@ def _window(x: Operand, dim: int, width: int, first: Operand) -> Any:
 
 
 def _partly_covered(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the dims of which a slice covers more than one element, but not all.
+    """Return the dims of which a slice covers more than one element but not all.
 
     Unlike a dynamic slice, a gather or scatter of such windows cannot be sharded along these dims.
     """
@@ -296,7 +296,7 @@ def _zero_start(starts: Sequence[Any]) -> Any:
 
 
 def _gather_dims(sizes: Sequence[int], shape: Sequence[int]) -> WindowDims:
-    """Return the dims of the gather that takes one slice: dims that the slice covers completely need no index."""
+    """Return the dims of the gather of one slice. Dims that the slice covers completely need no index."""
     mapped = tuple(dim for dim, size in enumerate(sizes) if size != shape[dim])
     collapsed = tuple(dim for dim in mapped if sizes[dim] == 1)
     return tuple(range(len(sizes) - len(collapsed))), collapsed, (), (), mapped

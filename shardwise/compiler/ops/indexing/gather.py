@@ -1,8 +1,8 @@
 """gather: windows of an array at traced indices. `index_vectors` defines the dims.
 
-On a mesh, dims that pass completely from the operand to the result are sharded like any other. A collapsed dim that is
-sharded (a vocabulary) is summed over: each device looks up the indices in its shard and contributes zeros elsewhere.
-Indices are clamped against the global shape first, never against a shard.
+On a mesh, dims that pass completely from the operand to the result are sharded like any other. A sharded collapsed dim
+(a vocabulary) is a masked sum: each device looks up the indices in its shard and contributes zeros elsewhere. Indices
+are clamped against the global shape first, never against a shard.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class Gather(Indexed):
-    """For each index vector, the window of `sizes` that starts there; starts are clamped so that windows are in bounds.
+    """For each index vector, the window of `sizes` that starts there. Starts are clamped so that windows are in bounds.
 
     `sorted` and `unique` are promises about the indices that XLA may use.
     """
@@ -116,7 +116,7 @@ class Gather(Indexed):
         return back(zeros, join_columns(columns, indices), cotangent), None
 
     def _takes_one_per_row(self, x: ArrayType, indices: ArrayType) -> bool:
-        """Return whether the gather takes one element of each row along a dim, as the loss of a classifier does."""
+        """Return whether the gather reads one element of each row along a dim, as the loss of a classifier does."""
         if not self.batch or self.window or len(self.mapped) != 1 or len(self.batch) != x.ndim - 1:
             return False
         pairs = sorted(zip(self.index_batch, self.batch, strict=True))
@@ -124,7 +124,7 @@ class Gather(Indexed):
         return sorted(self.batch) == [dim for _, dim in pairs] and all(size == 1 for size in rest)
 
     def _select_cotangent(self, cotangent: Operand, column: Operand, x: ArrayType) -> Any:
-        """Return the cotangent where the index points to, and zeros elsewhere.
+        """Return the cotangent at the gathered position, and zeros elsewhere.
 
         This is elementwise: it is fused with other terms of the cotangent, and needs no communication along the dim.
         """

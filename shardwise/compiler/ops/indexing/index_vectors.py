@@ -1,8 +1,8 @@
 """The family of gather and scatter: ops on windows of an array that start at index vectors.
 
-Each dim of the operand is of one of three kinds: a dim in `batch` is paired with a dim of the indices; along a dim in
-`collapsed` a window has one element, and the result lacks the dim; all others are window dims. In the result (of a
-scatter: in the updates) the dims in `window` are the window dims, in order; the others are the dims of the indices.
+There are three kinds of dims of the operand. A dim in `batch` is paired with a dim of the indices. Along a dim in
+`collapsed`, a window has one element, and the result lacks the dim. All others are window dims. In the result (for a
+scatter, in the updates), the dims in `window` are the window dims, in order; the others are the dims of the indices.
 StableHLO calls them offset_dims, collapsed_slice_dims, operand_batching_dims, start_indices_batching_dims and
 start_index_map.
 
@@ -89,7 +89,7 @@ class Indexed(Op):
             raise TypeError(f"{self.name}: window dims {self.window} must be ascending dims of an array of rank {ndim}")
 
     def factors_of(self, x: ArrayType, indices: ArrayType, sizes: Sequence[int]) -> "IndexedFactors":
-        """Return the factors of a gather, or of the scatter that is its transpose."""
+        """Return the factors of a gather, or of the scatter that is the transpose of the gather."""
         factors = IndexedFactors(list(x.shape))
         operand = list(range(x.ndim))
         paired = dict(zip(self.index_batch, self.batch, strict=True))
@@ -114,7 +114,7 @@ class Indexed(Op):
 
     @property
     def dims(self) -> WindowDims:
-        """The five fields, in order: the arguments of another op of the family with the same dims."""
+        """The five fields, in order, as the arguments of another op of the family with the same dims."""
         return self.window, self.collapsed, self.batch, self.index_batch, self.mapped
 
     def columns(self, indices: Operand) -> list[Any]:
@@ -127,9 +127,9 @@ class Indexed(Op):
         return Broadcast(shape, tuple(self.index_dims_of(len(shape))))(Reshape(x.type.shape[:-1])(x))
 
     def in_bounds(self, shape: tuple[int, ...], sizes: Sequence[int], indices: Operand) -> Any:
-        """Return whether each window is in bounds of an operand of this shape, with a last dim of size 1.
+        """Return whether each window is in bounds of an operand of this shape, with a trailing dim of size 1.
 
-        None if `mapped` is empty: then all windows are in bounds.
+        None if `mapped` is empty, because all windows are then in bounds.
         """
         mask = None
         for column, dim in zip(self.columns(indices), self.mapped, strict=True):
@@ -197,13 +197,13 @@ class Indexed(Op):
 
 
 class IndexedFactors:
-    """The factors of a gather or scatter under construction. Those of the operand's dims come first."""
+    """The factors of a gather or scatter under construction. The factors of the operand's dims come first."""
 
     operand: tuple[tuple[int, ...], ...]
     indices: tuple[tuple[int, ...], ...]
-    result: tuple[tuple[int, ...], ...]  # of a gather; the updates of a scatter
-    per_index: list[int]  # one loop over the index vectors each
-    looked_up: list[int]  # collapsed dims that are indexed: a lookup in a sharded dim is a masked sum
+    result: tuple[tuple[int, ...], ...]  # of the result of a gather, or the updates of a scatter
+    per_index: list[int]  # the factors of the loops over the index vectors
+    looked_up: list[int]  # indexed collapsed dims: a lookup in a sharded dim is a masked sum
 
     def __init__(self, sizes: list[int]):
         self.sizes = sizes
@@ -229,7 +229,7 @@ def between(column: Operand, first: int, last: int) -> Any:
 
 
 def both(a: Operand | None, b: Operand) -> Any:
-    """Return the logical and of two masks; None stands for all true."""
+    """Return the logical AND of two masks. None is all true."""
     return b if a is None else And()(a, b)
 
 
@@ -241,6 +241,6 @@ def join_columns(columns: Sequence[Any], indices: Operand) -> Any:
 
 
 def additive_zero(type: ArrayType) -> Any:
-    """Return zeros that leave every addend unchanged: -0.0, since 0.0 + -0.0 is 0.0."""
+    """Return the neutral element of a sum: -0.0, because 0.0 + -0.0 is 0.0 and -0.0 + -0.0 is -0.0."""
     zero: Any = complex(-0.0, -0.0) if type.dtype.kind == "c" else -0.0
     return full(type.shape, zero, type.dtype, type.weak)

@@ -1,9 +1,9 @@
-"""Lowering of slices at traced indices. The clamps that StableHLO implies are written out.
+"""Lowering of slices at traced indices, with explicit clamps where StableHLO clamps implicitly.
 
 XLA's algebraic simplifier replaces `dynamic_slice(dynamic_slice(x, a), b)` by `dynamic_slice(x, a + b)`, which is wrong
 if `a` or `b` is out of bounds (seen with jaxlib 0.10.2 to 0.11.2). It also rewrites a gather with one index vector as a
-dynamic slice, and a scatter with one index vector as a dynamic slice, a select and an update. So all of these are
-lowered with start indices that are in bounds, and the rewrite is right.
+dynamic slice, and a scatter with one index vector as a dynamic slice, a select and an update. All of these are
+therefore lowered with start indices that are in bounds, for which the rewrite is correct.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ gather at these indices. A window that is not completely in bounds is dropped.
 
 On a mesh, each device applies the updates that fall into its shard of the array. If the index vectors are sharded
 instead (a batch of updates), a scatter-add returns a partial sum, to which the array itself is added once, and a
-scatter-max a partial maximum.
+scatter-max returns a partial maximum.
 """
 
 import math
@@ -55,10 +55,10 @@ _SUPPORTED = (SUM, PROD, MIN, MAX)
 @final
 @record
 class Scatter(Indexed):
-    """The first operand with updates combined into it by `combine`; without one, updates replace elements.
+    """The first operand with updates combined into it by `combine`. Without `combine`, updates replace elements.
 
-    Of several updates that replace one element, the last in row-major order wins, on platforms that apply updates in
-    order. Sums and products of floats narrower than f32 are computed in f32 and rounded once. `sorted` and `unique` are
+    If several updates replace one element, the last in row-major order wins, on platforms that apply updates in order.
+    Sums and products of floats narrower than f32 are computed in f32 and rounded once. `sorted` and `unique` are
     promises about the indices that XLA may use.
     """
 
@@ -106,7 +106,7 @@ class Scatter(Indexed):
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Which of several updates of one element wins may differ between devices.
+        # The update that wins among several updates of one element may differ between devices.
         return ((0, 2),) if self.combine is SUM or (self.combine is None and self.unique) else ()
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
@@ -115,11 +115,11 @@ class Scatter(Indexed):
         for index, dim in enumerate(self.mapped):
             offset = context.offset(dim, indices.type.dtype, 0) if dim in self.collapsed else None
             if offset is None:
-                continue  # a window that covers the dim completely is in bounds only at 0, also on a shard
+                continue  # a window that covers the dim is in bounds only at 0, on a shard too
             column = columns[index]
             shape = column.type.shape
             local = Sub()(column, Broadcast(shape, ())(offset))
-            # The index itself is compared too: the difference may wrap around.
+            # Compare the index itself too, because the difference may wrap around.
             in_shard = And()(between(local, 0, x.type.shape[dim] - 1), Compare("GE")(column, zeros_like(column)))
             columns[index] = Select()(in_shard, local, full(shape, -1, indices.type.dtype))
         return replace(self, sorted=False)(x, join_columns(columns, indices), updates)
@@ -145,7 +145,7 @@ class Scatter(Indexed):
         return replace(self, combine=SUM)(x, indices, updates)
 
     def _set_linear(self, indices: Operand, x: Operand, updates: Operand) -> Any:
-        """Replace elements as a linear function: the winning updates are determined, not left to the device's order."""
+        """Replace elements as a linear function, with explicit winners that do not depend on the device's order."""
         if self.unique:
             return self(x, indices, updates)
         replaced, wins = self._winners(indices, x.type, updates.type)
@@ -153,7 +153,7 @@ class Scatter(Indexed):
         return self._scatter_add(kept, indices, Select()(wins, updates, zeros_like(updates)))
 
     def _winners(self, indices: Operand, x: ArrayType, updates: ArrayType) -> tuple[Any, Any]:
-        """Return which elements of the array are replaced, and which updates replace them."""
+        """Return masks of the replaced elements of the array, and of the updates that replace them."""
         index_dtype = np.dtype(np.int32)
         number = Reshape(updates.shape)(Iota((updates.size,), 0, index_dtype)())
         number = (Expr(number) + 1).array
@@ -162,7 +162,7 @@ class Scatter(Indexed):
         return (Expr(winner) != 0).array, wins.array
 
     def _gather(self, x: Operand, indices: Operand, updates: ArrayType) -> Any:
-        """Gather the elements of an array at the indices; zeros where a window is out of bounds."""
+        """Gather the elements of an array at the indices, with zeros where a window is out of bounds."""
         sizes = self.sizes_of(x.type, updates)
         elements = gather.Gather(*self.dims, sizes=sizes, sorted=self.sorted, unique=self.unique)(x, indices)
         in_bounds = self.in_bounds(x.type.shape, sizes, indices)
@@ -171,10 +171,10 @@ class Scatter(Indexed):
         return Select()(self.broadcast_per_index(in_bounds, updates.shape), elements, zeros_like(elements))
 
     def _product_of_others(self, x: Operand, indices: Operand, updates: Operand) -> Any:
-        """Return, for each update, the product of the element and of all other updates of it."""
+        """Return, for each update, the product of the element and all its other updates."""
         if self.unique:
             return self._gather(x, indices, updates.type)
-        # The update is divided out of the product; zeros are counted instead.
+        # Divide the update out of the product. Zeros are counted instead.
         factors = Expr(updates)
         is_zero = factors == 0
         divisor = where(is_zero, 1, factors)
@@ -184,10 +184,11 @@ class Scatter(Indexed):
         return where(zeros - ones == 0, product / divisor, 0).array
 
     def _extremum_tangent(self, y: Operand, primals: Sequence[Any], dx: Operand | None, du: Operand | None) -> Any:
-        """Return the tangent of a minimum or maximum `y`: the mean over all that attain it, and zero at NaN."""
+        """Return the tangent of a minimum or maximum `y`: the mean over elements that attain it, and zero at NaN."""
         x, indices, updates = primals
         x_wins = Compare("EQ")(x, y)
-        # Updates out of bounds are compared with zeros that are not the array's; the scatter-add drops them anyway.
+        # Out-of-bounds updates are compared with zeros that are not in the array. The scatter-add drops them in any
+        # case.
         update_wins = Compare("EQ")(updates, self._gather(y, indices, updates.type))
         counts = [Select()(wins, full_like(z, 1), zeros_like(z)) for wins, z in ((x_wins, x), (update_wins, updates))]
         count = self._scatter_add(counts[0], indices, counts[1])
@@ -251,7 +252,7 @@ class Scatter(Indexed):
         return result if wide == out.dtype else hlo.op("stablehlo.convert", (result,), out)
 
     def _lower_one_window(self, hlo: Hlo, x: HloValue, indices: HloValue, updates: HloValue, wide: DType) -> Any:
-        """Emit an update of one slice, which stays unchanged if the window is out of bounds.
+        """Emit an update of one slice, which is unchanged if the window is out of bounds.
 
         `wide` is the dtype in which the update is combined with the slice.
         """
@@ -281,11 +282,11 @@ class Scatter(Indexed):
         in_bounds = np.ones(indices.shape[:-1], np.bool_)
         for start, dim_size, size in zip(starts, x.shape, self.sizes_of(*types), strict=True):
             in_bounds &= (start >= 0) & (start <= dim_size - size)
-        flat_index = np.zeros(updates.shape, np.int64)  # of the element that each update writes to
+        flat_index = np.zeros(updates.shape, np.int64)  # flat index of the element that each update writes
         for index, stride in zip(self.element_indices(starts, updates.shape), _strides(x.shape), strict=True):
             flat_index = flat_index + index * stride
         index_dims = self.index_dims_of(updates.ndim)
-        order = (*index_dims, *self.window)  # one index vector after the other
+        order = (*index_dims, *self.window)  # order updates by index vector
         lead = [updates.shape[dim] if dim in index_dims else 1 for dim in range(updates.ndim)]
         kept = np.broadcast_to(in_bounds.reshape(lead), updates.shape).transpose(order)
         positions, elements = (array.transpose(order)[kept] for array in (flat_index, updates))

@@ -1,8 +1,8 @@
 """sort and top_k.
 
-To sort along a sharded dim, an all-to-all brings complete rows to single devices, and another one restores the layout.
-If there are too few rows, the operands are all-gathered instead. For top_k, each device computes the k largest
-elements of its shard, and only these candidates are all-gathered.
+To sort along a sharded dim, one all-to-all moves complete rows to single devices, and another restores the layout. If
+there are too few rows, the operands are all-gathered instead. For top_k, each device computes the k largest elements of
+its shard, and only these candidates are all-gathered.
 """
 
 from collections.abc import Sequence
@@ -148,7 +148,7 @@ def _logical(hlo: Hlo, how: str, *operands: HloValue) -> Any:
 @final
 @record
 class TopK(Op):
-    """The `k` largest elements along the last dim in descending order, and their indices. Ties: lower indices first.
+    """The `k` largest elements along the last dim in descending order, and their indices. Lower indices win ties.
 
     NaN compares greater than all numbers, and 0.0 greater than -0.0.
     """
@@ -198,12 +198,12 @@ class TopK(Op):
             return self(x)
         local_shape = x.type.shape
         is_valid = valid_mask(context, local_shape, last, 0)
-        # Padding has the highest indices, so that it loses every tie with an element of the array.
+        # Padding has the highest indices, so that it loses all ties with elements of the array.
         x = x if is_valid is None else Select()(is_valid, x, full_like(x, lowest(x.type.dtype)))
         values, indices = TopK(min(self.k, local_shape[last]))(x)
         indices = Add()(indices, Broadcast(indices.type.shape, ())(context.offset(last, INDEX, 0)))
         candidates, candidate_indices = (AllGather(last, axes, count)(y) for y in (values, indices))
-        # Equal candidates are in the order of their indices, so that ties are still won by lower indices.
+        # Equal candidates are in index order, so that lower indices still win ties.
         values, positions = self(candidates)
         return values, take_along_dim(candidate_indices, positions, last)
 

@@ -3,8 +3,8 @@
 Such an op factors or solves the matrices in the last dims of its operands; the dims before are batch dims. Batch dims
 may be sharded, and each device then works on its own matrices. The matrices themselves are never sharded.
 
-Derivative rules combine matrices of one type with the operators of arrays, which then promote nothing. Formulas with a
-number or a weakly typed tangent are written with `Expr`, since promotion would depend on the user's settings.
+Derivative rules combine matrices of one type with the operators of arrays, which then do not promote. Formulas with a
+number or a weakly typed tangent are written with `Expr`, because promotion would depend on the user's settings.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class BatchedMatrixOp(Op):
     def independent_dim(self) -> tuple[int, int] | None:
         """The index of an operand and a negative core dim of it that may be sharded, or None.
 
-        The op works on each slice along this dim independently, and the result has the same dim. An example are the
+        The op works on each slice along this dim independently, and the result has the same dim. An example is the
         right-hand sides of a system of linear equations.
         """
         return None
@@ -154,7 +154,7 @@ def epsilon(dtype: DTypeLike) -> float:
 
 
 def as_dtype(x: Operand, dtype: DTypeLike) -> Any:
-    """Convert `x` to `dtype`, if it has another one."""
+    """Convert `x` to `dtype`, if its dtype differs."""
     return x if x.type.dtype == dtype else Convert(np.dtype(dtype))(x)
 
 
@@ -191,7 +191,7 @@ def batched_matmul(x: Operand, y: Operand) -> Any:
 
 
 def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> Any:
-    """Return a mask: where row index + `offset` compares with the column index by `direction`.
+    """Return a mask that is true where row index + `offset` compares with the column index by `direction`.
 
     The direction "GE" masks the lower triangle, "EQ" the diagonal.
     """
@@ -200,17 +200,17 @@ def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> 
 
 
 def lower_triangle(x: Operand, offset: int = 0) -> Any:
-    """Set the elements of each matrix above diagonal number `offset` to zero."""
+    """Set the elements of each matrix above the diagonal with this offset to zero."""
     return Select()(row_column_mask(x.type.shape, "GE", offset), x, zeros_like(x))
 
 
 def upper_triangle(x: Operand, offset: int = 0) -> Any:
-    """Set the elements of each matrix below diagonal number `offset` to zero."""
+    """Set the elements of each matrix below the diagonal with this offset to zero."""
     return Select()(row_column_mask(x.type.shape, "LE", offset), x, zeros_like(x))
 
 
 def diagonal_part(x: Operand) -> Any:
-    """Set the elements of each matrix outside of its diagonal to zero."""
+    """Set the off-diagonal elements of each matrix to zero."""
     return Select()(row_column_mask(x.type.shape, "EQ"), x, zeros_like(x))
 
 
@@ -239,7 +239,7 @@ def scale_rows(x: Operand, scales: Operand) -> Any:
 
 
 def submatrix(x: Operand, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
-    """Slice each matrix: `rows` and `columns` are pairs of the first index and the index after the last."""
+    """Slice each matrix. `rows` and `columns` are (start, stop) pairs."""
     ndim = x.type.ndim
     return slice_along(slice_along(x, ndim - 2, *rows), ndim - 1, *columns)
 

@@ -1,6 +1,6 @@
 """Calls of cuSOLVER, cuBLAS and cuSPARSE that replace LAPACK's routines on GPUs.
 
-The factors may differ from LAPACK's in signs and phases, which a decomposition does not determine.
+The factors may differ from LAPACK's in signs and phases, which are not unique in a decomposition.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ def gpu_call(
     written: Sequence[tuple[int, int]],
     attributes: Attributes,
 ) -> list[Any]:
-    """Lower a call of LAPACK's routine `name` to its counterpart on a GPU. The arguments are those of `lapack_call`."""
+    """Lower a call of LAPACK's routine `name` to its GPU counterpart. The arguments are as in `lapack_call`."""
     special = {
         "gesdd": _singular_values,
         "gesvd": _singular_values,
@@ -69,7 +69,7 @@ def _vectors(attributes: Attributes) -> dict[str, str]:
     return {**sides, "magma": '"auto"'}
 
 
-# Routines with the same operands and results under another name: the call target, and a function of the attributes.
+# Routines with the same operands and results under another name → the call target, and a function of the attributes.
 _COUNTERPARTS: dict[str, tuple[str, Callable[[Attributes], dict[str, str]]]] = {
     "potrf": ("cusolver_potrf_ffi", _is_lower),
     "getrf": ("cusolver_getrf_ffi", lambda attributes: {}),

@@ -38,7 +38,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 def reciprocal_differences(values: Operand) -> Any:
     """Return the matrices with 1 / (values[j] - values[i]) in row i and column j, and 0 on the diagonal.
 
-    The reciprocal is infinite for two equal values: their vectors are arbitrary and have no derivative.
+    The reciprocal is infinite for two equal eigenvalues, whose eigenvectors are arbitrary and have no derivative.
     """
     shape = (*values.type.shape, values.type.shape[-1])
     batch = tuple(range(len(shape) - 2))
@@ -71,8 +71,8 @@ class Eigh(BatchedMatrixOp):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Apply first-order perturbation theory, with dP = V* dA V.
 
-        The tangents of the eigenvalues are the diagonal of dP. Those of the eigenvectors are V (F ∘ dP), where F holds
-        the reciprocal differences of the eigenvalues.
+        The tangents of the eigenvalues are the diagonal of dP. The tangents of the eigenvectors are V (F ∘ dP), where F
+        holds the reciprocal differences of the eigenvalues.
         """
         (a,), (da,) = primals, tangents
         vectors, values = self(a)
@@ -184,7 +184,7 @@ def _eigenvector_tangent(vectors: Operand, values: Operand, da: Operand) -> Any:
 
 
 def _complex_eigenvectors(vectors: NumpyArray, imaginary: NumpyArray) -> NumpyArray:
-    """Combine LAPACK's eigenvectors of a real matrix: a conjugate pair is stored as its real and its imaginary part.
+    """Combine LAPACK's eigenvectors of a real matrix, which store a conjugate pair as its real and imaginary part.
 
     `imaginary` holds the imaginary parts of the eigenvalues.
     """

@@ -1,6 +1,6 @@
 """The discrete Fourier transform along one dim. Transforms along several dims apply one op per dim.
 
-If the transformed dim is sharded, an all-to-all brings complete rows to single devices, and another one restores the
+If the transformed dim is sharded, one all-to-all moves complete rows to single devices, and another restores the
 layout. With one op per dim, even a single image or volume has enough rows for this, and no all-gather is needed.
 """
 
@@ -31,9 +31,9 @@ INPUT_DTYPES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": CO
 class Fft(Op):
     """Discrete Fourier transform along `dim`: output k is the sum of x[j] · exp(-2πi · jk / length) over j.
 
-    `kind` is one of XLA's four. FFT is the forward transform. IFFT is its inverse: it has +2πi and divides by `length`.
-    RFFT transforms real numbers and returns the first length // 2 + 1 outputs, which determine the others. IRFFT is its
-    inverse; it ignores the imaginary parts of inputs that must be real.
+    `kind` is one of XLA's four kinds. FFT is the forward transform. IFFT is its inverse: it has +2πi and divides by
+    `length`. RFFT transforms real numbers and returns the first length // 2 + 1 outputs, which determine the others.
+    IRFFT is its inverse; it ignores the imaginary parts of inputs that must be real.
     """
 
     name = "fft"
@@ -93,9 +93,9 @@ class Fft(Op):
         return self(*primals), self(*tangents)
 
     def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
-        """Transpose FFT and IFFT to themselves, as their matrices are symmetric, and RFFT and IRFFT to each other.
+        """Transpose FFT and IFFT to themselves, because their matrices are symmetric, and RFFT and IRFFT to each other.
 
-        The latter weight each half-spectrum element, as most of them stand for a conjugate pair.
+        RFFT and IRFFT weight each element of the half spectrum, because most of them represent a conjugate pair.
         """
         if self.kind == "RFFT":
             weighted = Conj()(cotangent) * self._spectrum_weights(cotangent, self.length, self.length / 2)
@@ -106,7 +106,7 @@ class Fft(Op):
         return (self(cotangent),)
 
     def _spectrum_weights(self, spectrum: Operand, single: float, pair: float) -> Any:
-        """Return weights for a half spectrum: `pair` for elements that stand for a conjugate pair, `single` for others.
+        """Return weights for a half spectrum: `pair` for elements that represent a conjugate pair, `single` for others.
 
         Element 0 is single, and so is the Nyquist element of an even length.
         """
@@ -123,7 +123,7 @@ class Fft(Op):
         out = self.out_type(x.type)
         if not x.type.size:
             return hlo.constant(0, out)
-        # StableHLO transforms the last dim only: swap it with `dim` before and after.
+        # StableHLO transforms only the last dim, so swap it with `dim` before and after.
         swapped = list(range(x.type.ndim))
         swapped[self.dim], swapped[-1] = swapped[-1], swapped[self.dim]
         swap = Transpose(tuple(swapped))

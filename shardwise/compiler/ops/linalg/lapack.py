@@ -1,7 +1,7 @@
-"""LAPACK's routines by name: as custom calls of a compiled program, and as functions of NumPy arrays.
+"""LAPACK's routines by name, as custom calls of a compiled program and as functions of NumPy arrays.
 
-Both call the same library, so that results agree also in signs and phases that a decomposition does not determine.
-`cusolver.py` has the counterparts on GPUs.
+Both call the same library, so that results also agree in signs and phases, which are not unique in a decomposition.
+`cusolver.py` has the GPU counterparts.
 """
 
 import math
@@ -21,17 +21,17 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.linalg.cusolver import gpu_call, minor_to_major
 
-scipy = lazy_module("scipy")  # scipy.linalg takes 280 ms, and only the numpy meaning needs it
+scipy = lazy_module("scipy")  # importing scipy.linalg takes 280 ms, and only `reference` needs it
 
 _PREFIXES = {np.dtype(dtype): prefix for dtype, prefix in (("f4", "s"), ("f8", "d"), ("c8", "c"), ("c16", "z"))}
-# Complex counterparts of routines for symmetric or orthogonal matrices: those for Hermitian or unitary ones.
+# Routines for symmetric or orthogonal matrices → their complex counterparts, for Hermitian or unitary matrices.
 _COMPLEX_NAMES = {"syevd": "heevd", "sytrd": "hetrd", "orgqr": "ungqr", "ormqr": "unmqr"}
 
 _INDEX = ArrayType((), np.int32)
 
-# jaxlib's estimate of the flops of a routine is a multiple, at most this one, of rows · columns · min(rows, columns).
+# jaxlib estimates the flops of a routine as at most this multiple of rows · columns · min(rows, columns).
 _MOST_FLOPS_PER_PRODUCT = 30
-_FLOPS_OF_ONE_TASK = 200_000  # from here on, jaxlib divides a batch into tasks
+_FLOPS_OF_ONE_TASK = 200_000  # above this, jaxlib divides a batch into tasks
 
 LAPACK_DTYPES = DtypeSet("f32, f64, c64 or c128", lambda dtype: dtype in _PREFIXES)
 
@@ -57,7 +57,7 @@ def lapack_call(
 ) -> list[Any]:
     """Lower a call of a routine, which runs once for each index of the first `batch` dims.
 
-    `written` has pairs of a result and the operand that it overwrites. LAPACK's matrices are column-major.
+    `written` are pairs (result, operand that it overwrites). LAPACK's matrices are column-major.
     """
     if hlo.platform == "gpu":
         return gpu_call(hlo, name, operands, results, batch, written, attributes)
@@ -83,16 +83,16 @@ def lapack_call(
 def _divides_batches() -> bool:
     """Return whether jaxlib divides a large batch into tasks, as versions before 0.12 do.
 
-    The tasks are for the thread pool on which the devices run, and jaxlib waits for them. If the other threads of the
-    pool wait in a collective for this device, no thread is left for the tasks, and the program hangs. A single
-    device hangs too: XLA runs independent factorizations at once, and all threads may wait for tasks.
+    The tasks run on the thread pool on which the devices run, and jaxlib waits for them. If the other threads of the
+    pool wait in a collective for this device, no thread is left for the tasks, and the program deadlocks. A single
+    device can deadlock too: XLA runs independent factorizations concurrently, and all threads may wait for tasks.
     """
     major, minor, *_ = jaxlib_version().split(".")
     return (int(major), int(minor)) < (0, 12)
 
 
 def _matrices_of_one_task(core_shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return how many matrices jaxlib before 0.12 factors in the thread that calls it, without tasks."""
+    """Return how many matrices jaxlib before 0.12 factors in the calling thread, without tasks."""
     flops = max(rows * columns * min(rows, columns) for rows, columns, *_ in ((*core, 1, 1) for core in core_shapes))
     return max(1, (_FLOPS_OF_ONE_TASK - 1) // (_MOST_FLOPS_PER_PRODUCT * flops))
 
@@ -105,7 +105,7 @@ def _call_for_each_sub_batch(
     batch: int,
     size: int,
 ) -> list[Any]:
-    """Lower a loop that calls a routine for `size` matrices at a time; the last sub-batch may overlap another."""
+    """Lower a loop that calls a routine on `size` matrices at a time. The last sub-batch may overlap the previous."""
     matrices = math.prod(operands[0].type.shape[:batch])
 
     def flat(type: ArrayType, count: int) -> ArrayType:
@@ -137,7 +137,7 @@ def _call_for_each_sub_batch(
 
 
 def nan_on_failure(hlo: Hlo, info: HloValue, *results: HloValue) -> tuple[Any, ...]:
-    """Replace the results by NaN for each matrix for which `info`, LAPACK's status, is not 0."""
+    """Replace the results by NaN for each matrix whose `info`, LAPACK's status, is not 0."""
     succeeded = lower_compare(hlo, "EQ", info, hlo.constant(0, info.type))
     return tuple(_nan_unless(hlo, succeeded, x) for x in results)
 
@@ -157,7 +157,7 @@ def numpy_nan_unless(succeeded: bool, *results: NumpyArray) -> tuple[Any, ...]:
 
 
 def mask_triangle(hlo: Hlo, x: HloValue, direction: str) -> Any:
-    """Keep one triangle of each matrix with its diagonal ("GE": the lower one), and set the rest to zero."""
+    """Keep one triangle of each matrix with its diagonal ("GE" is the lower one), and set the rest to zero."""
     index = ArrayType(x.type.shape, np.int32)
     rows, columns = (
         hlo.op("stablehlo.iota", (), index, f"iota_dimension = {x.type.ndim - from_end} : i64") for from_end in (2, 1)

@@ -53,7 +53,7 @@ class Lu(BatchedMatrixOp):
         """Solve for dL and dU.
 
         For the leading square blocks, L⁻¹ dA U⁻¹ = L⁻¹ dL + dU U⁻¹ is the sum of a strictly lower triangle and an upper
-        triangle. The other rows of L, or columns of U, follow from their own rows or columns of dA.
+        triangle. The other rows of L, or columns of U, follow from the corresponding rows or columns of dA.
         """
         (a,), (da,) = primals, tangents
         packed, pivots = self(a)
@@ -130,7 +130,7 @@ class PivotsToPermutation(BatchedMatrixOp):
             return Compare("LT").lower(hlo, state[0], count)
 
         def swap_rows(state: Sequence[Any]) -> list[Any]:
-            """Swap rows `step` and `pivots[step]`: with masks, as each permutation of the batch has its own pivot."""
+            """Swap rows `step` and `pivots[step]`, with masks, because each batch element has its own pivot."""
             step, rows = state
             pivot = slice_pivot.lower(hlo, pivots, *[zero] * last, step)
             pivot = broadcast.lower(hlo, Reshape(out.shape[:-1]).lower(hlo, pivot))

@@ -80,7 +80,7 @@ class Svd(BatchedMatrixOp):
         if not self.vectors:
             return (s,), (ds,)
         f = Expr(reciprocal_differences(s * s))
-        # Singular vectors of equal singular values are arbitrary: assume that they do not rotate into each other.
+        # Singular vectors of equal singular values are arbitrary. Assume that they do not rotate into each other.
         f = as_dtype(where(apply(IsFinite(), f), f, 0).array, dp.type.dtype)
         dp_s, s_dp = scale_columns(dp, s), scale_rows(dp, s)
         is_zero = Expr(s) == 0

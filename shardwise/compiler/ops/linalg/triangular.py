@@ -38,7 +38,7 @@ from shardwise.compiler.ops.linalg.lapack import (
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
 
-scipy = lazy_module("scipy")  # scipy.linalg takes 280 ms, and only the numpy meaning needs it
+scipy = lazy_module("scipy")  # importing scipy.linalg takes 280 ms, and only `reference` needs it
 
 
 @final
@@ -58,8 +58,9 @@ class Cholesky(BatchedMatrixOp):
         return a.strong()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Solve for dL: L⁻¹ dA L⁻* is the sum of L⁻¹ dL and its adjoint, so L⁻¹ dL is its lower triangle, with half of
-        the diagonal.
+        """Solve for dL.
+
+        L⁻¹ dA L⁻* is the sum of L⁻¹ dL and its adjoint, so L⁻¹ dL is its lower triangle, with half of the diagonal.
         """
         (a,), (da,) = primals, tangents
         factor = self(a)
@@ -95,7 +96,7 @@ class TriangularSolve(BatchedMatrixOp):
     """Solve `op(a) x = b`, or `x op(a) = b` without `left_side`, for a triangular matrix `a`.
 
     `op` transposes `a` with `transpose_a` and conjugates it with `conjugate_a`. Only the triangle of `a` that
-    `is_lower` selects is read. With `unit_diagonal`, its diagonal is not read and is assumed to be 1. Floats smaller
+    `is_lower` selects is read. With `unit_diagonal`, the diagonal is not read and is assumed to be 1. Floats narrower
     than f32 are solved in f32.
     """
 
@@ -153,7 +154,7 @@ class TriangularSolve(BatchedMatrixOp):
         if wide != out.dtype:
             a, b = (hlo.op("stablehlo.convert", (y,), y.type.with_dtype(wide)) for y in (a, b))
         if self.conjugate_a and not self.transpose_a and wide.kind == "c":
-            a = hlo.op("chlo.conj", (a,), a.type)  # the routine can conjugate only together with transposing
+            a = hlo.op("chlo.conj", (a,), a.type)  # the routine conjugates only when it also transposes
         (x,) = lapack_call(
             hlo,
             "trsm",

@@ -22,9 +22,8 @@ class Constrain(Op):
     """The identity; the result is pinned on `mesh` to the layout `dims`. `open_dims` may be sharded further.
 
     With `axes`, only these axes are pinned, and the planner decides along the others. Over the axes `unreduced`, the
-    result is a partial sum.
-    `requested_by`, for messages, is the parameter of `jit` that requests the layout, or `reshard`; empty for a
-    constraint.
+    result is a partial sum. `requested_by`, for messages, is the parameter of `jit` that requests the layout, or
+    `reshard`; empty for a constraint.
     """
 
     name = "constrain"

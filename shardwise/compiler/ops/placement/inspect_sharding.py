@@ -15,7 +15,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class Inspect(Op):
     """An op without results. While a program is compiled, `callback` is called with the sharding of the operand.
 
-    It accepts every layout of its operand, also a partial one: inspecting a value does not change its sharding.
+    It accepts every layout of its operand, even a partial one, so inspecting a value does not change its sharding.
     """
 
     name = "inspect"

@@ -31,9 +31,9 @@ class InMemory(Elementwise):
         return (cotangent,)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        if hlo.platform == "cpu":  # has one memory only
+        if hlo.platform == "cpu":  # the CPU platform has only one memory
             return x
-        return hlo.in_memory(hlo.in_memory(x, self.kind), "device")  # there, and back for its uses
+        return hlo.in_memory(hlo.in_memory(x, self.kind), "device")  # move to this memory, and back for the uses
 
     def reference(self, *operands: NumpyArray) -> Any:
         return operands[0]

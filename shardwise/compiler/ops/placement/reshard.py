@@ -20,10 +20,9 @@ from shardwise.errors import ShardingTypeError
 class Reshard(Op):
     """The identity; the result has this sharding along the Explicit axes of `mesh`, and its state along Manual ones.
 
-    A `scoped` mesh belongs to a part of the program: along its Auto axes, the planner decides. Without a mesh, the
-    result is replicated along all Explicit axes of the mesh that the program runs on.
-    The cotangent has the cotangent sharding of the operand: a cast to `reduced` costs nothing here, and its transpose
-    leaves the cotangent unreduced.
+    A `scoped` mesh belongs to a part of the program; along its Auto axes, the planner decides. Without a mesh, the
+    result is replicated along all Explicit axes of the mesh that the program runs on. The cotangent has the cotangent
+    sharding of the operand: a cast to `reduced` does not communicate, and its transpose leaves the cotangent unreduced.
     """
 
     name = "reshard"
@@ -41,7 +40,7 @@ class Reshard(Op):
 
     @staticmethod
     def to(sharding: ExplicitSharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> "Reshard":
-        """Return the op that gives an array of this rank a sharding; None replicates it along the Explicit axes."""
+        """Return the op that reshards an array of this rank. None replicates it along the Explicit axes."""
         if sharding is None:
             return Reshard(((),) * ndim, mesh)
         return Reshard(sharding.dims, sharding.mesh, sharding.unreduced, sharding.reduced, sharding.scoped)
@@ -100,7 +99,7 @@ class Reshard(Op):
 
 
 def reshard_to(x: Operand, sharding: ExplicitSharding | None) -> Any:
-    """Return `x` with this sharding along Explicit axes; `x` itself if it has it already."""
+    """Return `x` with this sharding along Explicit axes; `x` itself if it already has it."""
     if x.type.explicit == sharding:
         return x
     source, target = (of and of.with_manual_sums((), ()) for of in (x.type.explicit, sharding))
@@ -111,14 +110,14 @@ def reshard_to(x: Operand, sharding: ExplicitSharding | None) -> Any:
 
 
 def shard_batch_dim(x: Operand, dim: int, axis: BatchAxis) -> Any:
-    """Return `x`, which has a batch dim, with that dim sharded like the mapped dims of vmap along Explicit axes."""
+    """Return `x` with its batch dim sharded like the mapped dims of vmap along Explicit axes."""
     if axis.explicit is None:
         return x
     return reshard_to(x, x.type.without((dim,)).with_dim(dim, axis.size, axis.explicit).explicit)
 
 
 def cotangent_type(primal: ArrayType) -> ArrayType:
-    """Return the type of the cotangent of a value: unreduced where the primal is reduced, and the other way round."""
+    """Return the type of the cotangent of a value, in which the unreduced and reduced axes are swapped."""
     sharding = primal.explicit
     if sharding is None or not (sharding.unreduced or sharding.reduced):
         return primal

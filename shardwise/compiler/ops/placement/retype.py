@@ -1,4 +1,4 @@
-"""Casts of tangents, cotangents and loop carries to the type of the value that they belong to."""
+"""Casts of tangents, cotangents and loop carries to the type of their value."""
 
 from collections.abc import Collection
 from typing import Any
@@ -20,7 +20,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 
 
 def match_type(x: Operand, type: ArrayType) -> Any:
-    """Cast `x` to the dtype, weak type, Explicit sharding and Manual axes of `type`, so that rules of ops need not."""
+    """Cast `x` to the dtype, weak type, Explicit sharding and Manual axes of `type`, so that op rules need not."""
     if x.type is type:
         return x
     if x.type.with_varying(type.varying).with_explicit(type.explicit) is not type:
@@ -49,7 +49,7 @@ def _match_sums(x: Operand, type: ArrayType) -> Any:
 
 
 def with_sums_of(x: Operand, type: ArrayType) -> Any:
-    """Return a replicated constant with the unreduced and reduced axes of `type`: it is one of the terms of a sum."""
+    """Return a replicated constant with the unreduced and reduced axes of `type`, as one of the terms of a sum."""
     explicit = type.explicit
     if explicit is None or not (explicit.unreduced or explicit.reduced):
         return x
@@ -59,16 +59,16 @@ def with_sums_of(x: Operand, type: ArrayType) -> Any:
 
 
 def with_varying_of(x: Operand, type: ArrayType) -> Any:
-    """Return `x`, cast to varying over the Manual axes over which `type` varies."""
+    """Return `x` cast to varying over the Manual axes over which `type` varies."""
     axes = _missing(type.varying, x.type.varying)
     return PVary(axes)(x) if axes else x
 
 
 def match_cotangent_type(cotangent: Operand, type: ArrayType, may_stay_sharded: bool = False) -> Any:
-    """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it.
+    """Cast the cotangent of a value of this type. Sum it over the axes along which the value is replicated.
 
-    With `may_stay_sharded`, a cotangent stays sharded along axes that do not shard the value. The cotangent of a
-    broadcast weight is then summed where its shards are, and not gathered first.
+    With `may_stay_sharded`, the cotangent stays sharded along axes that do not shard the value. The cotangent of a
+    broadcast weight is then summed on its shards instead of being gathered first.
     """
     target = cotangent_type(type)
     if cotangent.type is target:
@@ -81,7 +81,7 @@ def match_cotangent_type(cotangent: Operand, type: ArrayType, may_stay_sharded: 
 
 
 def _is_sharded_further(type: ArrayType, target: ArrayType) -> bool:
-    """Return whether an axis shards a dim of `type`, and none of `target`."""
+    """Return whether an axis shards a dim of `type` and no dim of `target`."""
     if type.explicit is None:
         return False
     of_target = {axis for axes in target.explicit.dims for axis in axes} if target.explicit else ()
@@ -94,5 +94,5 @@ def zeros_of(type: ArrayType) -> Any:
 
 
 def _missing(axes: Collection[str], present: Collection[str]) -> tuple[str, ...]:
-    """Return those of `axes` that are not in `present`."""
+    """Return the `axes` that are not in `present`."""
     return tuple(axis for axis in axes if axis not in present)

@@ -1,8 +1,8 @@
 """CounterBased: the base class of ops that compute random bits from a key and the counter of each element.
 
 A key is 32-bit words along the last dim of a u32 array; the dims before are batch dims. The counter of an element is a
-function of its index in the unsharded array. So each device generates its own shard, and the bits do not depend on the
-sharding.
+function of its index in the unsharded array. Each device therefore generates its own shard, and the bits do not depend
+on the sharding.
 """
 
 import math
@@ -30,8 +30,8 @@ WIDTHS: dict[int, DType] = {bits: np.dtype(f"uint{bits}") for bits in (8, 16, 32
 class CounterBased(Op):
     """Generate the elements of `shape` for each key.
 
-    The operands are the keys and, for each key, the counter of its first element. The counter of an element is that
-    counter plus the sum of index times stride over its dims.
+    The operands are the keys and, for each key, the counter of its first element. The counter of another element is the
+    first counter plus the sum of index times stride over its dims.
     """
 
     key_words: ClassVar[int]
@@ -80,7 +80,7 @@ def constant_counters(key: Operand, start: int) -> Any:
 
 
 def shard_start_counters(context: LocalContext, first: Operand, strides: Sequence[int]) -> Any:
-    """Return the counters of the first elements of this device's shard, given those of the unsharded array."""
+    """Return the counters of the first elements of this device's shard, given the counters of the unsharded array."""
     for dim, stride in enumerate(strides):
         offset = context.offset(first.type.ndim + dim, COUNTER)
         if offset is not None:

@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class KeyData(Op):
     """Convert typed keys to their words, along a new last dim.
 
-    `uses` marks that random numbers or other keys are derived from the words, for `debug_key_reuse`.
+    `uses` marks that random numbers or new keys are derived from the words, for `debug_key_reuse`.
     """
 
     name = "key_data"

@@ -27,7 +27,7 @@ ALGORITHMS = ("DEFAULT", "THREE_FRY", "PHILOX")
 
 
 def _replicated_rule(*shapes: Sequence[int], operands: int) -> FactorRule:
-    """Return the rule of an op with no shardable dim. `operands` of the shapes are those of operands."""
+    """Return the rule of an op without shardable dims. The first `operands` shapes are the operands' shapes."""
     dims: list[tuple[tuple[int, ...], ...]] = []
     sizes: list[int] = []
     for shape in shapes:
@@ -99,7 +99,7 @@ def lower_rng_bit_generator(hlo: Hlo, state: HloValue, bits_type: ArrayType, alg
 @final
 @record
 class RngUniform(Op):
-    """Generate numbers in [low, high) from a hidden state of the device; each call returns other numbers."""
+    """Generate numbers in [low, high) from a hidden state of the device. Each call returns different numbers."""
 
     name = "rng_uniform"
     shape: tuple[int, ...]
@@ -115,7 +115,7 @@ class RngUniform(Op):
         return _replicated_rule((), (), self.shape, operands=2)
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
-        # Each device has its own state: broadcast the numbers of the first device.
+        # Each device has its own state, so broadcast the numbers of the first device.
         return AllReduce(context.auto_axes, SUM)(ToPartial(context.auto_axes)(self(*operands)))
 
     def lower(self, hlo: Hlo, low: HloValue, high: HloValue) -> Any:

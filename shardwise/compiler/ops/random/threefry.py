@@ -1,8 +1,9 @@
 """Random bits and keys by the threefry2x32 hash of a key and a counter.
 
 A key is two 32-bit words along the last dim of a u32 array; the dims before are batch dims. The hash of a key and a
-64-bit counter is a block of two words. The counter of an element is its row-major index in the unsharded array. So each
-device generates its own shard, and the bits do not depend on the sharding (JAX's `jax_threefry_partitionable`).
+64-bit counter is a block of two words. The counter of an element is its row-major index in the unsharded array. Each
+device therefore generates its own shard, and the bits do not depend on the sharding (JAX's
+`jax_threefry_partitionable`).
 """
 
 from collections.abc import Sequence
@@ -121,7 +122,7 @@ def threefry2x32(key_high: NumpyArray, key_low: NumpyArray, counter: NumpyArray)
 def lower_threefry2x32(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
     """Lower `threefry2x32` for the words of keys and counters.
 
-    The rounds are unrolled, so that XLA fuses them to one loop over the elements.
+    The rounds are unrolled, so that XLA fuses them into one loop over the elements.
     """
     words = counter[0].type
 
@@ -171,7 +172,7 @@ def _lower_counters(hlo: Hlo, strides: Sequence[int], first: HloValue, words: Ar
     if max_offset >= 2**32:
         wide = words.with_dtype(COUNTER)
         return _split_words(hlo, _add_offsets(hlo, strides, _broadcast_per_key(hlo, first, wide), wide))
-    # Offsets within the shard fit in 32 bits, which is faster: add them to the low word, and propagate the carry.
+    # Offsets within the shard fit in 32 bits, which is faster. Add them to the low word and propagate the carry.
     start = [_broadcast_per_key(hlo, word, words) for word in _split_words(hlo, first)]
     low = _add_offsets(hlo, strides, start[1], words)
     carry = hlo.op("stablehlo.convert", (lower_compare(hlo, "LT", low, start[1]),), words)

@@ -1,6 +1,6 @@
 """argmax and argmin.
 
-Along sharded dims each device finds the extremum of its shard with its global index; the devices all-gather these pairs
+Along sharded dims each device finds the extremum of its shard with its global index. The devices all-gather these pairs
 and reduce them once more (`extremum_with_index`).
 """
 
@@ -44,9 +44,9 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class ExtremumWithIndex(Op):
-    """The largest (`direction` is "GT") or smallest ("LT") value along `dims`, and its index, which is an operand.
+    """The largest (`direction` is "GT") or smallest ("LT") value along `dims`, with its index, which is an operand.
 
-    Among equal values the one with the lowest index is chosen. NaN compares beyond every number.
+    Among equal values, the value with the lowest index is chosen. NaN compares beyond every number.
     """
 
     name = "extremum_with_index"
@@ -92,8 +92,8 @@ class ExtremumWithIndex(Op):
             hlo.constant(start, ArrayType((), y.type.dtype))
             for start, y in ((self.neutral(x.type.dtype), x), (last_index, index))
         ]
-        # Value and index are reduced together. A later search for the extremum could fail: XLA may compute the operand
-        # twice, with different rounding.
+        # Reduce value and index together. Searching for the extremum afterwards could fail, because XLA may compute the
+        # operand twice, with different rounding.
         y, y_index = hlo.reduce([x, index], starts, self.dims, lambda a, b: self._choose(hlo, *a, *b))
         return y if y.type.dtype == out[0].dtype else hlo.op("stablehlo.convert", (y,), out[0]), y_index
 
@@ -122,7 +122,7 @@ class ExtremumWithIndex(Op):
 class ArgExtremum(Op):
     """The index along `dims` of the first largest or smallest element, as `dtype`. NaN compares beyond every number.
 
-    Along several dims, it is the index in the array of these dims, flattened in row-major order.
+    Along several dims, this is the row-major flat index over these dims.
     """
 
     direction: ClassVar[str]  # how the extremum compares with other elements

@@ -38,7 +38,7 @@ class Reduce(Op):
         return sum(type.nbytes for type in operands)
 
     def across_shards(self, dtype: DType) -> Reduction | None:
-        """Return the reduction that combines the results of shards; None if all elements are needed in one place."""
+        """Return the reduction that combines the results of shards; None if the op needs all elements on one device."""
         return None
 
     def combine(self, hlo: Hlo, a: HloValue, b: HloValue) -> Any:

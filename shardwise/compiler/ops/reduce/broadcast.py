@@ -1,4 +1,4 @@
-"""Broadcast along new dims; and `batch_dim_at`, which vmap rules use.
+"""Broadcast along new dims, and `batch_dim_at` for vmap rules.
 
 Broadcast and Sum are each other's transposes, so this module and `sum` import each other.
 """

@@ -1,7 +1,7 @@
-"""Prefix scans along a dim: cumulative sum, product, maximum, minimum and logsumexp; and linear recurrence.
+"""Prefix scans along a dim: cumulative sum, product, maximum, minimum and logsumexp, and linear recurrence.
 
 Along a sharded dim, each device scans its shard, all-gathers the totals of all shards, and combines its scan with the
-total of the shards before it.
+total of the preceding shards.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,8 +66,8 @@ COMBINERS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], DtypeSet]] = 
 class PrefixScan(Op):
     """An inclusive prefix scan with an associative `combine`. Operands and result have the same type.
 
-    Element i of the result depends on the elements up to i along `dim`; with `reverse`, on those from i on. Floats
-    narrower than f32 are accumulated in f32.
+    Element i of the result depends on the elements up to i along `dim`; with `reverse`, on the elements from i on.
+    Floats narrower than f32 are accumulated in f32.
     """
 
     dim: int
@@ -104,7 +104,7 @@ class PrefixScan(Op):
         out = self.out_type(*context.global_types)
         wide = accumulation_dtype(out.dtype)
         neutrals = self.neutrals(wide)
-        # The padded size of an operand may differ from that of the result.
+        # The operand and the result may have different padded sizes.
         window = TakeWindow(self.dim, axes, count, 0, shard_size, shard_size)
         xs = [x if x.type.shape[self.dim] == shard_size else window(x) for x in operands]
         xs = [x if x.type.dtype == wide else Convert(wide, x.type.weak)(x) for x in xs]
@@ -113,7 +113,7 @@ class PrefixScan(Op):
         scans = self.scans(*xs)
         end = (0, 1) if self.reverse else (shard_size - 1, shard_size)
         gathered = [AllGather(self.dim, axes, count)(slice_along(scan, self.dim, *end)) for scan in scans]
-        # The total of the shards before this one: mask the others with the neutral element and scan.
+        # The total of the preceding shards: mask the others with the neutral element, and scan.
         shape = gathered[0].type.shape
         device = Broadcast(shape, ())(DeviceIndex(axes)())
         is_before = Compare("GT" if self.reverse else "LT")(Iota(shape, self.dim, np.dtype(np.int32))(), device)
@@ -124,7 +124,7 @@ class PrefixScan(Op):
         return result if wide == out.dtype else Convert(out.dtype, out.weak)(result)
 
     def _fill_padding(self, context: LocalContext, x: Operand, neutral: ScalarLike) -> Any:
-        """Replace the padding of `x` by the neutral element: a reverse scan starts at the padding."""
+        """Replace the padding of `x` by the neutral element, because a reverse scan starts at the padding."""
         valid = valid_mask(context, x.type.shape, self.dim)
         return x if valid is None else Select()(valid, x, full_like(x, neutral))
 
@@ -168,8 +168,8 @@ def _apply(op: Op, *operands: Operand) -> Any:
 
 
 BLOCK = 8
-# A reduce_window of n elements combines n² of them, and each level of blocks adds kernels to compile. Totals are so few
-# that one level less is worth a larger window. XLA's CPU backend divides windows larger than 16 itself.
+# A reduce_window of n elements combines n² elements, and each level of blocks adds kernels to compile. There are so few
+# totals that saving one level is worth a larger window. XLA's CPU backend splits windows larger than 16 itself.
 TOTALS_BLOCK = 16
 
 
@@ -268,7 +268,7 @@ class Cumulative(PrefixScan):
         if self.reduction in (MAX, MIN):
             return y, self._tangent_of_extremum(x, dx)
         before = self.shift(y, self.neutrals(y.type.dtype)[0])
-        # y[i] = combine(y[i - 1], x[i]): the tangent is a recurrence in the partial derivatives along the two.
+        # y[i] = combine(y[i - 1], x[i]), so the tangent is a recurrence in the two partial derivatives of `combine`.
         if self.reduction is PROD:
             slope, tangent = x, Mul()(dx, before)
         else:
@@ -280,7 +280,8 @@ class Cumulative(PrefixScan):
         """Return the tangent of a cumulative maximum or minimum.
 
         Where two totals are equal, each contributes half of its tangent. The weights of several equal elements
-        therefore depend on the order in which totals are combined, which is that of `lax.associative_scan`, as in JAX.
+        therefore depend on the order in which totals are combined. It is the order of `lax.associative_scan`, as in
+        JAX.
         """
 
         def combine(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
@@ -321,7 +322,7 @@ class Cumulative(PrefixScan):
 def _tree_scan(
     operands: Sequence[Any], dim: int, combine: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Scan by combining adjacent pairs, scanning their totals, and combining these with the elements in between."""
+    """Scan by combining adjacent pairs, scanning their totals, and combining totals with the elements in between."""
     size = operands[0].type.shape[dim]
     if size < 2:
         return list(operands)
@@ -339,7 +340,7 @@ def _tree_scan(
 
 
 def _interleave(even: Operand, odd: Operand, dim: int) -> Any:
-    """Return the elements of two arrays in turn; `even` has as many as `odd`, or one more."""
+    """Interleave two arrays. `even` has as many elements as `odd`, or one more."""
     zeros = (0,) * even.type.ndim
     is_dim = [number == dim for number in range(even.type.ndim)]
     has_equal_sizes = even.type.shape[dim] == odd.type.shape[dim]
@@ -385,7 +386,7 @@ class Recurrence(PrefixScan):
     def combine(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
         """Compose the affine maps `a y + b` of two adjacent ranges.
 
-        The neutral element (1, -0.0) must not be multiplied by an infinite `a`; its negative zero identifies it.
+        The neutral element (1, -0.0) must not be multiplied by an infinite `a`. It is recognized by its negative zero.
         """
         (a, b), (c, d) = earlier, later
         one, low = (apply(Full(b.type.shape, Scalar.from_value(value, b.type.dtype))) for value in (1, -np.inf))

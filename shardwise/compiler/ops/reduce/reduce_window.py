@@ -34,7 +34,7 @@ ACCEPTED_DTYPES = {SUM: NUMBERS, PROD: NUMBERS, MAX: ORDERED, MIN: ORDERED}
 class ReduceWindow(Op):
     """Reduce each window with `reduction`: SUM, PROD, MAX or MIN (NaN propagates).
 
-    The other fields have one entry per dim, with the meaning that XLA's ReduceWindow gives them. The padding holds the
+    The other fields have one entry per dim, with the same meaning as in XLA's ReduceWindow. The padding holds the
     neutral element of the reduction; a negative `low` or `high` crops.
     """
 
@@ -111,7 +111,7 @@ class ReduceWindow(Op):
             return y, self(dx)
         if not y.type.size:
             return y, None
-        # One dim at a time, the last first: among equal elements the first in row-major order is then selected.
+        # Reduce one dim at a time, the last first, so that the first of equal elements in row-major order is selected.
         partial, tangent = x, dx
         for dim in reversed(range(x.type.ndim)):
             window = self.window_dims[dim]

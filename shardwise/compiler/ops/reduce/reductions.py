@@ -35,7 +35,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class GatheredReduce(Reduce):
-    """A reduction that all-gathers the results of the shards where no all-reduce can combine them."""
+    """A reduction that all-gathers the results of the shards if no all-reduce can combine them."""
 
     def factors(self, x: ArrayType) -> FactorRule:
         rule = super().factors(x)
@@ -75,7 +75,7 @@ class ReduceExtremum(GatheredReduce):
         return self.elementwise_op.lower(hlo, a, b)
 
     def across_shards(self, dtype: DType) -> Reduction | None:
-        # There is no all-reduce for complex numbers, and the padding of floats must be infinite.
+        # There is no all-reduce of complex numbers. For floats, the fill of the padding must be infinite.
         return self.reduction if dtype.kind != "c" and (not is_float(dtype) or has_infinity(dtype)) else None
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -129,7 +129,7 @@ class ReduceProd(GatheredReduce):
         return MIN if dtype == np.bool_ else None
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Multiply the two halves repeatedly: x₀x₂ · x₁x₃. Without a division, zeros and infinities are handled."""
+        """Multiply the two halves repeatedly: x₀x₂ · x₁x₃. Without a division, it works for zeros and infinities."""
         (x,), (dx,) = primals, tangents
         y = self(x)
         wide = numpy_carrier(x.type.dtype)
@@ -139,11 +139,11 @@ class ReduceProd(GatheredReduce):
             left, right = map(Expr, _halves(product, half, 1))
             dleft, dright = map(Expr, _halves(tangent, half, 0))
             product, tangent = (left * right).array, (dleft * right + left * dright).array
-        tangent = Sum((tangent.type.ndim - 1,))(tangent)  # of one element or none
+        tangent = Sum((tangent.type.ndim - 1,))(tangent)  # at most one element remains
         return y, tangent if wide == y.type.dtype else Convert(y.type.dtype)(tangent)
 
     def _flatten_dims(self, x: Operand) -> Any:
-        """Merge the reduced dims of `x` into one, the last."""
+        """Merge the reduced dims of `x` into one trailing dim."""
         kept = tuple(dim for dim in range(x.type.ndim) if dim not in self.dims)
         transposed = permute(x, (*kept, *self.dims))
         sizes = tuple(x.type.shape[dim] for dim in kept)

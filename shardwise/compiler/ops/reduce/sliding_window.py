@@ -1,7 +1,7 @@
 """Sliding windows along a dim, and the halo exchange of a sharded dim.
 
-The operand is dilated by `base_dilation` and padded with `low` elements before and `high` after; a negative padding
-crops. Position p of output j's window then is
+The operand is dilated by `base_dilation` and padded with `low` elements before and `high` after; negative padding
+crops. Position p of output j's window is then
 
     element  stride * j + window_dilation * p - low  of the dilated operand
 
@@ -60,9 +60,9 @@ class WindowDimension(NamedTuple):
         return last_start // self.stride + 1 if last_start >= 0 else 0
 
     def transposed(self, size: int) -> "WindowDimension":
-        """Return the windows of the transpose: over the outputs, one for each element of an operand of `size`.
+        """Return the windows of the transpose, which slide over the outputs: one per element of an operand of `size`.
 
-        The window of an element holds the outputs whose windows contain it, the last position first.
+        The window of an element holds the outputs whose windows contain the element, the last position first.
         """
         low = self.extent - 1 - self.low
         length = (size - 1) * self.base_dilation + self.extent
@@ -70,7 +70,7 @@ class WindowDimension(NamedTuple):
         return WindowDimension(self.window, self.base_dilation, low, high, self.stride, self.window_dilation)
 
     def kernel_gradient(self, size: int) -> "WindowDimension":
-        """Return the windows of the kernel's gradient: over an operand of `size`, one for each window position.
+        """Return the windows of the kernel's gradient, which slide over an operand of `size`: one per window position.
 
         The window of a position holds the elements that all outputs read at that position.
         """
@@ -80,12 +80,12 @@ class WindowDimension(NamedTuple):
         return WindowDimension(outputs, self.window_dilation, self.low, high, self.base_dilation, self.stride)
 
     def halo(self, dim: int, axes: tuple[str, ...], count: int, shard_size: int) -> "Halo":
-        """Return the slice of the operand that device k of `count` needs for its outputs from `shard_size * k` on."""
+        """Return the slice of the operand that device k of `count` needs for its outputs, from `shard_size * k` on."""
         step, dilation = self.stride * shard_size, self.base_dilation
         width = max(0, step - self.stride + self.extent)
         if step % dilation:
-            # Some shards start between two elements of the dilated operand: each device takes one more element, and
-            # slices after the dilation.
+            # Some shards start between two elements of the dilated operand. Each device then reads one more element,
+            # and slices after the dilation.
             elements = -(-(width + dilation - 1) // dilation)
             return Halo(TakeWindow(dim, axes, count, -self.low, step, elements, dilation), None, width)
         before = self.low % dilation
@@ -98,7 +98,7 @@ class WindowDimension(NamedTuple):
 class Halo(NamedTuple):
     """The slice of the operand that a device needs.
 
-    `window` takes it from the device and its neighbours. `local` has the window parameters over that slice, None if
+    `window` reads it from the device and its neighbours. `local` has the window parameters over that slice; None if
     they differ between devices. `width` is the size of the padded and dilated slice.
     """
 
@@ -148,16 +148,16 @@ def halo_exchange(
 
 
 def _fill_outside(x: Operand, window: TakeWindow, size: int, padded: int, fill: ScalarLike) -> Any:
-    """Replace elements that `window` took from outside the operand by `fill`.
+    """Replace elements that `window` read from outside the operand by `fill`.
 
-    `size` is the size of the operand's dim, and `padded` its size with padding.
+    `size` is the size of the operand's dim, and `padded` is its size with padding.
     """
     starts = [window.start(k) for k in range(window.count)]
     reads_outside = min(starts) < 0 or max(starts) + window.width > size
     reads_padding = padded != size and max(starts) + window.width > size
     if not (reads_outside and fill != 0) and not reads_padding:  # TakeWindow fills with zeros
         return x
-    shift = max(0, -min(starts))  # avoids the division of a negative number
+    shift = max(0, -min(starts))  # so that no negative number is divided
     start = Expr(DeviceIndex(window.axes)()) * window.stride + (window.offset + shift * window.divisor)
     if window.divisor > 1:
         start = start / window.divisor

@@ -1,8 +1,9 @@
 """Ops for the derivative of a windowed maximum or minimum.
 
-The derivative selects one element of each window along a dim: its first extremum. `window_arg_extremum` finds its
-position in the window, `gather_from_window` reads another array at that position, and `scatter_add_to_window` is the
-transpose of that. Along a sharded dim, devices exchange halos with their neighbours.
+The derivative selects one element of each window along a dim: its first extremum. `window_arg_extremum` finds the
+position of this element in the window, `gather_from_window` reads another array at that position, and
+`scatter_add_to_window` is the transpose of `gather_from_window`. Along a sharded dim, devices exchange halos with their
+neighbours.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +64,7 @@ def _lower_with(hlo: Hlo) -> Apply:
 
 @record
 class WindowOp(Op):
-    """An op on windows along `dim`. The other fields are those of a `WindowDimension`."""
+    """An op on windows along `dim`. The other fields are the fields of a `WindowDimension`."""
 
     dim: int
     window: int
@@ -86,7 +87,7 @@ class WindowOp(Op):
         return x.with_shape(_replace_at(x.shape, self.dim, self.window_dim.output_size(x.shape[self.dim])))
 
     def fills(self, dtype: DType) -> tuple[Any, ...]:
-        """Return the value outside each operand that has windows. The other operands have the shape of the result."""
+        """Return the fill outside each operand that has windows. The other operands have the shape of the result."""
         raise self.missing_rule("fills")
 
     def factors(self, *types: ArrayType) -> FactorRule:
@@ -175,7 +176,7 @@ class WindowArgExtremum(WindowOp):
 
 
 class WindowSelection(WindowOp):
-    """An op that selects one element per window of the first operand; the second holds the positions."""
+    """An op that selects one element per window of the first operand. The second operand holds the positions."""
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -192,7 +193,7 @@ def _check_positions(name: str, positions: ArrayType, shape: tuple[int, ...]) ->
 @final
 @record
 class GatherFromWindow(WindowSelection):
-    """The element of each window of the first operand at the position in the second; zero if it is outside."""
+    """The element of each window of the first operand at the position in the second; zero if out of bounds."""
 
     name = "gather_from_window"
 
@@ -234,7 +235,7 @@ class GatherFromWindow(WindowSelection):
 class ScatterAddToWindow(WindowSelection):
     """The transpose of `GatherFromWindow`.
 
-    Sum the elements of each window of the first operand whose position in the second operand equals their place in the
+    Sum the elements of each window of the first operand whose position in the second operand equals their index in the
     window, counted from its end.
     """
 

@@ -16,7 +16,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class Nullary(Op):
-    """An op without operands: it has no derivative and no batch dim. It is recomputed where needed if `cheap`."""
+    """An op without operands. It has no derivative and no batch dim. It is recomputed where needed if `cheap`."""
 
     fusion = ALWAYS_FUSED
     cheap_to_recompute = is_constant = True
@@ -65,11 +65,11 @@ class Full(Nullary):
 class ArrayConstant(Nullary):
     """A concrete array that a program closes over. It becomes an input before layouts are planned.
 
-    `array` is any object with a `type`; two are equal only if they are the same object.
+    `array` is any object with a `type`, compared by identity.
     """
 
     name = "array_constant"
-    cheap_to_recompute = False  # it is not recomputed
+    cheap_to_recompute = False  # it is an input, and not recomputed
     array: "IdentityKey"
 
     def out_type(self) -> ArrayType:
@@ -94,7 +94,7 @@ class IdentityKey:
 
 
 def hashable(value: object) -> Any:
-    """Return a static value; one that is not hashable is compared by identity."""
+    """Return a static value, wrapped to compare by identity if it is not hashable."""
     try:
         hash(value)
     except TypeError:

@@ -40,7 +40,7 @@ class Iota(Nullary):
         shape, offset = context.out_shapes[0], context.offset(self.dim, np.int32)
         if offset is None:
             return Iota(shape, self.dim, self.dtype)()
-        # Add in integers: in a narrow float dtype the sum of rounded numbers differs from the rounded sum.
+        # Add in integers, because in a narrow float dtype the sum of rounded numbers differs from the rounded sum.
         index = Iota(shape, self.dim, np.dtype(np.int32))()
         index = Add()(index, Broadcast(shape, ())(offset))
         return index if self.dtype == np.int32 else Convert(self.dtype)(index)

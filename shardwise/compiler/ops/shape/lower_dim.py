@@ -1,4 +1,4 @@
-"""StableHLO of slices, concatenations and zeros along one dim."""
+"""StableHLO lowering of slices, concatenations and zeros along one dim."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def resize_dim(x: ArrayType, dim: int, size: int) -> ArrayType:
 
 
 def lower_slice(hlo: Hlo, x: HloValue, dim: int, start: int, stop: int) -> Any:
-    """Emit the elements of `x` from `start` to `stop` along `dim`; return `x` itself if these are all."""
+    """Emit the elements of `x` from `start` to `stop` along `dim`; return `x` itself if these are all elements."""
     if (start, stop) == (0, x.type.shape[dim]):
         return x
     out = resize_dim(x.type, dim, stop - start)

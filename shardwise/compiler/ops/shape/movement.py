@@ -1,4 +1,4 @@
-"""Movement ops: reshape and transpose; and helpers that permute dims."""
+"""Movement ops (reshape and transpose), and helpers that permute dims."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class MovementOp(Op):
     cheap_to_recompute = accepts_keys = only_moves = True
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
-        # An estimate: most movements are views or are fused into a kernel, and write nothing of their own.
+        # An estimate: most movement ops are views or are fused into a kernel, and write nothing themselves.
         return super().fused_bytes(operands, results) / 5
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -128,6 +128,6 @@ def i64_array_attribute(values: Sequence[int]) -> str:
 
 
 def batch_first(x: Operand, dim: int | None) -> Any:
-    """Move the batch dim of a batched operand to the front. For vmap rules of ops with one operand."""
+    """Move the batch dim of a batched operand to the front. Used by vmap rules of ops with one operand."""
     assert dim is not None, "vmap does not call the rule of an op whose only operand is unbatched"
     return move_dim(x, dim, 0)

@@ -1,7 +1,7 @@
 """Roll along a dim: elements that leave one end enter at the other.
 
 If the dim is evenly sharded, the devices form a ring and permute blocks (`rotate`). Pipelines whose stages are sharded
-over devices shift their microbatches like this, with one message per device. Otherwise they exchange windows.
+over devices shift their microbatches this way, with one message per device. Otherwise devices exchange windows.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Roll(MovementOp):
     def _exchange(
         self, axes: tuple[str, ...], count: int, size: int, shard_size: int, out_size: int
     ) -> ExchangeWindows:
-        """Return the exchange of an unevenly sharded array: elements that do not wrap around, and those that do."""
+        """Return the exchange of an unevenly sharded array: elements that do not wrap around, then elements that do."""
         sources = Source(0, shard_size, size - self.by, self.by), Source(0, shard_size, size, self.by - size)
         return ExchangeWindows(self.dim, axes, count, sources, (Window(0, out_size, out_size),))
 
@@ -94,7 +94,7 @@ class Ring:
     distance: int
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """Return (source, target) of every message."""
+        """Return the (source, target) pair of every message."""
         groups = np.asarray(mesh.groups(self.axes))
         return np.stack([np.roll(groups, -self.distance, 1), groups], -1).reshape(-1, 2)
 
@@ -126,7 +126,7 @@ class Rotate(Collective):
         return one_hop(self.bytes_sent_of_shard(operand))
 
     def bytes_sent_of_shard(self, shard: ArrayType) -> float:
-        """Return the bytes that one device sends of a shard of this type."""
+        """Return the bytes that one device sends if its shard has this type."""
         rows = shard.shape[self.dim]
         return sum(shard.nbytes * (stop - start) / rows for distance, start, stop in self._parts(rows) if distance)
 
@@ -150,7 +150,7 @@ class Rotate(Collective):
 
 
 def _lower_roll(hlo: Hlo, x: HloValue, dim: int, start: int) -> Any:
-    """Emit the elements along `dim` from `start` on, then those before."""
+    """Emit the elements along `dim` from `start` on, then the elements before `start`."""
     size = x.type.shape[dim]
     parts = [lower_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]
     return lower_concatenate(hlo, parts or [x], dim)

@@ -1,6 +1,6 @@
 """Ops with static positions: slice, pad, concatenate and reverse.
 
-Along a sharded dim that an op changes, each device takes the elements of its result shard from the devices that hold
+Along a sharded dim that an op changes, each device reads the elements of its result shard from the devices that hold
 them (`TakeWindow`, `ExchangeWindows`); the other dims pass through. Shards may be uneven.
 """
 
@@ -139,8 +139,8 @@ class Reverse(MovementOp):
             elif axes:
                 x = self._window(dim, axes, count, out_size, size)(x)
         if even_axes:
-            # Whole shards are exchanged. In reverse order along all dims, the device's number is reversed: the shards
-            # are sent at once, as if all these axes sharded the first dim.
+            # Entire shards are exchanged. Reversing all sharded dims reverses the device index, so the shards are sent
+            # at once, as if all these axes sharded the first dim.
             count, out_size = context.mesh.extent(even_axes), x.type.shape[self.dims[0]]
             x = self._window(self.dims[0], even_axes, count, out_size, count * out_size)(x)
         return self(x)
@@ -169,7 +169,7 @@ class Reverse(MovementOp):
 
 
 class JointlyLinearMovement(MovementOp):
-    """A movement op of several operands, linear in all of them together."""
+    """A movement op with several operands that is jointly linear in them."""
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return (tuple(range(len(types))),)
@@ -242,7 +242,7 @@ class Pad(JointlyLinearMovement):
         return Pad(tuple(low), tuple(high), tuple(interior))(x, value)
 
     def _dilate(self, x: Operand, value: Operand, dim: int) -> Any:
-        """Insert the interior padding after each element along `dim`, also the last: shards then stay contiguous."""
+        """Insert the interior padding after each element along `dim`, also the last, so that shards stay contiguous."""
         interior = _insert((0,) * (x.type.ndim - 1), dim, self.interior[dim])
         return Pad((0,) * x.type.ndim, interior, interior)(x, value) if self.interior[dim] else x
 
@@ -258,7 +258,7 @@ class Pad(JointlyLinearMovement):
         return self._window(factor, (), count, out_size).bytes_sent_of_array(dilated)
 
     def padding(self, fills: Sequence[Any]) -> Any:
-        # Padding along other dims puts the scalar into the padding of a dim that passes through.
+        # Padding along other dims writes the scalar into the padding of a dim that passes through.
         adds_elements = any(count > 0 for count in (*self.low, *self.high, *self.interior))
         return _common_fill(fills) if len(fills) == 2 or not adds_elements else None
 
@@ -272,7 +272,7 @@ class Pad(JointlyLinearMovement):
             steps = (count + 1 for count in self.interior)
             to_x = slice_dims(cropped, [(0, size, step) for size, step in zip(cropped.type.shape, steps, strict=True)])
         if isinstance(value, UndefinedPrimal):
-            # Masked, not computed as total minus the operand's part: the cotangent may contain infinities.
+            # Use a mask instead of total minus the operand's part, because the cotangent may contain infinities.
             added = Select()(self._is_padding(x.type.shape), cotangent, zeros_like(cotangent))
             to_value = Sum(tuple(range(cotangent.type.ndim)))(added)
         return to_x, to_value
@@ -360,7 +360,7 @@ class Concatenate(JointlyLinearMovement):
         Args:
             axes: the axes that shard the dim.
             count: the number of shards.
-            numbers: for each operand, its number among the distinct operands.
+            numbers: for each operand, its index among the distinct operands.
             shard_sizes: the sizes of the shards of the distinct operands, which are concatenated on each device.
             sizes: the sizes of the operands, without padding.
             out_size: the size of a shard of the result.
@@ -373,7 +373,7 @@ class Concatenate(JointlyLinearMovement):
         return ExchangeWindows(self.dim, axes, count, tuple(sources), (Window(0, out_size, out_size),))
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        # Without padding, as the costs of reshards: `count` times the sizes are divided evenly, into these.
+        # Without padding, as in the costs of reshards: `count` times the sizes are divided evenly into these.
         sizes = [type.shape[self.dim] for type in types]
         exchange = self._exchange((), count, range(len(types)), sizes, [count * size for size in sizes], sum(sizes))
         return exchange.bytes_sent_of_shard(self.out_type(*types)) / count
@@ -406,7 +406,7 @@ class Concatenate(JointlyLinearMovement):
 
 
 def slice_dims(x: Operand, parts: Sequence[tuple[int, int, int]]) -> Any:
-    """Slice `x` with a (start, limit, stride) for each dim; return `x` itself if that is everything."""
+    """Slice `x` with a (start, limit, stride) for each dim; return `x` itself if the slice covers it."""
     if list(parts) == [(0, size, 1) for size in x.type.shape]:
         return x
     return Slice(*(tuple(part[i] for part in parts) for i in range(3)))(x)
@@ -422,7 +422,7 @@ def slice_along(x: Operand, dim: int, start: int, limit: int, stride: int = 1) -
 def global_indices(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
     """Return the global index along `dim` of each element of this device's shard.
 
-    `shape` is the shape of the shard of the result, or of operand number `operand`.
+    `shape` is the shape of the shard of the result, or of the operand with index `operand`.
     """
     index = Iota(shape, dim, np.dtype(np.int32))()
     offset = context.offset(dim, np.int32, operand)
@@ -432,7 +432,7 @@ def global_indices(context: LocalContext, shape: tuple[int, ...], dim: int, oper
 def valid_mask(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
     """Return a mask of the shard's elements that are not padding along `dim`; None if there is no padding.
 
-    The arguments are those of `global_indices`. The first operand has the size of `dim`.
+    The arguments are the same as in `global_indices`. The first operand has the size of `dim`.
     """
     size = context.global_types[0].shape[dim]
     if shape[dim] * context.sharding_of(dim, operand)[1] == size:
@@ -448,7 +448,7 @@ def _dimwise_rule(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], 
 
 
 def dilated_size(count: int, dilation: int) -> int:
-    """Return the size of `count` elements after dilation: neighbours are `dilation` apart."""
+    """Return the size of `count` elements after dilation, which places them `dilation` apart."""
     return (count - 1) * dilation + 1 if count else 0
 
 
