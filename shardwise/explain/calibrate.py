@@ -22,9 +22,9 @@ from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.api.transformations.differentiate import grad
 from shardwise.base._jaxlib import jaxlib_version
-from shardwise.compiler.ops.collective.traffic import all_reduce
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
+from shardwise.compiler.traffic import all_reduce
 from shardwise.nn.attention import dot_product_attention
 from shardwise.runtime.client import default_backend, local_devices
 from shardwise.sharding import Mesh, NamedSharding

@@ -6,7 +6,7 @@
 - Any other kernel takes its bytes of memory traffic over the bandwidth of memory.
 - Every kernel is followed by a gap before the next one starts.
 - A collective takes the bytes that a device sends over the bandwidth of its ring, and a latency per hop. The op
-  states its bytes and hops (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
+  states its bytes and hops (`compiler/traffic.py`); of several algorithms, the fastest runs.
 
 Data sheets give rates that no program reaches. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
@@ -18,8 +18,8 @@ from typing import final
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.collective.traffic import Traffic
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic
 
 _TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of large products
 _FILL = 200  # steps along k that fill the pipeline of a tile
@@ -37,7 +37,8 @@ class Link:
 
     def time(self, traffic: Traffic) -> float:
         """Return the seconds of a collective by its fastest algorithm. This one formula prices all collectives."""
-        return min([sent / self.bandwidth + hops * self.latency for sent, hops in traffic], default=0.0)
+        times = [algorithm.bytes_sent / self.bandwidth + algorithm.hops * self.latency for algorithm in traffic]
+        return min(times, default=0.0)
 
     def scaled(self, rate: float) -> "Link":
         """Return the link in another unit of time, of which a second has `rate`."""

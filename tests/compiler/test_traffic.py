@@ -5,9 +5,9 @@ import pytest
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, Collective, PositionOp
-from shardwise.compiler.ops.collective.traffic import all_gather, all_reduce, all_to_all, one_hop, reduce_scatter
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import all_gather, all_reduce, all_to_all, one_after_another, one_hop, reduce_scatter
 
 COUNTS = (1, 2, 3, 4, 7, 8, 64)
 
@@ -46,6 +46,16 @@ def test_an_all_to_all_keeps_one_block(count):
 def test_messages_at_the_same_time_are_one_hop_and_none_are_none():
     assert one_hop(12.0) == ((12.0, 1),)
     assert one_hop(0.0) == ()
+
+
+def test_collectives_one_after_another_add_bytes_and_hops_of_every_choice_of_algorithms():
+    gather, (ring, tree) = all_gather(8.0, 4), all_reduce(8.0, 4)
+    assert one_after_another(gather, (ring, tree), one_hop(5.0)) == (
+        (24.0 + ring.bytes_sent + 5.0, 3 + ring.hops + 1),
+        (24.0 + tree.bytes_sent + 5.0, 3 + tree.hops + 1),
+    )
+    assert one_after_another(one_hop(0.0), gather) == gather
+    assert one_after_another() == one_after_another(one_hop(0.0)) == ()
 
 
 def test_groups_communicate_among_themselves():
