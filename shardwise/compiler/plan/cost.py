@@ -106,6 +106,7 @@ def reshard_cost(
         return FORBIDDEN
     count, ring = costs.mesh.shape[axis], costs.ring(axis)
     if isinstance(before, int):
+        # An all-gather and a slice have the hops of an all-to-all and send more bytes, so they are no alternative here.
         collective = all_gather if after == REPLICATED else all_to_all
         return costs.price(ring, collective(unsharded_bytes / count, count), times=times)
     collective = all_reduce if after == REPLICATED else reduce_scatter
