@@ -224,7 +224,9 @@ def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
 
     Which algorithm an all-reduce uses depends on the fit: it is repeated with those of the last one.
     """
-    options = {size: all_reduce(size, devices) for size in times}
+    options = {
+        size: [(algorithm.bytes_sent, algorithm.hops) for algorithm in all_reduce(size, devices)] for size in times
+    }
     chosen = {size: terms[0] for size, terms in options.items()}
     for _ in range(_FITS):
         rows = np.array([chosen[size] for size in times]) / np.array(list(times.values()))[:, None]
