@@ -21,9 +21,9 @@ from typing import Any, final
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.ops.collective.traffic import all_gather, all_reduce, one_hop
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.traffic import all_gather, all_reduce, one_hop
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

@@ -60,7 +60,7 @@ def test_python_code_runs_and_prints_the_shown_output(document, tmp_path, monkey
         shown = [" ".join(line.split()) for line in block.splitlines()]
         printed_lines = [" ".join(line.split()) for line in printed.splitlines()]
         missing = [line for line in shown if line not in printed_lines]
-        assert missing == []
+        assert not missing, "\n".join([f"{document} shows lines that its code does not print:", *missing, "", printed])
 
 
 def blocks_of(document: str, language: str) -> list[str]:

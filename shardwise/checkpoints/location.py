@@ -60,7 +60,8 @@ def location_of(path: str | os.PathLike[str]) -> "Location":
             raise CheckpointError(f"{text!r} names a host or a relative path: write file:///path")
         return Folder(Path(unquote(rest)))
     if scheme not in _DRIVERS:
-        raise CheckpointError(f"{text!r}: checkpoints are on file systems, s3:// or gs://, not on {scheme}://")
+        stores = " or ".join(f"{known}://" for known in _DRIVERS)
+        raise CheckpointError(f"{text!r}: checkpoints are on file systems, {stores}, not on {scheme}://")
     bucket, _, path = rest.strip("/").partition("/")
     if not bucket:
         raise CheckpointError(f"{text!r} names no bucket: write {scheme}://bucket/name")

@@ -23,9 +23,9 @@ from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.api.transformations.differentiate import grad
 from shardwise.base._jaxlib import jaxlib_version
-from shardwise.compiler.ops.collective.traffic import all_reduce
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
+from shardwise.compiler.traffic import all_reduce
 from shardwise.nn.attention import dot_product_attention
 from shardwise.runtime.client import default_backend, local_devices
 from shardwise.sharding import Mesh, NamedSharding
@@ -225,7 +225,9 @@ def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
 
     The algorithm of an all-reduce depends on the fit, so the fit is repeated with the algorithms of the previous one.
     """
-    options = {size: all_reduce(size, devices) for size in times}
+    options = {
+        size: [(algorithm.bytes_sent, algorithm.hops) for algorithm in all_reduce(size, devices)] for size in times
+    }
     chosen = {size: terms[0] for size, terms in options.items()}
     for _ in range(_FITS):
         rows = np.array([chosen[size] for size in times]) / np.array(list(times.values()))[:, None]

@@ -5,6 +5,7 @@ import pytest
 from shardwise.checkpoints import snapshot
 from tests.checkpoints.object_server import GcsHandler, S3Handler, object_server
 
+# By the scheme of URLs: the handler of requests, variables with credentials, and the variable with the endpoint.
 SERVERS = {
     "s3": (
         S3Handler,
@@ -16,10 +17,11 @@ SERVERS = {
 
 
 class Store:
-    """An object store: the URL of a bucket, and its objects by key."""
+    """An object store: the URL of a bucket, its objects by key, and the variable that names the server."""
 
-    def __init__(self, scheme, objects):
+    def __init__(self, scheme, objects, endpoint_variable):
         self.url = f"{scheme}://bucket"
+        self.endpoint_variable = endpoint_variable
         self._objects = objects
 
     def __iter__(self):
@@ -35,11 +37,12 @@ class Store:
         del self._objects[f"bucket/{key}"]
 
 
-@pytest.fixture
+@pytest.fixture(params=SERVERS)
 def store(request, monkeypatch):
+    """Serve an object store of every scheme, one after the other."""
     handler, variables, endpoint = SERVERS[request.param]
     with object_server(handler) as (url, objects):
         for name, value in {**variables, endpoint: url}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(snapshot, "LARGEST_PACKED", 100)
-        yield Store(request.param, objects)
+        yield Store(request.param, objects, endpoint)

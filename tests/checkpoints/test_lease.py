@@ -57,7 +57,6 @@ def test_a_second_manager_leaves_a_save_in_flight_alone(tmp_path, held_save, rea
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
 
 
-@pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
 def test_a_second_manager_leaves_a_save_on_an_object_store_alone(store):
     first = checkpoints.Manager(f"{store.url}/run", every_steps=1, save_on_sigterm=False)
     first.save(1, STATE)

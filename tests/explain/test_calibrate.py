@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.compiler.ops.collective.traffic import all_reduce
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.chip_table import read_chips
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
+from shardwise.compiler.traffic import all_reduce
 from shardwise.explain.calibrate import BF16, F32, Measurement, Sizes, calibrate, fit_chip
 from shardwise.launch.command_line import main
 from shardwise.sharding import AbstractMesh

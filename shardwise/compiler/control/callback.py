@@ -17,12 +17,12 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.collective.traffic import Traffic, all_reduce
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic, all_reduce
 
 
 class HostFunction(Protocol):

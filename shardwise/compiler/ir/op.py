@@ -36,6 +36,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.traffic import Traffic, one_hop
 from shardwise.errors import MissingRuleError, ShardingTypeError
 
 NumpyArray = np.ndarray[Any, Any]
@@ -431,12 +432,18 @@ class Op:
         return ()
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        """Return the bytes that each device sends if the exchange factor `factor` is sharded into `count` shards."""
+        """Return the bytes that each device sends if the exchange factor `factor` is sharded into `count` shards.
+
+        An op that overrides `exchange_traffic` does not need it.
+        """
         raise self.missing_rule("exchanged_bytes")
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        """Return the number of sequential messages of this exchange; by default 1: all are sent concurrently."""
-        return 1
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
+        """Return the traffic of the collectives of `localize` if `factor` is sharded into `count` shards.
+
+        By default, all messages are sent at the same time: an op that gathers or exchanges rows overrides this.
+        """
+        return one_hop(self.exchanged_bytes(factor, count, *types))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         """Return the fill of a padded dim of the result, given the fills of the operands; None if unknown."""

@@ -36,6 +36,7 @@ from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import sends_bytes
 from shardwise.errors import ShardingError
 
 Step = tuple[Collective, Layout | None]  # an op, and the layout after it; None if no layout of the mesh describes it
@@ -102,7 +103,7 @@ def _cheapest(
 def step_cost(op: Collective, shard: ArrayType, costs: Costs) -> float:
     """Return the cost of one step on a shard of this type."""
     traffic = op.traffic(shard, costs.mesh)
-    if not any(sent for sent, _ in traffic):
+    if not sends_bytes(traffic):
         return FREE_STEP
     ring = costs.ring(*op.communicates_along)
     return costs.price(ring, traffic, reduces=op.reduces_across_devices)

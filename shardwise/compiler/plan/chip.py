@@ -6,7 +6,7 @@
 - The time of any other kernel is its memory traffic divided by the memory bandwidth.
 - A gap follows every kernel before the next one starts.
 - The time of a collective is the bytes that a device sends divided by the bandwidth of its ring, plus a latency per
-  hop. The op states its bytes and hops (`ops/collective/traffic.py`); of several algorithms, the fastest runs.
+  hop. The op states its bytes and hops (`compiler/traffic.py`); of several algorithms, the fastest runs.
 
 No program reaches the rates of data sheets. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
@@ -18,8 +18,8 @@ from typing import final
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.collective.traffic import Traffic
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic
 
 _TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of large products
 _FILL = 200  # steps along k that fill the pipeline of a tile
@@ -36,8 +36,9 @@ class Link:
     latency: float
 
     def time(self, traffic: Traffic) -> float:
-        """Return the seconds of a collective by its fastest algorithm. All collectives are priced by this formula."""
-        return min([sent / self.bandwidth + hops * self.latency for sent, hops in traffic], default=0.0)
+        """Return the seconds of a collective by its fastest algorithm. This one formula prices all collectives."""
+        times = [algorithm.bytes_sent / self.bandwidth + algorithm.hops * self.latency for algorithm in traffic]
+        return min(times, default=0.0)
 
     def scaled(self, rate: float) -> "Link":
         """Return the link in another unit of time: one second is `rate` units."""

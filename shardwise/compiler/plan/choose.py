@@ -22,7 +22,6 @@ from shardwise.compiler.candidates.candidate import REPLICATED, Candidate, State
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.collective.traffic import Algorithm
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
@@ -31,6 +30,7 @@ from shardwise.compiler.plan.output_layout import output_layout
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.traffic import sends_bytes
 
 Picks = dict[str, dict[Equation, Candidate]]  # for each axis, the chosen candidate of each equation
 Produced = State | tuple[State, State]  # the produced state, or (produced state, state of a shared copy)
@@ -200,9 +200,11 @@ class _AxisProblem:
         def cost(candidate: Candidate) -> float:
             if candidate.factor not in rule.exchange:
                 return 0.0
-            sent = equation.op.exchanged_bytes(candidate.factor, self.count, *types)
-            hops = equation.op.exchange_hops(candidate.factor, self.count, *types)
-            return self.planner.costs.price(self.ring, (Algorithm(sent / split, hops),), times=times) if sent else 0.0
+            traffic = equation.op.exchange_traffic(candidate.factor, self.count, *types)
+            if not sends_bytes(traffic):
+                return 0.0
+            per_device = tuple([algorithm._replace(bytes_sent=algorithm.bytes_sent / split) for algorithm in traffic])
+            return self.planner.costs.price(self.ring, per_device, times=times)
 
         return tuple([cost(candidate) for candidate in options])
 

@@ -1,7 +1,7 @@
 """The objective of the planner: the time of reshards and of compute, per device.
 
 The unit is the time in which a device sends one byte over its fast links, so a cost is a number of bytes where latency
-is small. Reshards are priced as the collectives that implement them (`ops/collective/traffic.py`, `Link.time`), compute
+is small. Reshards are priced as the collectives that implement them (`compiler/traffic.py`, `Link.time`), compute
 by flops and memory traffic. All specs are the chip's (`hardware.py`).
 """
 
@@ -13,16 +13,15 @@ from shardwise.base.caches import registered_cache
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.collective.traffic import (
-    Algorithm,
+from shardwise.compiler.plan.chip import Chip, Link
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import (
     Traffic,
     all_gather,
     all_reduce,
     all_to_all,
     reduce_scatter,
 )
-from shardwise.compiler.plan.chip import Chip, Link
-from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
 TO_PARTIAL = (
@@ -61,7 +60,7 @@ class Costs:
         """
         if not self.exposes_hops:
             exposed = 1 / COMBINED_REDUCTIONS if reduces and times == 1 else 1
-            traffic = tuple([Algorithm(sent, exposed if hops else 0) for sent, hops in traffic])
+            traffic = tuple([algorithm._replace(hops=exposed if algorithm.hops else 0) for algorithm in traffic])
         return times * ring.time(traffic)
 
     def flop(self, dtype: DType) -> float:
@@ -107,6 +106,7 @@ def reshard_cost(
         return FORBIDDEN
     count, ring = costs.mesh.shape[axis], costs.ring(axis)
     if isinstance(before, int):
+        # An all-gather and a slice have the hops of an all-to-all and send more bytes, so they are no alternative here.
         collective = all_gather if after == REPLICATED else all_to_all
         return costs.price(ring, collective(unsharded_bytes / count, count), times=times)
     collective = all_reduce if after == REPLICATED else reduce_scatter

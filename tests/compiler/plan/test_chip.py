@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shardwise.compiler.ops.collective.traffic import all_reduce, one_hop
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import all_reduce, one_hop
 
 F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 IDEAL = Chip("ideal", (), 1e12, 5e11, 10**9, 1e11, Link(1e10, 1e-6), Link(1e9, 1e-5), 8)

@@ -8,8 +8,8 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.ops.collective.traffic import all_reduce
 from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.traffic import all_reduce
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

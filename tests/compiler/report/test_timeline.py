@@ -6,9 +6,9 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.ops.collective.traffic import all_gather
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.traffic import all_gather
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

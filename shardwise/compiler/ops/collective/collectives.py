@@ -18,7 +18,11 @@ from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op, ProgramRunner, Shards, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.traffic import (
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, inverse_permutation, lower_permute
+from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import (
     NOTHING_SENT,
     Traffic,
     all_gather,
@@ -27,10 +31,6 @@ from shardwise.compiler.ops.collective.traffic import (
     one_hop,
     reduce_scatter,
 )
-from shardwise.compiler.ops.elementwise.select import lower_compare
-from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, inverse_permutation, lower_permute
-from shardwise.compiler.reduction import Reduction
-from shardwise.compiler.shardings.mesh import AbstractMesh
 
 Groups = tuple[tuple[int, ...], ...]  # each position occurs once; only all-reduces accept groups of different sizes
 

@@ -18,12 +18,12 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.block_schedule import Piece, Round, merge_adjacent, schedule, sent_elements
 from shardwise.compiler.ops.collective.collectives import Collective, PPermute, lower_unstack
-from shardwise.compiler.ops.collective.traffic import Traffic, all_gather, one_hop
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, lower_zeros, resize_dim
 from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic, all_gather, one_hop
 
 MAX_MESSAGES = 32  # the most permutes; beyond that, an all-gather
 _SCALAR, _ONE = ArrayType((), np.int32), ArrayType((1,), np.int32)

@@ -90,7 +90,9 @@ def unbound_axis_error(op: Op) -> NameError:
 class NamedReduction(Named):
     """A reduction over all members along `axes`. With `invariant`, the type of the result is replicated.
 
-    With `groups` there is only one axis.
+    With `groups` there is only one axis. `vmap` reduces along its own axis first and along the others later. A
+    reduction for which that is not the same, such as a mean of the values that are not NaN, overrides `vmap`, for
+    example by the `vmap` of a `NamedSum` of numerator and denominator.
     """
 
     casts_sums = True

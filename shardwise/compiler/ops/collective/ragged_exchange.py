@@ -26,7 +26,6 @@ from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Collective, Groups
 from shardwise.compiler.ops.collective.named import mesh_axes_of
 from shardwise.compiler.ops.collective.named_exchange import NamedAllToAll, NamedExchangeOp
-from shardwise.compiler.ops.collective.traffic import Traffic, all_to_all
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.expr import Expr
@@ -41,6 +40,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic, all_to_all
 
 Apply = Callable[..., Any]  # (op, *operands) → result: in a frame, or in an HLO builder
 _Value: TypeAlias = Operand | HloValue

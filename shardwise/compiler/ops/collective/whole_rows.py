@@ -12,6 +12,7 @@ from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, L
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
+from shardwise.compiler.traffic import Traffic, all_gather, all_to_all, one_after_another
 
 
 @final
@@ -51,16 +52,17 @@ class RowExchange:
         """The number of rows, padded to a multiple of the number of devices."""
         return -(-self.row_count // self.count) * self.count
 
-    def bytes_sent(self, before: int, after: int) -> float:
-        """Return the bytes that each device sends. `before`, `after`: a shard's bytes per row, in and out."""
-        if self.uses_all_to_all:
-            return self.padded_row_count * (before + after) * (self.count - 1) / self.count
-        return float(self.row_count * before * (self.count - 1))
+    def traffic(self, before: int, after: int) -> Traffic:
+        """Return the traffic of `gather` and `scatter`.
 
-    @property
-    def hops(self) -> int:
-        """The number of sequential messages: of two all-to-alls, or of one all-gather."""
-        return (2 if self.uses_all_to_all else 1) * (self.count - 1)
+        Args:
+            before: the bytes of a row in one shard of the operand.
+            after: the bytes of a row in one shard of the result.
+        """
+        if self.uses_all_to_all:
+            rows = self.padded_row_count
+            return one_after_another(all_to_all(rows * before, self.count), all_to_all(rows * after, self.count))
+        return all_gather(self.row_count * before, self.count)
 
     def gather(self, x: Operand, size: int) -> Any:
         """Return complete rows of `size` elements as a 2-D array: all rows, or a part of the rows on each device."""

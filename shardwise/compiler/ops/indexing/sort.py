@@ -26,6 +26,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Slice, valid_mask
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.traffic import Traffic, all_gather, one_after_another
 
 INDEX = np.dtype(np.int32)
 _MIN_K = 17  # XLA's GPU kernel for k of up to 16 drops NaN, so compute at least 17 and slice
@@ -65,12 +66,11 @@ class Sort(Op):
         tables = (dims,) * len(types)
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return len(types) * RowExchange.from_shape(types[0].shape, self.dim, (), count).hops
-
-    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        shard_bytes = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
-        return RowExchange.from_shape(types[0].shape, self.dim, (), count).bytes_sent(shard_bytes, shard_bytes)
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
+        exchange = RowExchange.from_shape(types[0].shape, self.dim, (), count)
+        shard_size = -(-types[0].shape[self.dim] // count)
+        row_bytes = [shard_size * type.dtype.itemsize for type in types]
+        return one_after_another(*[exchange.traffic(nbytes, nbytes) for nbytes in row_bytes])
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         axes, count = context.sharding_of(self.dim)
@@ -182,13 +182,11 @@ class TopK(Op):
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         return sum(type.nbytes for type in operands)
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return count - 1  # an all-gather
-
-    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
         (x,) = types
         candidates = min(self.k, -(-x.shape[-1] // count)) * x.size // max(1, x.shape[-1])
-        return float((count - 1) * candidates * (x.dtype.itemsize + INDEX.itemsize))
+        gathered = [all_gather(candidates * dtype.itemsize, count) for dtype in (x.dtype, INDEX)]
+        return one_after_another(*gathered)
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands

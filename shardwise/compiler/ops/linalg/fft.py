@@ -22,6 +22,7 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose, i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.traffic import Traffic
 
 INPUT_DTYPES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": COMPLEX_PARTS, "IRFFT": COMPLEX}
 
@@ -67,14 +68,11 @@ class Fft(Op):
         dims = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return RowExchange.from_shape(types[0].shape, self.dim, (), count).hops
-
-    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
         (x,) = types
         types = (x, self.out_type(x))
         in_bytes, out_bytes = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in types)
-        return RowExchange.from_shape(x.shape, self.dim, (), count).bytes_sent(in_bytes, out_bytes)
+        return RowExchange.from_shape(x.shape, self.dim, (), count).traffic(in_bytes, out_bytes)
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands

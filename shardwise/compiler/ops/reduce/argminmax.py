@@ -39,6 +39,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import global_indices, valid_mask
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.traffic import Traffic, all_gather, one_after_another
 
 
 @final
@@ -147,12 +148,10 @@ class ArgExtremum(Op):
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         return sum(type.nbytes for type in operands)
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return count - 1  # an all-gather
-
-    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
         (x,) = types
-        return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + self._index_dtype.itemsize))
+        size = self.out_type(x).size
+        return one_after_another(*[all_gather(size * dtype.itemsize, count) for dtype in (x.dtype, self._index_dtype)])
 
     @property
     def _index_dtype(self) -> DType:

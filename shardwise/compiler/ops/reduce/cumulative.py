@@ -42,6 +42,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along, valid_mask
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.traffic import Traffic, all_gather
 
 Apply = Callable[..., Any]  # (op, *operands) -> result: applies the op in the current frame, or lowers it
 
@@ -89,12 +90,9 @@ class PrefixScan(Op):
         """Return the scans of all totals that `combine` combines, one per operand."""
         raise self.missing_rule("scans")
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return count - 1  # an all-gather
-
-    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
         slices = sum(type.nbytes / max(1, type.shape[self.dim]) for type in types)
-        return (count - 1) * slices * accumulation_dtype(types[0].dtype).itemsize / types[0].dtype.itemsize
+        return all_gather(slices * accumulation_dtype(types[0].dtype).itemsize / types[0].dtype.itemsize, count)
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         axes, count = context.sharding_of(self.dim)

@@ -32,6 +32,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Pad, Slice, valid_mask
 from shardwise.compiler.reduction import AND, MAX, MIN, OR, PROD, XOR, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.traffic import Traffic, all_gather
 
 
 class GatheredReduce(Reduce):
@@ -41,11 +42,8 @@ class GatheredReduce(Reduce):
         rule = super().factors(x)
         return rule if rule.reduce else replace(rule, need_replication=frozenset(), exchange=frozenset(self.dims))
 
-    def exchange_hops(self, factor: int, count: int, *types: ArrayType) -> int:
-        return count - 1  # an all-gather
-
-    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        return float((count - 1) * self.out_type(*types).size * accumulation_dtype(types[0].dtype).itemsize)
+    def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
+        return all_gather(self.out_type(*types).size * accumulation_dtype(types[0].dtype).itemsize, count)
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands

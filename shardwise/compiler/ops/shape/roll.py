@@ -15,11 +15,11 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.collective.exchange_windows import ExchangeWindows, Source, Window
-from shardwise.compiler.ops.collective.traffic import Traffic, one_hop
 from shardwise.compiler.ops.shape.lower_dim import lower_concatenate, lower_slice, resize_dim
 from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic, one_hop
 
 
 @final

@@ -4,6 +4,7 @@ All formulas of collectives are in this module. The planner, the report and `sim
 `Link.time` in `plan/chip.py`: bytes over the bandwidth of the ring, and a latency per hop.
 """
 
+from itertools import product
 from typing import NamedTuple
 
 
@@ -23,6 +24,11 @@ class Algorithm(NamedTuple):
 Traffic = tuple[Algorithm, ...]  # the algorithms of a collective, of which the fastest runs; the first is a ring
 
 NOTHING_SENT: Traffic = ()
+
+
+def sends_bytes(traffic: Traffic) -> bool:
+    """Return whether a collective sends anything: arrays may be empty."""
+    return any(algorithm.bytes_sent for algorithm in traffic)
 
 
 def all_gather(shard_bytes: float, count: int) -> Traffic:
@@ -52,3 +58,9 @@ def all_reduce(shard_bytes: float, count: int) -> Traffic:
 def one_hop(sent: float) -> Traffic:
     """Return the traffic of messages that are sent concurrently, such as a permute or a halo exchange."""
     return (Algorithm(sent, 1),) if sent else NOTHING_SENT
+
+
+def one_after_another(*collectives: Traffic) -> Traffic:
+    """Return the traffic of collectives of which each starts when the one before has ended."""
+    choices = product(*[traffic for traffic in collectives if traffic])
+    return tuple([Algorithm(*map(sum, zip(*chosen, strict=True))) for chosen in choices if chosen])

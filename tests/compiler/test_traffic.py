@@ -5,9 +5,17 @@ import pytest
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, Collective, PositionOp
-from shardwise.compiler.ops.collective.traffic import all_gather, all_reduce, all_to_all, one_hop, reduce_scatter
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import (
+    Algorithm,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    one_after_another,
+    one_hop,
+    reduce_scatter,
+)
 
 COUNTS = (1, 2, 3, 4, 7, 8, 64)
 
@@ -26,9 +34,9 @@ def ring_messages(count):
 def test_rings_send_one_block_per_hop(count):
     messages, block = ring_messages(count), 24.0
     gathered, scattered = all_gather(block, count), reduce_scatter(block * count, count)
-    assert gathered == scattered == ((block * len(messages), len(messages)),)
+    assert gathered == scattered == (Algorithm(block * len(messages), len(messages)),)
     reduced = all_reduce(block * count, count)
-    assert reduced[0] == (2 * block * len(messages), 2 * len(messages))  # a reduce-scatter, then an all-gather
+    assert reduced[0] == Algorithm(2 * block * len(messages), 2 * len(messages))  # a reduce-scatter, then an all-gather
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -39,13 +47,23 @@ def test_a_tree_has_the_hops_of_its_depth_up_and_down(count):
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_an_all_to_all_keeps_one_block(count):
-    ((sent, hops),) = all_to_all(8.0 * count, count)
-    assert sent == pytest.approx(8.0 * (count - 1)) and hops == count - 1
+    (algorithm,) = all_to_all(8.0 * count, count)
+    assert algorithm.bytes_sent == pytest.approx(8.0 * (count - 1)) and algorithm.hops == count - 1
 
 
 def test_messages_at_the_same_time_are_one_hop_and_none_are_none():
-    assert one_hop(12.0) == ((12.0, 1),)
+    assert one_hop(12.0) == (Algorithm(12.0, 1),)
     assert one_hop(0.0) == ()
+
+
+def test_collectives_one_after_another_add_bytes_and_hops_of_every_choice_of_algorithms():
+    gather, (ring, tree) = all_gather(8.0, 4), all_reduce(8.0, 4)
+    assert one_after_another(gather, (ring, tree), one_hop(5.0)) == (
+        Algorithm(24.0 + ring.bytes_sent + 5.0, 3 + ring.hops + 1),
+        Algorithm(24.0 + tree.bytes_sent + 5.0, 3 + tree.hops + 1),
+    )
+    assert one_after_another(one_hop(0.0), gather) == gather
+    assert one_after_another() == one_after_another(one_hop(0.0)) == ()
 
 
 def test_groups_communicate_among_themselves():
