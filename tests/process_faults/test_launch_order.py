@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.groups import ROOT, WAIT, free_port
+from tests.process_faults.groups import ROOT, WAIT, free_port
 
 pytestmark = pytest.mark.faults
 

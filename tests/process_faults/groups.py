@@ -87,7 +87,7 @@ class Group:
 
     def __init__(self, fault, processes, devices, timeout, environment):
         self.port = free_port()
-        worker = "tests/processes/fault_worker.py"
+        worker = "tests/process_faults/fault_worker.py"
         self.workers = [
             Worker([worker, fault, *map(str, (rank, processes, self.port, devices, timeout))], environment)
             for rank in range(processes)

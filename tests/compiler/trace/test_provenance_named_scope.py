@@ -21,7 +21,7 @@ def text_of(function, *args):
 def locations(function, *args):
     """Return scope and name of every op in the StableHLO; its location has the line between them."""
     found = re.findall(r'loc\("([^"]*)"', text_of(function, *args))
-    return [re.sub(r"test_named_scope\.py:\d+/", "", name) for name in found]
+    return [re.sub(r"test_provenance_named_scope\.py:\d+/", "", name) for name in found]
 
 
 def test_location_has_scope_line_and_op():
@@ -34,9 +34,9 @@ def test_location_has_scope_line_and_op():
 
     line = f.__code__.co_firstlineno
     assert re.findall(r'loc\("([^"]*)"\("([^"]*)":(\d+):0\)', text_of(f, X)) == [
-        (f"outer/test_named_scope.py:{line + 2}/add", __file__, str(line + 2)),
-        (f"outer/inner/test_named_scope.py:{line + 4}/exp", __file__, str(line + 4)),
-        (f"test_named_scope.py:{line + 5}/neg", __file__, str(line + 5)),
+        (f"outer/test_provenance_named_scope.py:{line + 2}/add", __file__, str(line + 2)),
+        (f"outer/inner/test_provenance_named_scope.py:{line + 4}/exp", __file__, str(line + 4)),
+        (f"test_provenance_named_scope.py:{line + 5}/neg", __file__, str(line + 5)),
     ]
 
 
@@ -142,7 +142,7 @@ def test_program_text_shows_scopes():
             return jnp.exp(x)
 
     line = f.__code__.co_firstlineno + 2
-    assert f"# test_named_scope.py:{line} in encoder/attention\n" in str(sw.make_jaxpr(f)(X))
+    assert f"# test_provenance_named_scope.py:{line} in encoder/attention\n" in str(sw.make_jaxpr(f)(X))
 
 
 def test_names_with_odd_characters_reach_xla():

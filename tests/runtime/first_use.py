@@ -1,4 +1,4 @@
-"""Programs of the launcher's tests that do not call `distributed.initialize`: `first_use.py NAME ARGUMENT ...`."""
+"""Launched programs that do not call `distributed.initialize`: `first_use.py NAME ARGUMENT ...`."""
 
 import os
 import signal

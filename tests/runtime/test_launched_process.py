@@ -15,7 +15,7 @@ LIMIT = 300  # seconds for a launch, which a test that passes never needs
 
 def launch(*arguments, processes=2):
     """Launch a program of `first_use.py` with two devices per process."""
-    options = ["-n", str(processes), "--devices-per-process", "2", "tests/launch/first_use.py", *arguments]
+    options = ["-n", str(processes), "--devices-per-process", "2", "tests/runtime/first_use.py", *arguments]
     command = [sys.executable, "-m", "shardwise", "launch", *options]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=ROOT, env=variables)

@@ -34,8 +34,8 @@ from shardwise.processes.protocol import (
     encode,
     split_address,
 )
+from tests.process_faults.groups import ROOT
 from tests.processes import protocol_fuzz
-from tests.processes.groups import ROOT
 from tests.processes.members import WAIT, coordinator, join, leave_all, member, wait_until
 
 pytestmark = pytest.mark.faults

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.processes.groups import WAIT, Worker, free_port
+from tests.process_faults.groups import WAIT, Worker, free_port
 
 pytestmark = pytest.mark.faults
 
@@ -19,9 +19,9 @@ POINTS = ["before connect", "in connect", "before clients", "in clients"]  # of 
 def processes(wait, fault, count=2, victim=1, timeout=STUCK_TIME):
     """Run `wait_worker.py` in several processes. Return the survivors."""
     port = free_port()
+    program = "tests/process_faults/wait_worker.py"
     workers = [
-        Worker(["tests/processes/wait_worker.py", wait, fault, *map(str, (rank, count, port, timeout, victim))], {})
-        for rank in range(count)
+        Worker([program, wait, fault, *map(str, (rank, count, port, timeout, victim))], {}) for rank in range(count)
     ]
     try:
         yield [worker for rank, worker in enumerate(workers) if rank != victim or fault == "coordinator"]

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.processes.groups import Worker, free_port
+from tests.process_faults.groups import Worker, free_port
 
 pytestmark = pytest.mark.faults
 
@@ -15,7 +15,8 @@ STATUSES = {"exit": 4, "_exit": 5, "exception": 1, "multiprocessing": 3, "subpro
 def processes(child):
     """Run `fork_worker.py` in two processes."""
     port = free_port()
-    workers = [Worker(["tests/processes/fork_worker.py", child, str(rank), "2", str(port)], {}) for rank in range(2)]
+    program = "tests/process_faults/fork_worker.py"
+    workers = [Worker([program, child, str(rank), "2", str(port)], {}) for rank in range(2)]
     try:
         yield workers
     finally:

@@ -69,8 +69,8 @@ def test_gradients_are_reduced_once_after_both_loops():
     assert local.sent == 2 * 7 / 8 * LAYERS * 8 * 8 * 4
     assert not any(equation.op.name == "to_partial" for equation in local.program.walk())  # zeros are terms of zeros
     (equation,) = local.collectives()
-    dot = f"dot at test_loop_sums.py:{block.__code__.co_firstlineno + 1}"
-    loop = f"scan at test_loop_sums.py:{accumulate.__code__.co_firstlineno + 6}"
+    dot = f"dot at test_choose_loop_sums.py:{block.__code__.co_firstlineno + 1}"
+    loop = f"scan at test_choose_loop_sums.py:{accumulate.__code__.co_firstlineno + 6}"
     assert str(equation.reason) == (
         f"{dot} leaves an unreduced sum over 'data', which {loop} keeps until its last iteration; "
         "`output` needs it reduced"

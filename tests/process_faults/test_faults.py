@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from tests.processes.fault_worker import READS
-from tests.processes.groups import WAIT, group
+from tests.process_faults.fault_worker import READS
+from tests.process_faults.groups import WAIT, group
 
 pytestmark = pytest.mark.faults
 

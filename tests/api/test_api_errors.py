@@ -75,7 +75,7 @@ def test_spec_longer_than_the_rank_names_the_argument(mesh):
     step = sw.jit(train_step, in_shardings=(None, {"tokens": where}))
     line = train_step.__code__.co_firstlineno
     assert message_of(ShardingError, step, {"w": y}, {"tokens": y}) == (
-        f"cannot shard `batch['tokens']` of `train_step` (test_errors.py:{line}).\n  f32[4,5] with {too_long}"
+        f"cannot shard `batch['tokens']` of `train_step` (test_api_errors.py:{line}).\n  f32[4,5] with {too_long}"
     )
 
 
@@ -88,13 +88,13 @@ def test_shardings_must_be_a_tree_prefix_of_the_arguments(mesh):
     step = sw.jit(train_step, in_shardings=(None,))
     line = train_step.__code__.co_firstlineno
     assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
-        f"jit of `train_step` (test_errors.py:{line}): in_shardings must be a tree prefix of the arguments.\n"
+        f"jit of `train_step` (test_api_errors.py:{line}): in_shardings must be a tree prefix of the arguments.\n"
         "  in_shardings: tuple of length 1 against tuple of length 2 in the arguments\n"
         "  Write a tuple with one entry per positional argument, or a single entry for all of them."
     )
     step = sw.jit(train_step, in_shardings=(None, {"token": NamedSharding(mesh, P())}))
     assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
-        f"jit of `train_step` (test_errors.py:{line}): in_shardings must be a tree prefix of the arguments.\n"
+        f"jit of `train_step` (test_api_errors.py:{line}): in_shardings must be a tree prefix of the arguments.\n"
         "  in_shardings[1]: dict with keys {'token'} against dict with keys {'tokens'} in the arguments"
         ": missing 'tokens', unexpected 'token'"
     )
@@ -135,7 +135,7 @@ def test_python_if_on_a_traced_value():
     text = message_of(TracerBoolConversionError, sw.jit(keep_positive), jnp.ones(3))
     assert text == (
         "Python needs True or False here (`if`, `while`, `and`, `or`, `not`), but the value of this bool[] is not "
-        f"known while `keep_positive` is traced.\n  It was created at test_errors.py:{line} by compare.\n"
+        f"known while `keep_positive` is traced.\n  It was created at test_api_errors.py:{line} by compare.\n"
         "  Traced values are known only when the compiled function runs: choose between arrays with `jnp.where`,\n"
         "  between functions with `lax.cond`, loop with `lax.while_loop`, or make the argument static "
         "(`static_argnums` or `static_argnames` of jit)."
@@ -206,7 +206,7 @@ def test_jitted_method_of_an_unregistered_class():
     text = message_of(TypeError, Unregistered(2.0).apply, jnp.ones(3))
     line = Unregistered.apply.function.__code__.co_firstlineno
     assert text == (
-        f"argument `self` of `apply` (test_errors.py:{line}) is <model> of type Unregistered: the arguments of a "
+        f"argument `self` of `apply` (test_api_errors.py:{line}) is <model> of type Unregistered: the arguments of a "
         "traced function must be pytrees of arrays and numbers.\n"
         "  Register Unregistered as a pytree, with `tree_util.register_dataclass` or "
         "`tree_util.register_pytree_node_class`, which is how a jitted method gets the arrays of its Unregistered;\n"
@@ -232,7 +232,7 @@ def test_gradient_of_a_tuple_names_has_aux(transform):
 
     line = loss.__code__.co_firstlineno
     assert message_of(TypeError, transform(loss), jnp.ones(3)) == (
-        f"grad needs a function that returns one scalar, but `loss` (test_errors.py:{line}) returned "
+        f"grad needs a function that returns one scalar, but `loss` (test_api_errors.py:{line}) returned "
         "(f32[], {'x': f32[3]}).\n"
         "  To return other values with the scalar, return a pair (scalar, aux) and pass has_aux=True."
     )
@@ -277,7 +277,7 @@ def test_leaked_tracer_says_where_it_was_made(transform, use):
     text = message_of(UnexpectedTracerError, use, kept[0])
     assert re.fullmatch(
         rf"a traced f32\[3?\]~? of `leaky` is used after `leaky` returned\.\n"
-        rf"  It was created at test_errors\.py:{line} by mul and is valid only in that trace\.\n"
+        rf"  It was created at test_api_errors\.py:{line} by mul and is valid only in that trace\.\n"
         r"  Return it from the function instead of storing it in an outer variable\.",
         text,
     )
@@ -291,7 +291,7 @@ def test_arrays_on_different_devices_are_listed(mesh):
     m = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
     text = message_of(DeviceMismatchError, sw.jit(train_step), {"w": a}, {"tokens": m})
     assert re.fullmatch(
-        r"`train_step`, called at test_errors\.py:\d+, cannot run on different devices at once\.\n"
+        r"`train_step`, called at test_api_errors\.py:\d+, cannot run on different devices at once\.\n"
         r"  `params\['w'\]`: f32\[4,3\]: SingleDeviceSharding\(cpu:1\)\n"
         r"  `batch\['tokens'\]`: f32\[8,4\]: NamedSharding\(mesh\(data=4, model=2\), P\('data'\)\), on devices 0 to 7\n"
         r"  Move arrays to one mesh or one device with `device_put` first\.",
@@ -315,7 +315,7 @@ def test_constraints_of_one_line_are_listed_separately():
 
 def test_wrong_arguments_and_results_are_named():
     assert message_of(TypeError, sw.jit(train_step), {"w": "abc"}, {"tokens": 1.0}).startswith(
-        "argument `params['w']` of `train_step` (test_errors.py:"
+        "argument `params['w']` of `train_step` (test_api_errors.py:"
     )
     assert "returned 'text' of type str as result 0" in message_of(TypeError, sw.jit(lambda: "text"))
     assert message_of(TypeError, sw.jit, 3) == "jit needs a function, not 3"

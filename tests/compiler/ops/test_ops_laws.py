@@ -24,8 +24,9 @@ from tests.compiler.ops.laws import (
     vmap_like_loop,
 )
 
-# Ops with user-defined behaviour, and constant arrays: tests/api/test_custom.py, test_custom_batching.py,
-# test_callback.py, test_debug.py, test_primitive.py and tests/experimental/test_custom_partitioning.py test them.
+# Ops with user-defined behaviour, and constant arrays. In tests/api, transformations/test_custom.py,
+# transformations/test_custom_batching.py, callbacks/test_callback.py, meshes/test_inspect_sharding.py and
+# jaxprs/test_primitive.py test them; so does tests/experimental/test_custom_partitioning.py.
 USER_DEFINED = {
     "custom_jvp",
     "custom_vmap",
@@ -40,7 +41,7 @@ USER_DEFINED = {
 }
 # XLA defines the results: tests/lax/test_random.py compares them with JAX's.
 XLA_DEFINED = {"rng_bit_generator", "rng_uniform"}
-# Under vmap the first key generates all bits, so a loop is no oracle: tests/random/test_rbg.py.
+# Under vmap the first key generates all bits, so a loop is no oracle: tests/random/test_keys_rbg.py.
 RBG = {"philox_bits", "rbg_bits"}
 # Conversions between keys and numbers, which are removed before planning: tests/random/test_keys.py.
 KEY_CONVERSIONS = {"key_data", "wrap_key_data"}
@@ -48,8 +49,8 @@ KEY_CONVERSIONS = {"key_data", "wrap_key_data"}
 BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join", "argument"}
 # Manual regions, and casts of varying types inside them: tests/manual.
 MANUAL = {"manual", "pvary", "preduced", "punreduced", "assert_replicated"}
-# tests/api/test_remat.py tests remat; adjacent barriers are lowered together. Ops over named axes cannot run until the
-# name is bound: tests/api/test_named_axes.py.
+# tests/api/transformations/test_remat.py tests remat; adjacent barriers are lowered together. Ops over named axes
+# cannot run until the name is bound: tests/lax/test_collectives.py.
 OPS = sorted(
     name
     for name, op in Op.registry.items()

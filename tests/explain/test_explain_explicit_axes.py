@@ -19,7 +19,8 @@ def reasons(function, *args):
     first = function.__code__.co_firstlineno
     texts = [(row.kind, row.reason) for row in rows]
     for line in range(6):
-        texts = [(kind, text.replace(f"test_explicit.py:{first + line}", f"{{{line}}}")) for kind, text in texts]
+        place = f"test_explain_explicit_axes.py:{first + line}"
+        texts = [(kind, text.replace(place, f"{{{line}}}")) for kind, text in texts]
     assert not [word for _, text in texts for word in PLANNER_WORDS if word in text]
     return sorted(texts)
 

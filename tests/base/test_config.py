@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise.base.config import FIXED_SETTINGS, SETTINGS, Config, all_threads, cached_by_settings, config
 from tests.settings_table import format_settings
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.processes.groups import WAIT, Worker, free_port
+from tests.process_faults.groups import WAIT, Worker, free_port
 from tests.processes.members import wait_until
 
 pytestmark = pytest.mark.faults
@@ -21,7 +21,8 @@ def processes(tmp_path, *arguments, environments=({},)):
     try:
         for index, each in enumerate(arguments):
             environment = environments[index % len(environments)]
-            workers.append(Worker(["tests/processes/initialize_worker.py", *map(str, each), str(end)], environment))
+            program = "tests/process_faults/initialize_worker.py"
+            workers.append(Worker([program, *map(str, each), str(end)], environment))
         yield workers
         end.touch()
         for worker in workers:
