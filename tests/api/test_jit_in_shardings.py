@@ -40,7 +40,8 @@ def test_resharded_argument_warns_with_bytes_and_the_fix(rows, columns):
     text = str(caught[0].message)
     assert text == (
         f"argument `x` of `double`, f32[8,8], has {columns}, but in_shardings of jit at "
-        f"test_jit_in_shardings.py:{line} has {rows}: every call reshards it, and each device sends 48 bytes for that.\n"
+        f"test_jit_in_shardings.py:{line} has {rows}: every call reshards it, and each device sends 48 bytes for "
+        "that.\n"
         f"  Put it there once, with `device_put(…, {rows})`, or change in_shardings; None keeps the sharding of an "
         "argument."
     )
