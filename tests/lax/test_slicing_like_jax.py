@@ -1,4 +1,4 @@
-"""Slicing and associative_scan against JAX: values, dtypes and weak types."""
+"""Slicing against JAX: values, dtypes and weak types."""
 
 import numpy as np
 import pytest
@@ -51,20 +51,3 @@ def test_indexing_an_empty_dim_is_an_error():
     for numpy in (jnp, jax.numpy):
         with pytest.raises(IndexError):
             numpy.zeros((0, 3))[0]
-
-
-@pytest.mark.table(default=1)
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_associative_scan(axis, reverse):
-    rng = np.random.default_rng(0)
-    for count in (0, 1, 2, 3, 6, 9):
-        shape = (count, 3) if axis == 0 else (3, count)
-        elems = {"a": rng.uniform(0.5, 1.5, shape).astype(np.float32), "b": rng.normal(size=shape).astype(np.float32)}
-
-        def combine(f, g):
-            return {"a": f["a"] * g["a"], "b": g["a"] * f["b"] + g["b"]}
-
-        ours = sw.jit(lambda e: lax.associative_scan(combine, e, reverse=reverse, axis=axis))(elems)
-        theirs = jax.jit(lambda e: jax.lax.associative_scan(combine, e, reverse=reverse, axis=axis))(elems)
-        same(ours, theirs)
