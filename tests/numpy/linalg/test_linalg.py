@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.sharding import NamedSharding
-from shardwise.sharding import PartitionSpec as P
 from tests.agreement import (
     Case,
     batch_name,
@@ -184,45 +181,6 @@ def test_sharded_like_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def test_gradient_of_det_is_the_cofactor_matrix_at_singular_matrices():
-    """Zero pivots at the first and at a middle position, and ranks below n - 1."""
-    rng = np.random.default_rng(0)
-    first = rng.normal(size=(4, 4)).astype(np.float32)
-    first[:, 0] = 0
-    middle = rng.normal(size=(4, 4)).astype(np.float32)
-    middle[2] = middle[0] - middle[1]
-    matrices = np.stack([first, middle, np.ones((4, 4), np.float32), np.zeros((4, 4), np.float32)])
-    gradients = sw.jit(sw.grad(lambda x: jnp.linalg.det(x).sum()))(matrices)
-    for x, gradient in zip(matrices, np.asarray(gradients), strict=True):
-        minors = [[np.linalg.det(np.delete(np.delete(x, i, 0), j, 1)) for j in range(4)] for i in range(4)]
-        signs = (-1.0) ** np.add.outer(np.arange(4), np.arange(4))
-        np.testing.assert_allclose(gradient, signs * minors, rtol=1e-3, atol=1e-4)
-
-
-def test_results_are_named_tuples():
-    x = jnp.array(positive(3, 3))
-    assert jnp.linalg.eigh(x)._fields == jnp.linalg.eig(x)._fields == ("eigenvalues", "eigenvectors")
-    assert jnp.linalg.qr(x)._fields == ("Q", "R")
-    assert jnp.linalg.svd(x)._fields == ("U", "S", "Vh")
-    assert jnp.linalg.slogdet(x)._fields == ("sign", "logabsdet")
-
-
-def test_hermitian_svd_reconstructs_the_matrix():
-    x = np.array([[2, 1j], [-1j, -3]], np.complex64)
-    u, s, vh = map(np.asarray, jnp.linalg.svd(jnp.array(x), hermitian=True))
-    np.testing.assert_allclose(u * s @ vh, x, atol=1e-5)
-    np.testing.assert_allclose(vh @ vh.conj().T, np.eye(2), atol=1e-5)
-
-
-def test_svd_subset_is_a_slice_of_the_full_svd():
-    x = jnp.array(real(4, 3))
-    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
-    subset = jnp.linalg.svd(x, full_matrices=False, subset_by_index=(1, 3))
-    for got, want in zip(subset, (u[:, 1:3], s[1:3], vh[1:3]), strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert jnp.linalg.svd(x, compute_uv=False, subset_by_index=(0, 1)).shape == (1,)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -273,27 +231,3 @@ def test_errors(call, error, message):
     with pytest.raises(error) as caught:
         call(jnp.ones((3, 3)))
     assert str(caught.value).startswith(message)
-
-
-def test_numpy_resid_is_empty_for_wide_matrices():
-    wide = jnp.linalg.lstsq(jnp.array(real(3, 5)), jnp.array(real(3)), numpy_resid=True)
-    assert wide[1].shape == (0,)
-    tall = jnp.linalg.lstsq(jnp.array(real(5, 3)), jnp.array(real(5)), numpy_resid=True)
-    assert tall[1].shape == (1,)
-
-
-@pytest.mark.table(default=1)
-@pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
-def test_sharded_batch_stays_sharded(size):
-    """Each device decomposes the matrices of its own shard (jax#13081, #15680, #13087)."""
-    mesh = sw.make_mesh((8,), ("x",))
-    a, b = dominant(size, 3, 3), real(size, 3, 2)
-    placed = [sw.device_put(x, NamedSharding(mesh, P("x"))) for x in (a, b)]
-    names = ("inv", "pinv", "det", "slogdet", "svdvals", "cholesky", "qr", "eigh", "eigvals", "cond", "matrix_norm")
-
-    def run(a, b):
-        return [jnp.linalg.solve(a, b), *(getattr(jnp.linalg, name)(a) for name in names)]
-
-    for got, want in zip(sw.tree.leaves(sw.jit(run)(*placed)), sw.tree.leaves(sw.jit(run)(a, b)), strict=True):
-        assert got.sharding.spec[0] == "x"
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -139,21 +139,6 @@ def test_values_equal_those_of_jax(cases):
 
 @pytest.mark.table(default=1)
 @pytest.mark.jax
-@pytest.mark.parametrize(("c", "mode"), QR_MULTIPLIED)
-def test_gradient_of_qr_multiply_equals_that_of_an_explicit_product(c, mode):
-    jax = pytest.importorskip("jax")
-    a = real(4, 3)
-
-    def explicit_product(a):
-        q, _ = jax.scipy.linalg.qr(a, mode="economic")
-        return (c @ q if mode == "right" else q @ c).sum()
-
-    gradient = sw.grad(lambda a: own.linalg.qr_multiply(a, c, mode)[0].sum())(a)
-    np.testing.assert_allclose(gradient, jax.grad(explicit_product)(a), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.table(default=1)
-@pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 100), ids=batch_name)
 def test_gradients_equal_those_of_jax(cases):
     jax = pytest.importorskip("jax")
@@ -221,23 +206,6 @@ def test_errors_start_with_the_function_and_the_reason(call, message):
     with pytest.raises(ValueError) as caught:
         call(sw.numpy.ones((3, 3)))
     assert str(caught.value).startswith(message)
-
-
-@pytest.mark.table(default=1)
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_funm_equals_that_of_scipy(size):
-    x = dominant(size, size)
-    for ours, theirs in ((jnp.sin, np.sin), (jnp.exp, np.exp)):
-        np.testing.assert_allclose(own.linalg.funm(x, ours), scipy.linalg.funm(x, theirs), rtol=1e-3, atol=1e-4)
-    result, error = own.linalg.funm(x, jnp.sin, disp=False)
-    assert np.abs(np.asarray(result) - scipy.linalg.funm(x.astype(float), np.sin)).max() < 1e-3
-    assert 0 < float(error) < 1e-3
-
-
-def test_funm_error_estimate_is_one_for_equal_eigenvalues():
-    """Parlett's recurrence divides by the difference of two eigenvalues."""
-    _, error = own.linalg.funm(np.array([[1, 1], [0, 1]], np.float32), jnp.exp, disp=False)
-    assert float(error) == 1
 
 
 @pytest.mark.parametrize(

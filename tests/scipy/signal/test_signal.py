@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import shardwise as sw
 from shardwise.scipy import signal
-from tests.agreement import Case, gradients_like, mesh_like_one_device, values_like_both
+from tests.agreement import Case, gradients_like, mesh_like_one_device
 
 try:
     import jax
@@ -46,15 +43,6 @@ _, _, TRANSFORMS = scipy.signal.stft(LONG[0], nperseg=16)
 INVERSES = [Case("istft", (TRANSFORMS.astype(np.complex64),), {"nperseg": 16}, **LOOSE)]
 
 
-def test_convolutions_like_scipy_and_jax():
-    values_like_both(signal, CONVOLUTIONS, numpy=scipy.signal, theirs="scipy.signal")
-
-
-@pytest.mark.slow
-def test_spectra_like_scipy_and_jax():
-    values_like_both(signal, [*SPECTRA, *INVERSES], numpy=scipy.signal, theirs="scipy.signal")
-
-
 @pytest.mark.slow
 @pytest.mark.jax
 def test_gradients_like_jax():
@@ -66,33 +54,6 @@ def test_gradients_like_jax():
 @pytest.mark.parametrize("sharded_dim", ["first", "last"])
 def test_sharded(mesh, sharded_dim):
     mesh_like_one_device(mesh, signal, [*CONVOLUTIONS[::5], *SPECTRA[::3], *INVERSES], sharded_dim)
-
-
-@pytest.mark.slow
-@settings(max_examples=15, deadline=None)
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=3),
-    mode=st.sampled_from(["full", "same"]),
-    name=st.sampled_from(["convolve", "correlate", "fftconvolve"]),
-    is_complex=st.booleans(),
-)
-def test_random_convolutions_like_scipy(sizes, mode, name, is_complex):
-    random = np.random.default_rng(len(sizes))
-    arrays = [random.normal(size=(2, *shape)).astype(np.float32) for shape in zip(*sizes, strict=True)]
-    x, y = ((a[0] + 1j * a[1]) if is_complex else a[0] for a in arrays)
-    expected = getattr(scipy.signal, name)(x, y, mode)
-    np.testing.assert_allclose(getattr(signal, name)(x, y, mode), expected, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_stft_has_an_inverse():
-    for window, size in (("hann", 16), ("hamming", 15), (np.ones(8, np.float32), 8)):
-        _, _, transforms = signal.stft(LONG, window=window, nperseg=size)
-        times, restored = signal.istft(transforms, window=window, nperseg=size)
-        np.testing.assert_allclose(restored[:, :64], LONG, atol=1e-4)
-        assert times.shape == restored.shape[-1:]
-    gradient = sw.grad(lambda x: (abs(signal.stft(x, nperseg=8)[2]) ** 2).sum())(LONG[0])
-    assert gradient.shape == (64,) and np.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize(

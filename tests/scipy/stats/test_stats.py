@@ -8,12 +8,10 @@ import pytest
 import scipy.stats
 
 import shardwise as sw
-import shardwise.numpy as jnp
 from shardwise.scipy import stats
 from tests.agreement import (
     PARTS,
     Case,
-    assert_equal,
     batch_name,
     batches,
     gradients_like,
@@ -30,17 +28,17 @@ except ImportError:
     jax = None
 
 
-def _floats(*numbers):
+def floats(*numbers):
     return np.array(numbers, np.float32)
 
 
-ANY = _floats(-2.5, -0.8, 0.1, 0.7, 1.9, 3.2)
-POSITIVE = _floats(0.05, 0.4, 0.9, 1.6, 3.0, 7.5)
-ABOVE_ONE = _floats(1.2, 1.7, 2.4, 3.0, 4.5, 9.0)
-PROBABILITIES = _floats(0.03, 0.2, 0.45, 0.6, 0.85, 0.97)
+ANY = floats(-2.5, -0.8, 0.1, 0.7, 1.9, 3.2)
+POSITIVE = floats(0.05, 0.4, 0.9, 1.6, 3.0, 7.5)
+ABOVE_ONE = floats(1.2, 1.7, 2.4, 3.0, 4.5, 9.0)
+PROBABILITIES = floats(0.03, 0.2, 0.45, 0.6, 0.85, 0.97)
 COUNTS = np.array([0, 1, 2, 3, 4, 5], np.int32)
-SHAPE = _floats(0.6, 1.0, 1.5, 2.5, 4.0, 6.0)
-LOC, SCALE = _floats(-0.3, -0.2, -0.1, 0.0, 0.02, 0.01), _floats(0.5, 0.8, 1.0, 1.1, 1.5, 2.0)
+SHAPE = floats(0.6, 1.0, 1.5, 2.5, 4.0, 6.0)
+LOC, SCALE = floats(-0.3, -0.2, -0.1, 0.0, 0.02, 0.01), floats(0.5, 0.8, 1.0, 1.1, 1.5, 2.0)
 
 CUMULATIVE = ("cdf", "logcdf", "logsf", "sf")
 # The arguments of the functions of each distribution; `ppf` and `isf` replace the first one by probabilities.
@@ -87,7 +85,7 @@ def _cases():
             q = np.array([0.03, 0.2, 0.45, 0.6, 0.85, 0.97], np.float32)
             smooth = name not in ("bernoulli", "gumbel_l", "gumbel_r")
             yield Case(f"{name}.{f}", (q, *args[1:]), rtol=3e-5, atol=3e-6, smooth=smooth)
-    yield Case("poisson.entropy", (_floats(0.0, 0.3, 2.0, 49.0, 51.0, 400.0),), rtol=3e-5, smooth=False)
+    yield Case("poisson.entropy", (floats(0.0, 0.3, 2.0, 49.0, 51.0, 400.0),), rtol=3e-5, smooth=False)
     # Defaults, Python numbers and integers.
     for name, f, args in [("norm", "pdf", (1,)), ("expon", "cdf", (2,)), ("beta", "pdf", (0.5, 2, 3))]:
         yield Case(f"{name}.{f}", args)
@@ -97,24 +95,24 @@ def _cases():
 
 CASES = sorted(_cases(), key=lambda case: case.name)
 _simplex_points = np.array([[0.3, 0.7], [0.5, 0.5], [0.2, 0.8]], np.float32).T
-_matrix = np.array([[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.5]], np.float32)
-_rows = np.array([[1.0, 0.2, -0.5], [0.3, -1.0, 2.0], [0.0, 0.1, 0.2], [1.5, 1.0, -1.0]], np.float32)
+MATRIX = np.array([[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.5]], np.float32)
+ROWS = np.array([[1.0, 0.2, -0.5], [0.3, -1.0, 2.0], [0.0, 0.1, 0.2], [1.5, 1.0, -1.0]], np.float32)
 MULTIVARIATE = [
-    Case("dirichlet.logpdf", (_simplex_points, _floats(1.5, 2.5)), smooth=False),
-    Case("dirichlet.pdf", (_simplex_points[:, 0], _floats(1.5, 2.5)), smooth=False),
-    Case("dirichlet.logpdf", (_simplex_points[:1], _floats(1.5, 2.5)), smooth=False),
-    Case("multinomial.pmf", (np.array([1, 2, 3], np.int32), np.int32(5), _floats(0.2, 0.3, 0.5))),
-    Case("multivariate_normal.logpdf", (_rows, _rows[0], _matrix)),
-    Case("multivariate_normal.pdf", (_rows, _rows[0], _matrix)),
-    Case("multivariate_normal.logpdf", (_rows[0], _rows[1], np.float32(2))),
+    Case("dirichlet.logpdf", (_simplex_points, floats(1.5, 2.5)), smooth=False),
+    Case("dirichlet.pdf", (_simplex_points[:, 0], floats(1.5, 2.5)), smooth=False),
+    Case("dirichlet.logpdf", (_simplex_points[:1], floats(1.5, 2.5)), smooth=False),
+    Case("multinomial.pmf", (np.array([1, 2, 3], np.int32), np.int32(5), floats(0.2, 0.3, 0.5))),
+    Case("multivariate_normal.logpdf", (ROWS, ROWS[0], MATRIX)),
+    Case("multivariate_normal.pdf", (ROWS, ROWS[0], MATRIX)),
+    Case("multivariate_normal.logpdf", (ROWS[0], ROWS[1], np.float32(2))),
 ]
 SCIPY_ONLY = [
-    Case("multinomial.logpmf", (np.array([[1, 2, 3], [3, 2, 1], [0, 0, 6]], np.int32), 6, _floats(0.2, 0.3, 0.5))),
+    Case("multinomial.logpmf", (np.array([[1, 2, 3], [3, 2, 1], [0, 0, 6]], np.int32), 6, floats(0.2, 0.3, 0.5))),
 ]
 JAX_ONLY = [
-    Case("multivariate_normal.logpdf", (_rows, 0.5, 2.0)),
-    Case("multivariate_normal.logpdf", (_rows[0], _rows, np.stack([_matrix] * 4))),
-    Case("multivariate_normal.logpdf", (_rows, _rows[::-1].copy(), _matrix)),
+    Case("multivariate_normal.logpdf", (ROWS, 0.5, 2.0)),
+    Case("multivariate_normal.logpdf", (ROWS[0], ROWS, np.stack([MATRIX] * 4))),
+    Case("multivariate_normal.logpdf", (ROWS, ROWS[::-1].copy(), MATRIX)),
 ]
 _sample = np.array([[3, 1, 3, 2, 1, 5], [2, 2, 2, 1, 0, 4], [7, 7, 1, 1, 3, 7]], np.int32)
 _float_sample = _sample.astype(np.float32)
@@ -220,47 +218,47 @@ def scipy_names(name):
 
 # Arguments outside of the support, at its ends, infinite and NaN. The reference is scipy; JAX may differ there.
 EDGES = {
-    "norm.logpdf": (_floats(np.inf, -np.inf, np.nan, 30.0),),
-    "norm.logcdf": (_floats(np.inf, -np.inf, np.nan, -30.0, 12.0),),
-    "norm.ppf": (_floats(0, 1, 1e-30, np.nan, -0.1, 1.1),),
-    "norm.isf": (_floats(0, 1, 1e-30, np.nan),),
-    "expon.logpdf": (_floats(-1, 0, np.inf, np.nan),),
-    "expon.logcdf": (_floats(-1, 0, 1e-10, 50.0, np.nan),),
-    "expon.sf": (_floats(-1, 0, 80.0, np.nan),),
-    "expon.ppf": (_floats(0, 1, 1e-10, -0.1, 1.1),),
-    "uniform.pdf": (_floats(-0.1, 0, 1, 1.1, np.nan),),
-    "uniform.cdf": (_floats(-0.1, 0, 1, 1.1, np.nan),),
-    "cauchy.cdf": (_floats(-1e8, 1e8, -np.inf, np.inf, np.nan),),
-    "cauchy.sf": (_floats(-1e8, 1e8, -np.inf, np.inf, np.nan),),
-    "cauchy.ppf": (_floats(0, 1, 0.5, 1e-12, 0.999, np.nan, 1.1),),
-    "cauchy.isf": (_floats(0, 1, 0.5, 1e-12, 0.999, np.nan, 1.1),),
-    "laplace.cdf": (_floats(-np.inf, -80, 0, np.inf, np.nan),),
-    "logistic.logpdf": (_floats(-200, 0, 200, np.nan),),
-    "gumbel_r.logsf": (_floats(-5, 0, 60, np.nan),),
-    "gumbel_l.logcdf": (_floats(-60, 0, 5, np.nan),),
-    "gamma.logpdf": (_floats(-1, 0, 0, 0, np.nan), _floats(2, 0.5, 1, 2, 1)),
-    "gamma.cdf": (_floats(-1, 0, np.inf, np.nan), _floats(2, 0.5, 1, 1)),
-    "beta.logpdf": (_floats(-0.1, 0, 0, 1, 1, 1.1, np.nan), _floats(2, 1, 2, 2, 2, 2, 2), _floats(2, 3, 3, 1, 2, 2, 2)),
-    "beta.sf": (_floats(-0.1, 0, 1, 1.1), 2.0, 3.0),
-    "pareto.logpdf": (_floats(0.5, 1, 1e20, np.nan), 1.5),
-    "pareto.logcdf": (_floats(0.5, 1, 1e20, np.nan), 1.5),
-    "pareto.ppf": (_floats(0, 1, -0.1, 1.1), 1.5),
-    "t.logpdf": (_floats(0, 1e10, np.nan), _floats(1e8, 3, 1)),
-    "truncnorm.logpdf": (_floats(0.5, 3.0, 10.5, np.nan), _floats(0, -1, 10, 0), _floats(1, 2, 12, 1)),
-    "truncnorm.logcdf": (_floats(-30.5, 0, 10.5, 5.0), _floats(-31, 0, 10, -1), _floats(-30, 1, 12, 1)),
-    "truncnorm.logsf": (_floats(-30.5, 0, 10.5, 5.0), _floats(-31, 0, 10, -1), _floats(-30, 1, 12, 1)),
-    "bernoulli.logpmf": (np.array([0, 1, 2, -1, 1, 0], np.int32), _floats(0.3, 0.3, 0.3, 0.3, 1, 1)),
-    "bernoulli.cdf": (_floats(-1, 0, 0.5, 1, 2), 0.3),
-    "bernoulli.ppf": (_floats(0.1, 0.7, 0.71, 1, 1.1), 0.3),
-    "binom.logpmf": (np.array([0, 5, 6, -1, 5], np.int32), 5, _floats(0, 1, 0.5, 0.5, 0.5)),
-    "betabinom.logpmf": (np.array([0, 5, 6, -1, 1], np.int32), 5, _floats(1, 2, 1, 1, -1), 2.0),
-    "nbinom.logpmf": (np.array([0, -1, 3], np.int32), 5, _floats(0.5, 0.5, 1)),
-    "geom.logpmf": (np.array([0, 1, 1, 2], np.int32), _floats(0.5, 0.5, 1, 1)),
-    "poisson.logpmf": (_floats(-1, 0, 1.5, 0), _floats(1, 1, 1, 0)),
-    "poisson.cdf": (_floats(-1, 0, 1.5, 3), 2.0),
-    "poisson.entropy": (_floats(-1, 0, np.nan),),
-    "vonmises.pdf": (_floats(0, 3, 0), _floats(1e3, 1e3, -1)),
-    "wrapcauchy.pdf": (_floats(0, 6.2, 1, 1), _floats(0.5, 0.5, 1, 0.9)),
+    "norm.logpdf": (floats(np.inf, -np.inf, np.nan, 30.0),),
+    "norm.logcdf": (floats(np.inf, -np.inf, np.nan, -30.0, 12.0),),
+    "norm.ppf": (floats(0, 1, 1e-30, np.nan, -0.1, 1.1),),
+    "norm.isf": (floats(0, 1, 1e-30, np.nan),),
+    "expon.logpdf": (floats(-1, 0, np.inf, np.nan),),
+    "expon.logcdf": (floats(-1, 0, 1e-10, 50.0, np.nan),),
+    "expon.sf": (floats(-1, 0, 80.0, np.nan),),
+    "expon.ppf": (floats(0, 1, 1e-10, -0.1, 1.1),),
+    "uniform.pdf": (floats(-0.1, 0, 1, 1.1, np.nan),),
+    "uniform.cdf": (floats(-0.1, 0, 1, 1.1, np.nan),),
+    "cauchy.cdf": (floats(-1e8, 1e8, -np.inf, np.inf, np.nan),),
+    "cauchy.sf": (floats(-1e8, 1e8, -np.inf, np.inf, np.nan),),
+    "cauchy.ppf": (floats(0, 1, 0.5, 1e-12, 0.999, np.nan, 1.1),),
+    "cauchy.isf": (floats(0, 1, 0.5, 1e-12, 0.999, np.nan, 1.1),),
+    "laplace.cdf": (floats(-np.inf, -80, 0, np.inf, np.nan),),
+    "logistic.logpdf": (floats(-200, 0, 200, np.nan),),
+    "gumbel_r.logsf": (floats(-5, 0, 60, np.nan),),
+    "gumbel_l.logcdf": (floats(-60, 0, 5, np.nan),),
+    "gamma.logpdf": (floats(-1, 0, 0, 0, np.nan), floats(2, 0.5, 1, 2, 1)),
+    "gamma.cdf": (floats(-1, 0, np.inf, np.nan), floats(2, 0.5, 1, 1)),
+    "beta.logpdf": (floats(-0.1, 0, 0, 1, 1, 1.1, np.nan), floats(2, 1, 2, 2, 2, 2, 2), floats(2, 3, 3, 1, 2, 2, 2)),
+    "beta.sf": (floats(-0.1, 0, 1, 1.1), 2.0, 3.0),
+    "pareto.logpdf": (floats(0.5, 1, 1e20, np.nan), 1.5),
+    "pareto.logcdf": (floats(0.5, 1, 1e20, np.nan), 1.5),
+    "pareto.ppf": (floats(0, 1, -0.1, 1.1), 1.5),
+    "t.logpdf": (floats(0, 1e10, np.nan), floats(1e8, 3, 1)),
+    "truncnorm.logpdf": (floats(0.5, 3.0, 10.5, np.nan), floats(0, -1, 10, 0), floats(1, 2, 12, 1)),
+    "truncnorm.logcdf": (floats(-30.5, 0, 10.5, 5.0), floats(-31, 0, 10, -1), floats(-30, 1, 12, 1)),
+    "truncnorm.logsf": (floats(-30.5, 0, 10.5, 5.0), floats(-31, 0, 10, -1), floats(-30, 1, 12, 1)),
+    "bernoulli.logpmf": (np.array([0, 1, 2, -1, 1, 0], np.int32), floats(0.3, 0.3, 0.3, 0.3, 1, 1)),
+    "bernoulli.cdf": (floats(-1, 0, 0.5, 1, 2), 0.3),
+    "bernoulli.ppf": (floats(0.1, 0.7, 0.71, 1, 1.1), 0.3),
+    "binom.logpmf": (np.array([0, 5, 6, -1, 5], np.int32), 5, floats(0, 1, 0.5, 0.5, 0.5)),
+    "betabinom.logpmf": (np.array([0, 5, 6, -1, 1], np.int32), 5, floats(1, 2, 1, 1, -1), 2.0),
+    "nbinom.logpmf": (np.array([0, -1, 3], np.int32), 5, floats(0.5, 0.5, 1)),
+    "geom.logpmf": (np.array([0, 1, 1, 2], np.int32), floats(0.5, 0.5, 1, 1)),
+    "poisson.logpmf": (floats(-1, 0, 1.5, 0), floats(1, 1, 1, 0)),
+    "poisson.cdf": (floats(-1, 0, 1.5, 3), 2.0),
+    "poisson.entropy": (floats(-1, 0, np.nan),),
+    "vonmises.pdf": (floats(0, 3, 0), floats(1e3, 1e3, -1)),
+    "wrapcauchy.pdf": (floats(0, 6.2, 1, 1), floats(0.5, 0.5, 1, 0.9)),
 }
 
 
@@ -279,37 +277,6 @@ def test_gradients_outside_of_the_support_are_finite():
         assert all(np.isfinite(gradient) for gradient in gradients), name
 
 
-@pytest.mark.slow
-def test_gaussian_kde_equals_that_of_scipy():
-    data, weights = _rows.T, _floats(1, 2, 3, 1)
-    points = np.array([[0.1, 0.9], [0.2, -0.5], [0.3, 0.1]], np.float32)
-    for method in (None, "silverman", 0.7):
-        ours = stats.gaussian_kde(data, method, weights)
-        theirs = scipy.stats.gaussian_kde(data, method, weights)
-        np.testing.assert_allclose(ours.covariance, theirs.covariance, rtol=1e-5)
-        np.testing.assert_allclose(ours.inv_cov, theirs.inv_cov, rtol=1e-4)
-        np.testing.assert_allclose(ours(points), theirs(points), rtol=1e-4)
-        np.testing.assert_allclose(ours.logpdf(points), theirs.logpdf(points), rtol=1e-4)
-        mean, cov = _rows[0], _matrix
-        np.testing.assert_allclose(ours.integrate_gaussian(mean, cov), theirs.integrate_gaussian(mean, cov), rtol=1e-4)
-        np.testing.assert_allclose(ours.integrate_kde(ours), theirs.integrate_kde(theirs), rtol=1e-4)
-    univariate = stats.gaussian_kde(data[0])
-    expected = scipy.stats.gaussian_kde(data[0]).integrate_box_1d(-1, 0.5)
-    np.testing.assert_allclose(univariate.integrate_box_1d(-1, 0.5), expected, rtol=1e-5)
-    np.testing.assert_allclose(sw.jit(lambda kde, x: kde(x))(univariate, 0.5), univariate(0.5), rtol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.jax
-@pytest.mark.skipif(jax is None, reason="needs JAX")
-def test_gaussian_kde_resample_equals_that_of_jax():
-    ours, theirs = (space.gaussian_kde(_rows.T) for space in (stats, jax.scipy.stats))
-    for shape in ((), (3,)):
-        mine, other = ours.resample(sw.random.key(3), shape), theirs.resample(jax.random.key(3), shape)
-        assert_equal(mine, other, Case("resample", rtol=1e-4, atol=1e-5))
-    assert ours.resample(sw.random.key(3), (2, 5)).shape == (3, 2, 5)
-
-
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -317,25 +284,18 @@ def test_gaussian_kde_resample_equals_that_of_jax():
         (lambda: stats.mode(_sample_with_nan, nan_policy="x"), "nan_policy must be 'propagate'"),
         (lambda: stats.rankdata(_sample_with_nan, "x"), "method must be average"),
         (lambda: stats.sem(_sample_with_nan, nan_policy="raise"), "nan_policy must be"),
-        (lambda: stats.dirichlet.pdf(_simplex_points, _matrix), "alpha must have rank 1"),
-        (lambda: stats.dirichlet.pdf(_rows, _floats(1, 2)), "the first axis of x must have the size of alpha"),
-        (lambda: stats.multinomial.pmf(_floats(1, 2), 3, _floats(0.5, 0.5)), "must be integers"),
-        (lambda: stats.multivariate_normal.pdf(_rows, _rows[0], _rows[0]), "cov must be a scalar or a matrix"),
-        (lambda: stats.multivariate_normal.logpdf(_rows, _rows[0], _matrix, allow_singular=True), "full rank"),
+        (lambda: stats.dirichlet.pdf(_simplex_points, MATRIX), "alpha must have rank 1"),
+        (lambda: stats.dirichlet.pdf(ROWS, floats(1, 2)), "the first axis of x must have the size of alpha"),
+        (lambda: stats.multinomial.pmf(floats(1, 2), 3, floats(0.5, 0.5)), "must be integers"),
+        (lambda: stats.multivariate_normal.pdf(ROWS, ROWS[0], ROWS[0]), "cov must be a scalar or a matrix"),
+        (lambda: stats.multivariate_normal.logpdf(ROWS, ROWS[0], MATRIX, allow_singular=True), "full rank"),
         (lambda: stats.gaussian_kde(1.0), "at least two points"),
-        (lambda: stats.gaussian_kde(_rows, "x"), "bw_method must be"),
-        (lambda: stats.gaussian_kde(_rows)(_rows[:2]), "the points have dimension 2"),
-        (lambda: stats.gaussian_kde(_rows).integrate_box(0, 1), "integrate_box_1d"),
+        (lambda: stats.gaussian_kde(ROWS, "x"), "bw_method must be"),
+        (lambda: stats.gaussian_kde(ROWS)(ROWS[:2]), "the points have dimension 2"),
+        (lambda: stats.gaussian_kde(ROWS).integrate_box(0, 1), "integrate_box_1d"),
         (lambda: stats.lognorm, "has no attribute 'lognorm'"),
     ],
 )
 def test_error_messages(call, text):
     with pytest.raises((ValueError, NotImplementedError, AttributeError), match=text):
         call()
-
-
-def test_mode_and_ranks_of_empty_arrays():
-    result = stats.mode(jnp.zeros((0, 3)))
-    assert result.mode.shape == (3,) and np.isnan(result.mode).all()
-    assert stats.mode(jnp.zeros((0, 3)), keepdims=True).mode.shape == (1, 3)
-    assert stats.rankdata(jnp.zeros((0,))).shape == (0,)
