@@ -1,4 +1,4 @@
-"""Strategies: the shardings they choose, and training steps with them against one device."""
+"""Strategies for parameters: the shardings they choose, and training steps with them against one device."""
 
 import numpy as np
 import pytest
@@ -104,17 +104,6 @@ def test_training_equals_one_device_and_uses_the_stated_memory(kind, mesh, expec
         sw.tree.map(
             lambda leaf, sharding: leaf.sharding == sharding or pytest.fail(str(leaf.sharding)), tree, shardings
         )
-
-
-def test_initialization_is_sharded_from_the_start(mesh):
-    def choose(types):
-        return strategies.fsdp(types, mesh, min_size=0)
-
-    types = sw.eval_shape(init, sw.random.key(0))
-    plan = sw.explain(sw.jit(init, out_shardings=choose(types)))(sw.random.key(0))
-    assert plan.wire_bytes == 0
-    created = strategies.initialize(init, choose)(sw.random.key(0))
-    sw.tree.map(np.testing.assert_array_equal, created, sw.jit(init)(sw.random.key(0)))
 
 
 def test_fsdp_takes_the_largest_dim_that_is_divisible_and_free(mesh):
