@@ -10,12 +10,13 @@ MINUTES ?= 20
 
 # The tests of what users reach. Those that do not compare with jax run in the environment without it, and all other tests
 # beside it. test_examples.py calls every public function. test_quantized.py needs XLA's default emitters.
-USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower tests/test_config.py \
-	tests/nn/test_quantized.py tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py tests/test_package.py \
-	tests/test_profiler.py tests/test_seeds.py
+USERS := tests/api tests/base tests/execute tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower \
+	tests/compiler/arrays/test_operands_jax_array_protocol.py tests/compiler/trace/test_provenance_named_scope.py \
+	tests/lax/test_collectives.py tests/nn/test_quantized.py tests/test_core.py tests/test_docs.py tests/test_examples.py \
+	tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py tests/test_seeds.py
 
 # A cross-section for `make quick`: fast tests of each stage, in the order in which a program passes through them.
-QUICK := tests/compiler/shardings/test_factors.py tests/compiler/ir/test_verify.py tests/compiler/ops/test_missing_rules.py \
+QUICK := tests/compiler/shardings/test_factors.py tests/compiler/ir/test_verify.py tests/compiler/ops/test_ops_missing_rules.py \
 	tests/compiler/ops/elementwise tests/compiler/ops/reduce/test_reductions.py tests/compiler/arrays/test_operands.py \
 	tests/compiler/trace/test_build.py tests/compiler/transforms/test_transforms.py \
 	tests/compiler/control/test_region_boundary.py tests/compiler/special tests/compiler/samplers \

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-RENDEZVOUS, INITIALIZE = "processes/test_rendezvous.py", "processes/test_initialize.py"
-FAULTS, LAUNCHER = "processes/test_faults.py", "launch/test_launcher.py"
+RENDEZVOUS, INITIALIZE = "processes/test_coordinator_rendezvous.py", "process_faults/test_initialize.py"
+FAULTS, LAUNCHER = "process_faults/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
-FIRST_USE = "launch/test_first_use.py"
-WAITS = "processes/test_waits.py"
-HOSTILE = "processes/test_hostile_connections.py"
-CORRUPTION = "checkpoints/test_corruption.py"
+FIRST_USE = "runtime/test_launched_process.py"
+WAITS = "process_faults/test_waits.py"
+HOSTILE = "processes/test_connections_hostile.py"
+CORRUPTION = "checkpoints/test_restore_corruption.py"
 
 TABLE = {
     1: ("SIGKILL of a process", [f"{FAULTS}::test_a_killed_process_is_a_peer_failure_in_the_others"]),
@@ -56,7 +56,10 @@ TABLE = {
         "a premature exit",
         [f"{FAULTS}::test_a_premature_exit_is_reported", f"{LAUNCHER}::test_failures_in_training"],
     ),
-    8: ("SIGKILL with --max-restarts", ["launch/test_resuming.py::test_a_killed_run_resumes_with_equal_losses"]),
+    8: (
+        "SIGKILL with --max-restarts",
+        ["launch/test_launcher_resuming.py::test_a_killed_run_resumes_with_equal_losses"],
+    ),
     9: (
         "SIGTERM: preemption, with several managers",
         [
@@ -116,8 +119,8 @@ TABLE = {
         [
             f"{FAULTS}::test_different_programs_are_a_mismatch_in_every_process",
             f"{FAULTS}::test_debug_launch_order_finds_the_first_different_launch",
-            "processes/test_launch_order.py::test_no_process_reads_a_value_or_exits_with_0_after_another_order",
-            "processes/test_launch_order.py::test_different_host_values_are_found_with_the_debug_setting",
+            "process_faults/test_launch_order.py::test_no_process_reads_a_value_or_exits_with_0_after_another_order",
+            "process_faults/test_launch_order.py::test_different_host_values_are_found_with_the_debug_setting",
         ],
     ),
     19: (
@@ -153,13 +156,13 @@ TABLE = {
     23: ("NaN with debug_nans", ["multi_process/test_errors.py::test_every_process_raises_the_same_error"]),
     24: ("an array of 4 TB", ["multi_process/test_errors.py::test_every_process_raises_the_same_error"]),
     25: ("wrong meshes and specs", ["multi_process/test_errors.py::test_every_process_raises_the_same_error"]),
-    26: ("SIGKILL during a save", ["checkpoints/test_faults.py::test_a_killed_save_leaves_only_committed_steps"]),
-    28: ("a full disk", ["checkpoints/test_faults.py::test_a_full_disk_is_an_error_that_names_path_and_bytes"]),
+    26: ("SIGKILL during a save", ["checkpoints/test_save_faults.py::test_a_killed_save_leaves_only_committed_steps"]),
+    28: ("a full disk", ["checkpoints/test_save_faults.py::test_a_full_disk_is_an_error_that_names_path_and_bytes"]),
     29: (
         "a read-only folder",
         [
-            "checkpoints/test_faults.py::test_a_read_only_folder_is_an_error_before_training",
-            "checkpoints/test_faults.py::test_a_read_only_manager_reads_a_read_only_folder",
+            "checkpoints/test_save_faults.py::test_a_read_only_folder_is_an_error_before_training",
+            "checkpoints/test_save_faults.py::test_a_read_only_manager_reads_a_read_only_folder",
         ],
     ),
     30: ("a flipped bit", [f"{CORRUPTION}::test_every_flipped_bit_is_an_error"]),
@@ -172,7 +175,7 @@ TABLE = {
     37: (
         "two writers, and a second manager",
         [
-            "checkpoints/test_faults.py::test_of_two_writers_of_one_step_one_is_refused",
+            "checkpoints/test_save_faults.py::test_of_two_writers_of_one_step_one_is_refused",
             "checkpoints/test_lease.py::test_a_second_manager_leaves_a_save_in_flight_alone",
             "checkpoints/test_lease.py::test_the_files_of_another_process_are_deleted_when_it_is_dead",
             "checkpoints/test_lease.py::test_a_save_whose_files_another_program_deleted_is_not_committed",
@@ -282,8 +285,8 @@ TABLE = {
     66: (
         "forked children of a process",
         [
-            "processes/test_forks.py::test_the_end_of_a_forked_child_is_not_the_end_of_its_parent",
-            "processes/test_forks.py::test_the_death_of_a_process_is_noticed_while_its_child_lives",
+            "process_faults/test_forks.py::test_the_end_of_a_forked_child_is_not_the_end_of_its_parent",
+            "process_faults/test_forks.py::test_the_death_of_a_process_is_noticed_while_its_child_lives",
         ],
     ),
 }

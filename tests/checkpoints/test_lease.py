@@ -16,7 +16,7 @@ from shardwise.checkpoints import lease
 from shardwise.checkpoints.lease import FileLease, has_file_lease_ended, has_object_lease_ended
 from shardwise.checkpoints.location import location_of
 from shardwise.errors import CheckpointError
-from tests.checkpoints.test_faults import ROOT, TIME_LIMIT
+from tests.checkpoints.test_save_faults import ROOT, TIME_LIMIT
 
 STATE = {"w": jnp.arange(3)}
 

@@ -11,7 +11,7 @@ import pytest
 
 import shardwise.numpy as jnp
 from shardwise import checkpoints
-from tests.checkpoints.test_faults import ROOT, TIME_LIMIT
+from tests.checkpoints.test_save_faults import ROOT, TIME_LIMIT
 
 
 def state(step):

@@ -15,7 +15,7 @@ from shardwise.checkpoints import selection
 from shardwise.checkpoints.location import Folder
 from shardwise.checkpoints.read import Reader
 from shardwise.errors import CheckpointError, CheckpointNotFound
-from tests.checkpoints.test_faults import ROOT, TIME_LIMIT
+from tests.checkpoints.test_save_faults import ROOT, TIME_LIMIT
 
 
 def state(step):

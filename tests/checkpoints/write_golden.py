@@ -1,6 +1,7 @@
 """Write the golden checkpoint of this version of the format: python -m tests.checkpoints.write_golden
 
-Run it once when `FORMAT_VERSION` changes, and commit what it writes. `test_golden.py` keeps all of them readable.
+Run it once when `FORMAT_VERSION` changes, and commit what it writes. `test_manifest_golden.py` keeps all of them
+readable.
 """
 
 from pathlib import Path

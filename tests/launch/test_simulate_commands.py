@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from shardwise.launch.command_line import main
-from shardwise.launch.load_target import CommandError, parse_mesh_text, parse_variables
-from shardwise.sharding import AbstractMesh
 
 MODEL = """
 import shardwise as jax
@@ -234,14 +232,3 @@ def test_explain_shows_the_stages_of_a_script(tmp_path):
 def test_a_script_that_compiles_nothing(model):
     printed = script_process("explain", str(model))
     assert re.search(r"a_model.py has run, and compiled no jitted function\. .*a_model.py:FUNCTION", printed)
-
-
-def test_texts_of_meshes_and_variables():
-    assert parse_mesh_text("data=8, model=4") == AbstractMesh((8, 4), ("data", "model"))
-    assert parse_variables(["batch=256", "batch=512", "name=a b", "sizes=(1, 2)"]) == {
-        "batch": [256, 512],
-        "name": ["a b"],
-        "sizes": [(1, 2)],
-    }
-    with pytest.raises(CommandError, match="write NAME=VALUE"):
-        parse_variables(["3=4"])

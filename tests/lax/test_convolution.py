@@ -149,23 +149,6 @@ def test_error_messages(call, error, message):
     assert str(caught.value) == message
 
 
-def test_reduce_window_recognizes_equivalent_computations():
-    x = np.array([3, 1, 2, 5], np.float32)
-    for function in (lambda a, b: a + b, lambda a, b: jnp.add(b, a), lax.add):
-        np.testing.assert_array_equal(lax.reduce_window(x, 0.0, function, (2,)), [4, 3, 7])
-    np.testing.assert_array_equal(sw.jit(lambda x: lax.reduce_window(x, x[0], jnp.maximum, (2,)))(x), [3, 3, 5])
-
-
-@pytest.mark.table(default=2)
-@pytest.mark.parametrize("mode", ["full", "same", "valid"])
-@pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (6, 4), (4, 6)], ids=str)
-def test_convolve_and_correlate_match_numpy(sizes, mode):
-    rng = np.random.default_rng(0)
-    a, v = (rng.normal(size=size).astype(np.float32) for size in sizes)
-    np.testing.assert_allclose(jnp.convolve(a, v, mode), np.convolve(a, v, mode), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(jnp.correlate(a, v, mode), np.correlate(a, v, mode), rtol=1e-5, atol=1e-6)
-
-
 def network(x, kernels):
     """Two convolutions, one of them grouped and strided, max and mean pooling, and a transposed convolution."""
     first, second, up = kernels

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-from itertools import product
 
 import numpy as np
 import pytest
@@ -11,14 +10,9 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from benchmarks.models import MODELS, Model, training_step
 from shardwise import strategies
-from shardwise.compiler.plan.hardware import chip
-from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import AutoshardError
-from shardwise.layout_search.evaluate import Evaluator
-from shardwise.layout_search.families import may_be_divided
-from shardwise.layout_search.meshes import mesh_shapes
-from shardwise.layout_search.search import STORAGE_COSTS, LayoutSearch, argument_classes
+from shardwise.layout_search.search import argument_classes
 from shardwise.layout_search.step import trace_step
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -110,17 +104,6 @@ def small(rows=64):
     return {"up": struct(32, 128), "down": struct(128, 32)}, (struct(rows, 32), struct(rows, 32))
 
 
-def test_roles_come_from_the_program():
-    model = MODELS["mlp"]
-    step = trace_step(sw.jit(training_step(model)), (structs(model.state()), structs(model.examples())))
-    assert step.roles == ("state",) * 3 + ("parameter",) * 3 + ("batch",) * 2
-    assert [step.request.out_names[step.next_outputs[n]] for n in range(6)] == [
-        step.request.out_names[n] for n in range(6)
-    ]
-    arrays = trace_step(sw.jit(lambda w, x: (w - 0.1 * x.T @ x, x.sum())), (jnp.ones((8, 8)), jnp.ones((4, 8))))
-    assert arrays.roles == ("state", "batch") and arrays.next_outputs == {0: 0}
-
-
 def test_arguments_of_all_layers_are_one_class():
     def step(layers, x):
         def loss(layers):
@@ -134,22 +117,6 @@ def test_arguments_of_all_layers_are_one_class():
     struct = lambda *shape: sw.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     traced = trace_step(sw.jit(step), ([(struct(16, 32), struct(32, 16))] * 3, struct(8, 16)))
     assert sorted(argument_classes(traced)) == [[0, 2, 4], [1, 3, 5], [6]]
-
-
-def test_tensor_parallel_layouts_are_the_best_of_all():
-    """The planner chooses the dims of both weights that brute force finds to send least."""
-    step = trace_step(sw.jit(sgd), small(4096))
-    mesh = AbstractMesh((8,), ("model",))
-    evaluator = Evaluator(step, chip("h100"), None, ())
-    search = LayoutSearch(evaluator, [mesh])
-    chosen = search.choose_layouts(mesh, search.base, ("model",), STORAGE_COSTS[-1], search.state_inputs())
-    dims = [((), ()), (("model",), ()), ((), ("model",))]
-    sent = {
-        (down, up): evaluator.evaluate("", mesh, (Layout(down), Layout(up), *search.base[2:])).wire_bytes
-        for down, up in product(dims[1:], repeat=2)
-    }
-    best = min(sent, key=sent.get)
-    assert tuple(layout.dims for layout in chosen[:2]) == best == (dims[1], dims[2])
 
 
 def test_a_given_mesh_and_pinned_shardings_are_kept():
@@ -176,25 +143,6 @@ def test_constraints_in_the_step_are_kept():
     np.testing.assert_allclose(result.jit()(w, x), step(w, x), rtol=1e-5)
     with pytest.raises(ValueError, match="which has 8 devices, not 4"):
         sw.autoshard(step, devices=sw.devices()[:4])(w, x)
-
-
-def test_mesh_shapes():
-    assert [mesh.axis_sizes for mesh in mesh_shapes(8, chip("h100"))] == [(8,), (4, 2), (2, 4)]
-    shapes = [mesh.axis_sizes for mesh in mesh_shapes(32, chip("h100"))]
-    assert shapes == [
-        (32,),
-        (16, 2),
-        (8, 4),
-        (4, 8),
-        (2, 16),
-        (8, 2, 2),
-        (4, 4, 2),
-        (2, 8, 2),
-        (4, 2, 4),
-        (2, 4, 4),
-        (2, 2, 8),
-    ]
-    assert all(math.prod(shape) == 32 for shape in shapes)
 
 
 def test_hardware_that_is_not_present():
@@ -373,11 +321,6 @@ def test_dims_that_axes_do_not_divide_are_sharded_with_padding():
         sw.tree.leaves(result.jit()(params, x)), sw.tree.leaves(sw.jit(prime_step)(params, x)), strict=True
     ):
         np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_padding_is_small():
-    assert may_be_divided(16, 8) and may_be_divided(15, 8) and may_be_divided(97, 8)
-    assert not may_be_divided(13, 8) and not may_be_divided(3, 8) and not may_be_divided(0, 8)
 
 
 @pytest.mark.parametrize(

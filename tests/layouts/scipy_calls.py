@@ -19,7 +19,7 @@ from tests.layouts.call import (
     probabilities,
     well_conditioned,
 )
-from tests.scipy.test_stats import AT
+from tests.scipy.stats.test_stats import AT
 
 UNARY = (
     *("dawsn", "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp1", "expi", "expit", "factorial", "fresnel"),
@@ -127,7 +127,7 @@ def linalg_functions(n: int) -> Iterator[Call]:
 
 
 def distribution_functions(n: int) -> Iterator[Call]:
-    """The arguments are those of tests/scipy/test_stats.py, repeated to fill the array."""
+    """The arguments are those of tests/scipy/stats/test_stats.py, repeated to fill the array."""
     loose = {"rtol": 1e-4, "atol": 1e-5}
     for name, args in AT.items():
         arguments = [np.resize(x, (n, n)) for x in args]

@@ -39,7 +39,7 @@ EXCEPTIONS = {
     **dict.fromkeys(("lax.pcast", "lax.pvary"), "changes only the type of a value inside shard_map"),
     "lax.rng_uniform": "returns different numbers in every call",
     "lax.with_sharding_constraint": "shards the results of all calls without array arguments",
-    "numpy.from_dlpack": "accepts memory of one device; see tests/numpy/test_array_api.py",
+    "numpy.from_dlpack": "accepts memory of one device; see tests/numpy/test_interchange.py",
     **dict.fromkeys(("numpy.frombuffer", "numpy.fromfile", "numpy.fromiter", "numpy.fromstring"), ON_THE_HOST),
     **dict.fromkeys(
         (

@@ -213,3 +213,9 @@ def test_several_processes_write_concurrently(folder):
     with ThreadPoolExecutor(3) as pool:
         assert len(set(pool.map(run, range(3)))) == 1
     assert [path for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_fifo_in_the_compilation_cache_is_no_entry(tmp_path, caplog):
+    os.mkfifo(tmp_path / "one.executable")
+    assert compilation_cache._read(tmp_path / "one.executable", "", (), ()) is None
+    assert "Is a FIFO, not a regular file" in caplog.text

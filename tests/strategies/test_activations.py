@@ -1,6 +1,4 @@
-"""Strategies for activations and memory, and Flax's metadata: collectives, memory and losses against one device."""
-
-from dataclasses import dataclass, field, replace
+"""Strategies for activations: collectives, memory and losses against one device."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,8 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import P, parallel, strategies
-from shardwise.ad_checkpoint import checkpoint_name
 from shardwise.errors import StrategyError
+from tests.strategies.test_metadata import Partitioned, Variable
 
 RNG = np.random.default_rng(0)
 WIDTH, HIDDEN, LAYERS = 16, 64, 2
@@ -95,69 +93,6 @@ def test_context_parallel_sends_keys_and_values_only():
     )
 
 
-@dataclass
-class Variable:
-    """A variable of Flax NNX, with the attributes that `nnx.get_partition_spec` reads."""
-
-    stored: object
-    metadata: dict = field(default_factory=dict)
-
-    def get_value(self):
-        return self.stored
-
-    def get_metadata(self):
-        return self.metadata
-
-    def replace(self, value):
-        return replace(self, stored=value)
-
-
-class OlderVariable(Variable):
-    """A variable before Flax 0.12."""
-
-    get_value = property()  # it has none
-
-    @property
-    def value(self):
-        return self.stored
-
-
-@dataclass
-class Partitioned:
-    """A box of Flax Linen."""
-
-    value: object
-    names: tuple
-
-    def replace_boxed(self, value):
-        return replace(self, value=value)
-
-
-def test_partitioning_metadata_of_flax(mesh):
-    params = {
-        "nnx": Variable(np.zeros((8, 6)), {"out_sharding": ("embed", "mlp")}),
-        "older": OlderVariable(np.zeros((8, 6)), {"sharding": ("data", None)}),
-        "plain": Variable(np.zeros(3)),
-        "linen": Partitioned(sw.ShapeDtypeStruct((8, 4), jnp.float32), (None, ("data", "mlp"))),
-        "both": Variable(np.zeros((8, 6)), {"out_sharding": P("data", "model")}),
-        "array": np.zeros(5),
-        "count": Variable(3, {"out_sharding": ("data",)}),
-    }
-    chosen = strategies.partition_metadata(params, mesh, {"embed": None, "mlp": "model"}, allow_uneven=True)
-    assert isinstance(chosen["nnx"], Variable) and isinstance(chosen["linen"], Partitioned)
-    found = {name: getattr(node, "stored", getattr(node, "value", node)) for name, node in chosen.items()}
-    specs = {name: None if sharding is None else sharding.spec for name, sharding in found.items()}
-    assert specs == {
-        "nnx": P(None, "model"),
-        "older": P("data"),
-        "plain": P(),
-        "linen": P(None, ("data", "model")),
-        "both": P("data", "model"),
-        "array": P(),
-        "count": None,
-    }
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -190,43 +125,3 @@ def test_partitioning_metadata_of_flax(mesh):
 def test_errors(call, message, mesh):
     with pytest.raises(StrategyError, match=message):
         call(mesh)
-
-
-def test_policies_of_rematerialization_save_what_they_say(mesh):
-    rules = {"up": P(None, "model"), "down": P("model", None)}
-    params = sw.device_put(PARAMS, strategies.tensor_parallel(PARAMS, mesh, rules))
-    x = sw.device_put(X, sw.NamedSharding(mesh, P("data")))
-    expected = sw.grad(loss_of)(PARAMS, X)
-
-    def layer(layer, x):
-        return x + checkpoint_name(jnp.tanh(normalize(x) @ layer["up"]), "hidden") @ layer["down"]
-
-    def saved(**options):
-        """Return the bytes on one device that the backward pass of all layers reads, besides the arguments."""
-        block = strategies.remat(layer, **options)
-
-        def loss(params, x):
-            for each in params:
-                x = block(each, x)
-            return jnp.mean(x**2)
-
-        value, pullback = sw.jit(lambda params: sw.vjp(lambda params: loss(params, x), params))(params)
-        close(sw.jit(lambda pullback, ct: pullback(ct))(pullback, jnp.ones_like(value))[0], expected)
-        given = {leaf.shape for leaf in sw.tree.leaves(params)}
-        leaves = [leaf for leaf in sw.tree.leaves(pullback) if leaf.shape not in given and leaf.size > 1]
-        return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
-
-    hidden = LAYERS * 2 * 16 * (HIDDEN // 2) * 4  # rows, positions and features of one device
-    assert saved(names=("hidden",)) == saved(save="dots") == saved() + hidden < saved(save="everything")
-
-
-def test_state_in_host_memory(mesh):
-    state = {"mu": np.ones((8, 16), np.float32), "count": np.int32(0), "name": None}
-    device = strategies.fsdp(state, mesh, min_size=0)
-    host = strategies.offload(device)
-    assert host["mu"].spec == device["mu"].spec and host["mu"].memory_kind == "pinned_host"
-    placed = sw.device_put(state, host)
-    step = sw.jit(lambda s: {**s, "mu": 0.9 * s["mu"], "count": s["count"] + 1}, out_shardings=host)
-    after = step(step(placed))
-    assert after["mu"].sharding == host["mu"] and int(after["count"]) == 2
-    np.testing.assert_allclose(after["mu"], 0.81 * state["mu"], rtol=1e-6)

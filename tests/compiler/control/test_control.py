@@ -15,48 +15,27 @@ from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.parse import parse_program
-from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import parse_type
+from shardwise.compiler.ir.program import Value
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.shape.constants import ArrayConstant, IdentityKey, full
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose, plan_from_picks
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
-from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift_constants
-from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.vmap import vmap_program
-from shardwise.errors import ProgramError
+from tests.compiler.control.control_programs import program, types
+from tests.compiler.control.test_while_loop import COUNT
 from tests.compiler.ops.cases import cond_cases, scan_cases, while_cases
 from tests.fuzz.check import random_picks
 from tests.fuzz.layouts import partition_spec, random_spec
 
-
-def types(text):
-    return [parse_type(word) for word in text.split()]
-
-
-# Types of control ops.
-
-
-def program(name, text, body):
-    return rewrite(name, types(text), body)
-
-
 SQUARE = program("square", "f32[3]", lambda x: [Mul()(x, x)])
 LOOP = Scan(program("add", "f32[2] f32[2] f32[2]", lambda k, c, x: [Add()(c, k), Mul()(c, x)]), 4, 1, 1)
-COUNT = While(
-    program("below", "i32[]", lambda n: [Compare("LT")(n, full((), 3, np.int32))]),
-    program("next", "i32[]", lambda n: [Add()(n, full((), 1, np.int32))]),
-    0,
-    0,
-)
 
 
 @pytest.mark.parametrize(
@@ -112,26 +91,6 @@ def test_bindings_are_ordered_by_group():
     for case in CONTROL_CASES:
         groups = [binding.group for binding in case.op.bindings]
         assert groups == sorted(groups)
-
-
-def test_predicates_of_devices_must_agree():
-    assert COUNT.choice_per_device([np.int32(3), np.int32(3)]) == [3, 3]
-    with pytest.raises(
-        ProgramError, match=r"while: devices must take the same branch, but their predicates are \[3, 4\]"
-    ):
-        COUNT.choice_per_device([np.int32(3), np.int32(4)])
-    assert COUNT.allowing_divergence().choice_per_device([np.int32(3), np.int32(4)]) == [3, 4]  # in a manual region
-
-
-def test_loop_invariant_residuals_are_computed_before_the_loop():
-    body = program("scaled", "f32[2] f32[2]", lambda k, c: [Mul()(c, Mul()(k, k))])
-    loop = Scan(body, 3, 1, 1)
-    inputs = [Value(type) for type in types("f32[2] f32[2]")]
-    outputs = [Value(parse_type("f32[2]"))]
-    outer = Program(tuple(inputs), (Equation(loop, inputs, outputs),), tuple(outputs))
-    forward, _, _ = linearize_program(outer, (False, True))
-    names = [equation.op.name for equation in inline(forward).equations]
-    assert names == ["mul", "scan"]
 
 
 def test_vmap_without_batched_operands_keeps_the_op():

@@ -371,7 +371,7 @@ def has_derivative(case: Case) -> bool:
 
 
 def has_free_phase(case: Case) -> bool:
-    """Return whether the phases of complex vectors are arbitrary; test_decompositions.py checks their products."""
+    """Return whether the phases of complex vectors are arbitrary; linalg/test_linalg.py checks their products."""
     return isinstance(case.op, (Eigh, Svd)) and case.kinds[0].kind == "c"
 
 

@@ -1,5 +1,6 @@
 """Tables of chips: entries are read back as they were written, and errors name the entry and the field."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -97,3 +98,12 @@ def test_writing_replaces_the_entry_of_the_same_name_only(tmp_path):
     path.write_text("[bad]\n")
     with pytest.raises(HardwareError, match=r"entry \[bad\] needs"):
         write_chip(path, replace(KNOWN["v5e"], name="three"), KNOWN)
+
+
+def test_a_fifo_as_a_table_of_chips_is_an_error(tmp_path):
+    os.mkfifo(tmp_path / "chips.toml")
+    with pytest.raises(HardwareError, match="Is a FIFO, not a regular file"):
+        read_chips(tmp_path / "chips.toml", {})
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(HardwareError, match="is not valid TOML"):
+        read_chips(tmp_path / "deep.toml", {})

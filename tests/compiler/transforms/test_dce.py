@@ -6,13 +6,17 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.ops.elementwise.arithmetic import Neg
+from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from tests.compiler.ops.cases import op_cases
+from tests.compiler.transforms.programs import SQUARE, program
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 XS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -158,3 +162,24 @@ def test_any_subset_of_the_results_is_computed_correctly(case):
         found = evaluate(verify(dce(part)), args)
         for n, value in zip(kept, found, strict=True):
             assert value.tobytes() == expected[n].tobytes()
+
+
+class TestDce:
+    def test_dead_equations_are_removed_and_inputs_are_kept(self):
+        body = program("dead", "f64[3] f64[3]", lambda x, y: [Exp()(x), Neg()(Exp()(y))][:1])
+        live = dce(body)
+        assert [equation.op.name for equation in verify(live).equations] == ["exp"]
+        assert live.inputs == body.inputs
+        assert live.outputs == body.outputs
+
+    def test_a_program_without_dead_equations_is_returned(self):
+        assert dce(SQUARE) is SQUARE
+
+    def test_an_equation_is_live_if_one_result_is(self):
+        two = program("two", "f64[3]", lambda x: [Exp()(x), Neg()(x)])
+        body = program("outer", "f64[3]", lambda x: [Call(two)(x)[1]])
+        assert dce(body) is body
+
+    def test_equations_that_only_dead_equations_use_are_dead(self):
+        body = program("chain", "f64[3]", lambda x: [[x, Exp()(Neg()(Exp()(x)))][0]])
+        assert dce(body).equations == ()

@@ -9,7 +9,7 @@ from shardwise.compiler.control.call import Call
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray
-from shardwise.compiler.ir.program import Equation, Program, Reason, Source, Value
+from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import AllReduce
@@ -26,7 +26,6 @@ from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.provenance import provenance
-from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
@@ -35,13 +34,10 @@ from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import MissingRuleError
 from tests.compiler.ops.cases import plain
+from tests.compiler.transforms.programs import SQUARE, ops_of, program
 
 F64 = np.dtype(np.float64)
 STEP = 1e-6
-
-
-def program(name: str, types: str, body) -> Program:
-    return verify(rewrite(name, [parse_type(text) for text in types.split()], body))
 
 
 def constant(shape: tuple[int, ...], value: float):
@@ -72,7 +68,6 @@ def mixed(x, n):
     return [Add()(kept, Mul()(x, x)), n, x, Convert(np.dtype(np.int32))(x)]
 
 
-SQUARE = program("square", "f64[3]", lambda x: [Mul()(x, x)])
 TWICE = program("twice", "f64[3]", lambda x: [Call(SQUARE)(Call(SQUARE)(x)[0])[0], x])
 
 PROGRAMS = [
@@ -213,77 +208,6 @@ def moved_along(body: Program, args: list[NumpyArray], tangents: list[NumpyArray
     return [arg + by * next(rest) if arg.dtype == F64 else arg for arg in args]
 
 
-def ops_of(body: Program) -> list[str]:
-    """Return the number of ops of each name, including those of called programs."""
-    found = []
-    for equation in body.equations:
-        found += ops_of(equation.op.program) if isinstance(equation.op, Call) else [equation.op.name]
-    return found
-
-
-class TestNothingRunsTwice:
-    def test_linearizing_shares_the_forward_computation(self):
-        body = program("exps", "f64[3]", lambda x: [Exp()(Exp()(Exp()(x)))])
-        forward, linear, _ = linearize_program(body, (True,))
-        assert ops_of(forward) == ["exp", "exp", "exp"]
-        assert ops_of(linear) == ["mul", "mul", "mul"]
-        assert len(forward.outputs) == 1 + 3  # each exp is its own residual
-
-    def test_linearizing_a_call_splits_it(self):
-        inner = program("inner", "f64[3]", lambda x: [Exp()(Exp()(x))])
-        body = program("outer", "f64[3]", lambda x: [Exp()(Call(inner)(x)[0])])
-        forward, linear, _ = linearize_program(body, (True,))
-        assert ops_of(forward).count("exp") == 3
-        assert "exp" not in ops_of(linear)
-
-    def test_linearizing_a_gradient_computes_each_exp_once(self):
-        body = program("exps", "f64[3]", lambda x: [Exp()(Exp()(x))])
-        forward, linear, _ = linearize_program(gradient(body), (True,))
-        assert ops_of(forward).count("exp") == 2
-        assert "exp" not in ops_of(linear)
-
-    def test_a_linear_program_keeps_only_the_residuals_that_it_needs(self):
-        body = program("scaled", "f64[3] f64[3]", lambda x, y: [Mul()(Neg()(x), Exp()(y))])
-        forward, linear, _ = linearize_program(body, (True, False))
-        assert ops_of(linear) == ["neg", "mul"]
-        assert len(forward.outputs) == 2  # the result, and exp(y)
-        forward, linear, _ = linearize_program(body, (False, True))
-        assert len(forward.outputs) == 1 + 2  # the result, exp(y) and -x
-
-    def test_equations_without_tangents_are_not_in_the_linear_program(self):
-        body = program("partly", "f64[3] f64[3]", lambda x, y: [Add()(Mul()(Exp()(y), Exp()(y)), Neg()(x))])
-        _, linear, _ = linearize_program(body, (True, False))
-        assert ops_of(linear) == ["neg"]
-
-
-class TestTranspose:
-    def test_a_value_with_several_uses_gets_the_sum_of_its_cotangents(self):
-        body = program("thrice", "f64[3]", lambda x: [Add()(Add()(x, x), x)])
-        backward, reached = transpose_program(body, (True,), (True,))
-        assert reached == (True,)
-        (found,) = evaluate(backward, [np.array([1.0, 2.0, 3.0])])
-        np.testing.assert_array_equal(found, [3.0, 6.0, 9.0])
-
-    def test_an_input_that_no_output_depends_on_gets_no_cotangent(self):
-        body = program("first", "f64[3] f64[3]", lambda x, y: [Neg()(x), Neg()(Neg()(y))])
-        backward, reached = transpose_program(body, (True, True), (True, False))
-        assert reached == (True, False)
-        assert ops_of(backward) == ["neg"]
-
-    def test_outputs_that_are_inputs_or_repeat(self):
-        body = program("same", "f64[3]", lambda x: [x, x, Neg()(x)])
-        backward, _ = transpose_program(body, (True,), (True, True, True))
-        (found,) = evaluate(backward, [np.full(3, 1.0), np.full(3, 10.0), np.full(3, 100.0)])
-        np.testing.assert_array_equal(found, np.full(3, 1.0 + 10.0 - 100.0))
-
-    def test_known_inputs_get_no_cotangent(self):
-        body = program("scaled", "f64[3] f64[3]", lambda x, y: [Mul()(Exp()(y), x)])
-        backward, reached = transpose_program(body, (True, False), (True,))
-        assert reached == (True,)
-        (found,) = evaluate(backward, [np.array([0.0, 1.0, 2.0]), np.ones(3)])
-        np.testing.assert_allclose(found, np.exp([0.0, 1.0, 2.0]))
-
-
 WEAK = "f32[]~"
 
 
@@ -323,59 +247,6 @@ class TestWeakTypes:
 SCALAR = program("scalar", WEAK, lambda x: [Neg()(x)])
 
 
-class TestInline:
-    def test_a_program_without_calls_is_returned(self):
-        assert inline(SQUARE) is SQUARE
-
-    def test_nested_calls_are_inlined(self):
-        body = program("outer", "f64[3]", lambda x: [Call(TWICE)(Call(TWICE)(x)[0])[0]])
-        assert ops_of(inline(body)) == ["mul"] * 4
-        assert [equation.op.name for equation in inline(body).equations] == ["mul"] * 4
-
-    def test_outputs_that_pass_through_a_call(self):
-        identity = program("identity", "f64[3] f64[3]", lambda x, y: [y, x, y])
-        body = program("outer", "f64[3] f64[3]", lambda x, y: [*Call(identity)(x, y), x])
-        flat = inline(body)
-        assert flat.equations == ()
-        a, b = flat.inputs
-        assert flat.outputs == (b, a, b, a)
-
-    def test_inlined_equations_keep_their_source_lines(self):
-        x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
-        line, why = Source("model.py", 7, "f"), Reason()
-        inner = Program((x,), (Equation(Neg(), [x], [y], line, why),), (y,), "inner")
-        a, b = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
-        body = Program((a,), (Equation(Call(inner), [a], [b], Source("model.py", 9, "g")),), (b,))
-        (equation,) = inline(body).equations
-        assert (equation.source, equation.reason) == (line, why)
-
-    def test_two_calls_of_one_program_share_no_value(self):
-        body = program("outer", "f64[3] f64[3]", lambda x, y: [Call(SQUARE)(x)[0], Call(SQUARE)(y)[0]])
-        values = list(verify(inline(body)).values())
-        assert len(set(values)) == len(values) == 4
-
-
-class TestDce:
-    def test_dead_equations_are_removed_and_inputs_are_kept(self):
-        body = program("dead", "f64[3] f64[3]", lambda x, y: [Exp()(x), Neg()(Exp()(y))][:1])
-        live = dce(body)
-        assert [equation.op.name for equation in verify(live).equations] == ["exp"]
-        assert live.inputs == body.inputs
-        assert live.outputs == body.outputs
-
-    def test_a_program_without_dead_equations_is_returned(self):
-        assert dce(SQUARE) is SQUARE
-
-    def test_an_equation_is_live_if_one_result_is(self):
-        two = program("two", "f64[3]", lambda x: [Exp()(x), Neg()(x)])
-        body = program("outer", "f64[3]", lambda x: [Call(two)(x)[1]])
-        assert dce(body) is body
-
-    def test_equations_that_only_dead_equations_use_are_dead(self):
-        body = program("chain", "f64[3]", lambda x: [[x, Exp()(Neg()(Exp()(x)))][0]])
-        assert dce(body).equations == ()
-
-
 def lines(body: Program) -> set[int]:
     return {equation.source.line for equation in body.equations}
 
@@ -407,25 +278,6 @@ def test_a_failed_transformation_restores_the_current_source():
             transform()
         assert provenance.source is None
         assert open_frames() == []
-
-
-def test_a_program_without_batched_inputs_is_unchanged_by_vmap():
-    batched, dims = vmap_program(SQUARE, BatchAxis(3), (None,))
-    assert batched == SQUARE
-    assert dims == (None,)
-
-
-def test_a_batch_may_be_empty():
-    batched, dims = vmap_program(PROGRAMS[1], BatchAxis(0), (0, None, None))
-    (found,) = evaluate(verify(batched), [np.zeros((0, 3, 4)), np.zeros((4, 5)), np.zeros((5, 2))])
-    assert found.shape == (0,)
-    assert dims == (0,)
-
-
-def test_without_active_inputs_no_output_has_a_tangent():
-    derivative, moving = jvp_program(SQUARE, (False,))
-    assert derivative == SQUARE
-    assert moving == (False,)
 
 
 @pytest.mark.parametrize("contract", [((1,), (0,)), ((1,), (1,)), ((0,), (0,)), ((0,), (1,))], ids=str)

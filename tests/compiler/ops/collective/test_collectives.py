@@ -207,7 +207,8 @@ def test_all_to_all_exchanges_arrays_of_one_dim(split):
 
 def test_every_collective_has_cases():
     tested = {op.name for _, op, _ in collective_cases()}
-    # Tested in tests/api/test_callback.py and, since it has six operands, tests/manual/test_ragged_all_to_all.py.
+    # Tested in tests/api/callbacks/test_callback.py and, since it has six operands, in
+    # tests/manual/test_ragged_all_to_all.py.
     elsewhere = {"call_once", "ragged_all_to_all"}
     assert tested == {name for name, op in Op.registry.items() if issubclass(op, Collective)} - elsewhere
 

@@ -1,0 +1,30 @@
+"""Options of a launch: ranks, and errors that name the option."""
+
+import pytest
+
+from shardwise.launch.options import LaunchOptions
+
+COMMAND = ["python", "train.py"]
+
+
+def test_ranks_of_a_node():
+    options = LaunchOptions(COMMAND, 4, nodes=3, node_rank=2, coordinator="host:1234")
+    assert list(options.ranks) == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"processes": 0}, "-n"),
+        ({"devices_per_process": 0}, "--devices-per-process"),
+        ({"node_rank": 1}, r"--node-rank \(with --nodes 1\)"),
+        ({"max_restarts": -1}, "--max-restarts"),
+        ({"timeout": 0.0}, "--timeout"),
+        ({"coordinator": "host"}, "--coordinator"),
+        ({"nodes": 2}, "--nodes needs --coordinator host:port"),
+        ({"nodes": 2, "coordinator": "host:1", "max_restarts": 1}, "--max-restarts needs one node"),
+    ],
+)
+def test_errors_name_the_option(options, text):
+    with pytest.raises(ValueError, match=text):
+        LaunchOptions(COMMAND, **{"processes": 2, **options})

@@ -1,0 +1,28 @@
+"""The search against brute force."""
+
+from itertools import product
+
+import shardwise as sw
+from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.layout_search.evaluate import Evaluator
+from shardwise.layout_search.search import STORAGE_COSTS, LayoutSearch
+from shardwise.layout_search.step import trace_step
+from tests.layout_search.test_autoshard import sgd, small
+
+
+def test_tensor_parallel_layouts_are_the_best_of_all():
+    """The planner chooses the dims of both weights that brute force finds to send least."""
+    step = trace_step(sw.jit(sgd), small(4096))
+    mesh = AbstractMesh((8,), ("model",))
+    evaluator = Evaluator(step, chip("h100"), None, ())
+    search = LayoutSearch(evaluator, [mesh])
+    chosen = search.choose_layouts(mesh, search.base, ("model",), STORAGE_COSTS[-1], search.state_inputs())
+    dims = [((), ()), (("model",), ()), ((), ("model",))]
+    sent = {
+        (down, up): evaluator.evaluate("", mesh, (Layout(down), Layout(up), *search.base[2:])).wire_bytes
+        for down, up in product(dims[1:], repeat=2)
+    }
+    best = min(sent, key=sent.get)
+    assert tuple(layout.dims for layout in chosen[:2]) == best == (dims[1], dims[2])
