@@ -205,10 +205,10 @@ class BCOO(JAXSparse):
     def expand_batch(self) -> "BCOO":
         """Return the array with batch dims of full size, in place of those of size 1 that broadcast."""
         batch, n_batch = self.batch_shape, self.n_batch
+        if all(array.shape[:n_batch] == batch for array in self._arrays):
+            return self
         data = jnp.broadcast_to(self.data, (*batch, *self.data.shape[n_batch:]))
         indices = jnp.broadcast_to(self.indices, (*batch, *self.indices.shape[n_batch:]))
-        if data is self.data and indices is self.indices:
-            return self
         return BCOO(
             (data, indices),
             shape=self.shape,

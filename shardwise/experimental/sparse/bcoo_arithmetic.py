@@ -158,11 +158,9 @@ def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     summed = [dim for dim in dims if dim < n_batch]
     batch = [dim for dim in range(n_batch) if dim not in summed]
     if summed:  # the elements of all entries are stored together
-        sizes = [mat.shape[dim] for dim in batch]
+        stored = (*(mat.shape[dim] for dim in batch), math.prod(mat.shape[dim] for dim in summed) * mat.nse)
         data, indices = (
-            x.transpose(*batch, *summed, *range(n_batch, x.ndim)).reshape(*sizes, -1, *x.shape[n_batch + 1 :])
-            if x.size
-            else jnp.zeros((*sizes, 0, *x.shape[n_batch + 1 :]), x.dtype)
+            x.transpose(*batch, *summed, *range(n_batch, x.ndim)).reshape(*stored, *x.shape[n_batch + 1 :])
             for x in (data, indices)
         )
     shape = tuple(size for dim, size in enumerate(mat.shape) if dim not in dims)

@@ -133,6 +133,8 @@ def _add(operands: Sequence[Any], params: Params) -> BCOO | Array:
     if (x.shape, x.n_batch, x.n_dense) != (y.shape, y.n_batch, y.n_dense):
         raise NotImplementedError(f"sparsify: the sum of {x} and {y} needs equal shapes, batch dims and dense dims")
     x, y = x.expand_batch(), y.expand_batch()
+    if x.indices is y.indices:
+        return x.with_data(x.data + y.data)
     data = jnp.concatenate([x.data, y.data], x.n_batch)
     return BCOO((data, jnp.concatenate([x.indices, y.indices], x.n_batch)), shape=x.shape)
 
