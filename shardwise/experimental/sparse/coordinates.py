@@ -10,7 +10,6 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.methods import Array
-from shardwise.typing import ArrayLike
 
 
 def map_batch(function: Callable[..., Any], n_batch: int) -> Callable[..., Any]:
@@ -70,8 +69,3 @@ def is_first_of_equals(sorted_indices: Array) -> Array:
     """Return whether each coordinate vector of a sorted array differs from the previous one."""
     differs = (sorted_indices[1:] != sorted_indices[:-1]).any(-1)
     return jnp.concatenate([jnp.ones(min(1, sorted_indices.shape[0]), bool), differs])
-
-
-def as_dtype(x: ArrayLike, dtype: Any) -> Array:
-    """Convert to a dtype, if one is given."""
-    return jnp.asarray(x) if dtype is None else jnp.asarray(x).astype(dtype)
