@@ -123,6 +123,8 @@ def calls(layout: Layout) -> dict[str, Call]:
         )
 
     self_dims = dot((first,), (first,), batch_dims, batch_dims)
+    # In JAX, padding of the first operand becomes an element of the second one if there is one sparse dim.
+    has_padding_after_concatenation = len(layout.sparse_dims) > 1
     table = {
         "todense": Call(lambda api, x: api.sparse.bcoo_todense(x), lambda api, x: x),
         "sort": Call(lambda api, x: api.sparse.bcoo_sort_indices(x), lambda api, x: x),
@@ -171,15 +173,18 @@ def calls(layout: Layout) -> dict[str, Call]:
         "index": Call(lambda api, x: x[1]),
         "index_negative": Call(lambda api, x: x[-1]),
         "index_range": Call(lambda api, x: x[1:, ...]),
-        "index_array": Call(lambda api, x: x[np.array([1, 0, 1])]),
+        # JAX's gather drops the dense dims of its result.
+        "index_array": Call(lambda api, x: x[np.array([1, 0, 1])], jax_has_it=layout.n_dense == 0),
         "new_leading_dim": Call(lambda api, x: x[None]),
         "concatenate": Call(
             lambda api, x: api.sparse.bcoo_concatenate([x, 2 * x], dimension=first),
             lambda api, x: api.jnp.concatenate([x, 2 * x], first),
+            jax_has_it=has_padding_after_concatenation,
         ),
         "concatenate_first": Call(
             lambda api, x: api.sparse.bcoo_concatenate([x, 2 * x], dimension=0),
             lambda api, x: api.jnp.concatenate([x, 2 * x], 0),
+            jax_has_it=has_padding_after_concatenation,
         ),
         "broadcast": Call(
             lambda api, x: api.sparse.bcoo_broadcast_in_dim(
