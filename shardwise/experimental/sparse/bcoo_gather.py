@@ -37,7 +37,7 @@ def bcoo_gather(
         dimension_numbers: which dims of the operand and of the result the indices and slices refer to.
         slice_sizes: the size of each slice along every dim of the operand.
         unique_indices, indices_are_sorted: not used.
-        mode: what to do with a slice that is not inside: "clip" moves it inside, as None does, "fill" returns zeros.
+        mode: what to do with a slice that is not inside: "clip" moves it inside; "fill" returns zeros, as None does.
         fill_value: must be None or 0.
 
     Returns:

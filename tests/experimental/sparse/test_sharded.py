@@ -36,7 +36,7 @@ def test_results_equal_those_of_one_device(mesh, name):
         np.testing.assert_allclose(results[function], expected[function], rtol=1e-4, atol=1e-5, err_msg=function)
 
 
-def test_gradient_keeps_the_sharding_of_elements(mesh):
+def test_gradients_of_sharded_elements(mesh):
     layout = Layout((16, 12), nse=32)
     data, indices = layout.arrays()
     sharding = sw.NamedSharding(mesh, sw.P(("data", "model")))
