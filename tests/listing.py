@@ -22,10 +22,11 @@ NAMESPACES = (
         "scipy.spatial.transform",
         "image",
     ),
-    *("ops", "dtypes", "tree", "tree_util", "test_util"),
+    *("ops", "dtypes", "tree", "tree_util", "test_util", "experimental.sparse"),
 )
 PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.exp_p`"
 REASONS: dict[str, str] = {
+    "experimental.sparse.SparseTracer": "not needed: `sparsify` evaluates a jaxpr, with and without `use_tracer`",
     "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
     "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",
 }

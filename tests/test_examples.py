@@ -46,7 +46,7 @@ from shardwise.experimental.array_serialization import serialization, tensorstor
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
-    *(scipy.fft, scipy.optimize, scipy.sparse.linalg, stax),
+    *(scipy.fft, scipy.optimize, scipy.sparse.linalg, sparse.linalg, stax),
     *(scipy.signal, scipy.ndimage, scipy.cluster.vq),
     *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
 ]

@@ -11,6 +11,7 @@ FOLDERS = {
     "compiler/ops/shape": "compiler/ops/test_ops_laws.py",
     "compiler/special": "compiler/ops/test_ops_laws.py",
     "experimental/array_serialization": "experimental/array_serialization/test_array_serialization.py",
+    "experimental/sparse": "experimental/sparse/test_bcoo.py",
     "jax_modules/_src": "jax_modules/_src/test_src.py",
     "jax_modules/_src/state": "jax_modules/_src/test_src.py",
     "jax_modules/interpreters": "jax_modules/interpreters/test_interpreters.py",
