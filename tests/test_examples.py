@@ -27,6 +27,7 @@ from shardwise import (
     experimental,
     image,
     lax,
+    memory,
     nn,
     ops,
     parallel,
@@ -40,8 +41,12 @@ from shardwise import (
     tree_util,
 )
 from shardwise.example_libraries import optimizers, stax
-from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse
+from shardwise.experimental import custom_partitioning, jet, maps, mesh_utils, ode, pjit, rnn, shard_map, sparse
+from shardwise.experimental import random as stateful_random
 from shardwise.experimental.array_serialization import serialization, tensorstore_impl
+from shardwise.extend import backend
+from shardwise.extend import random as extend_random
+from shardwise.extend import sharding as extend_sharding
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
@@ -57,6 +62,7 @@ WITH_CLASSES: list[ModuleType] = [
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
     *(serialization, tensorstore_impl),
+    *(memory, jet, ode, rnn, stateful_random, backend, extend_random, extend_sharding),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

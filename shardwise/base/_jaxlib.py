@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock, get_ident
@@ -36,6 +37,12 @@ _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
 
+# The dialects that `jax.extend.mlir.dialects` has.
+MLIR_DIALECTS = (
+    *("arith", "builtin", "chlo", "func", "math", "memref", "mpmd", "scf", "sdy", "sparse_tensor", "stablehlo"),
+    "vector",
+)
+
 PyTreeRegistry: TypeAlias = _jax.pytree.PyTreeRegistry
 PyTreeDef: TypeAlias = _jax.pytree.PyTreeDef
 SequenceKey = _jax.pytree.SequenceKey
@@ -54,6 +61,11 @@ Token: TypeAlias = _jax.ShardedToken  # of a run
 ProfileOptions: TypeAlias = _profiler.ProfileOptions
 ProfilerSession: TypeAlias = _profiler.ProfilerSession
 TraceMe = _profiler.TraceMe
+OpSharding, HloSharding = _xla.OpSharding, _hlo.HloSharding
+deserialize_portable_artifact = _jax.mlir.deserialize_portable_artifact
+hlo_to_stablehlo = _jax.mlir.hlo_to_stablehlo
+refine_polymorphic_shapes = _jax.mlir.refine_polymorphic_shapes
+serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
 block_until_ready = _jax.batched_block_until_ready
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
@@ -262,11 +274,21 @@ def compile_text(
 
 
 def _compile_options(devices: Sequence[_jax.Device], overrides: CompilerOptions) -> Any:
+    return compile_options(len(devices), 1, [device.id for device in devices], overrides)
+
+
+def compile_options(
+    replicas: int, partitions: int, device_ids: Any, overrides: CompilerOptions = (), fdo_profile: bytes | None = None
+) -> Any:
+    """Return the options of a compilation. XLA chooses the devices if `device_ids` is None."""
     options = _xla.CompileOptions()
     options.env_option_overrides = list(overrides)
-    options.num_replicas, options.num_partitions = len(devices), 1
-    assignment = np.array([device.id for device in devices]).reshape(-1, 1)
-    options.device_assignment = _xla.DeviceAssignment.create(assignment)
+    options.num_replicas, options.num_partitions = replicas, partitions
+    if device_ids is not None:
+        assignment = np.asarray(device_ids).reshape(replicas, partitions)
+        options.device_assignment = _xla.DeviceAssignment.create(assignment)
+    if fdo_profile is not None:
+        options.executable_build_options.fdo_profile = fdo_profile
     return options
 
 
@@ -331,6 +353,24 @@ def parse_module(text: str) -> Any:
     _stablehlo.register_dialect(context)
     context.load_all_available_dialects()
     return _mlir.Module.parse(text, context)
+
+
+def mlir_namespace(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a module with the names of `jaxlib.mlir.NAME`."""
+    module = lazy_module(f"jaxlib.mlir.{name}")
+
+    def get(attribute: str) -> Any:
+        return getattr(module, attribute)
+
+    def names() -> list[str]:
+        return dir(import_module(f"jaxlib.mlir.{name}"))
+
+    return get, names
+
+
+def mlir_dialect(name: str) -> ModuleType:
+    """Return jaxlib's module with the operations of a dialect."""
+    return import_module(f"jaxlib.mlir.dialects.{name}")
 
 
 def hlo_computation(text: str) -> Any:

@@ -62,7 +62,7 @@ _MIDDLE_WEIGHTS = 0.5 * np.array(
         11237099 / 235043384,
     ]
 )
-# The polynomial p(x) on a step [0, 1], from the power 4 down, by the rows of (y₀, y₁, y(½), h y′₀, h y′₁).
+# The polynomial p(x) on a step [0, 1], from the power 4 down, by the rows of (y(0), y(1), y(½), y'(0), y'(1)).
 _QUARTIC = np.array(
     [[-8, -8, 16, -2, 2], [18, 14, -32, 5, -3], [-11, -5, 16, -4, 1], [0, 0, 0, 1, 0], [1, 0, 0, 0, 0]], np.float64
 )

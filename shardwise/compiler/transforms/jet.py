@@ -64,7 +64,8 @@ def _op_series(op: Op, operands: Sequence[Series], order: int) -> list[Series]:
     if not any(active[position] for position in constant):
         return _multilinear_series(op, operands, groups, order)
     if isinstance(op, Div):
-        return [_quotient_series(*operands, order)]
+        numerator, denominator = operands
+        return [_quotient_series(numerator, denominator, order)]
     return _derivative_series(op, operands, active, order)
 
 

@@ -1,4 +1,4 @@
-"""Errors for names that a module of this folder lacks."""
+"""Errors for names of JAX that libraries ask for and a module lacks."""
 
 import sys
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from shardwise.base.call_site import calling_package, missing_name_error
 
 def report_missing(module: str, names: Iterable[str]) -> None:
     """Set `__getattr__` of a module, so that a name which it lacks raises an error with the library that asks."""
-    in_jax = module.replace("shardwise.jax_modules", "jax")
+    in_jax = module.replace("shardwise.jax_modules", "jax").replace("shardwise", "jax")
     known = sorted(names)
 
     def get(name: str) -> NoReturn:
