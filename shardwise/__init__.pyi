@@ -31,6 +31,7 @@ from shardwise import (
     stages as stages,
     strategies as strategies,
     test_util as test_util,
+    tools as tools,
     tree as tree,
     tree_util as tree_util,
     typing as typing,

@@ -306,6 +306,11 @@ def deserialize_executable(
     return client.deserialize_executable(blob, device_list, _compile_options(devices, options))
 
 
+def profiled_instructions(folder: str) -> bytes:
+    """Return the costs of instructions in the profile of one run, as a serialized message of XLA."""
+    return bytes(_profiler.get_profiled_instructions_proto(folder))
+
+
 def jaxlib_version() -> str:
     """Return the version of jaxlib."""
     return str(_version.__version__)

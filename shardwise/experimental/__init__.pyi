@@ -1,9 +1,12 @@
 from shardwise.api.callbacks.callback import io_callback as io_callback
 from shardwise.api.config_contexts import disable_x64 as disable_x64, enable_x64 as enable_x64
 from shardwise.experimental import (
+    buffer_callback as buffer_callback,
     checkify as checkify,
     colocated_python as colocated_python,
+    compute_on as compute_on,
     custom_partitioning as custom_partitioning,
+    fused as fused,
     hijax as hijax,
     jet as jet,
     key_reuse as key_reuse,
@@ -16,8 +19,16 @@ from shardwise.experimental import (
     ops as ops,
     pallas as pallas,
     pjit as pjit,
+    profiler as profiler,
     random as random,
     rnn as rnn,
+    roofline as roofline,
+    scheduling_groups as scheduling_groups,
+    serialize_executable as serialize_executable,
     shard_map as shard_map,
+    source_mapper as source_mapper,
     sparse as sparse,
+    topologies as topologies,
+    transfer as transfer,
+    xla_metadata as xla_metadata,
 )
