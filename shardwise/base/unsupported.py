@@ -32,6 +32,11 @@ class _PlaceholderType(type):
         return UnsupportedError(f"{name} is not supported yet. {cls.advice}")
 
 
+def is_placeholder(value: object) -> bool:
+    """Return whether a value is a placeholder."""
+    return isinstance(value, _PlaceholderType)
+
+
 def set_unsupported_names(module: str, names: Iterable[str], advice: str, supported: Iterable[str] = ()) -> None:
     """Define placeholders for `names` in a module, and make them and `supported` its public names.
 
