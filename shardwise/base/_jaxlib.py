@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock, get_ident
@@ -32,16 +31,19 @@ from shardwise.base.dlpack_capsule import tensor_in
 from shardwise.base.lazy import lazy_module
 
 # MLIR's bindings take 10 to 36 ms each, and few programs need them.
-_mlir = lazy_module("jaxlib.mlir.ir")
+mlir_ir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
 
-# The dialects that `jax.extend.mlir.dialects` has.
-MLIR_DIALECTS = (
-    *("arith", "builtin", "chlo", "func", "math", "memref", "mpmd", "scf", "sdy", "sparse_tensor", "stablehlo"),
-    "vector",
-)
+mlir_passmanager = lazy_module("jaxlib.mlir.passmanager")
+mlir_dialects = {
+    name: lazy_module(f"jaxlib.mlir.dialects.{name}")
+    for name in (
+        *("arith", "builtin", "chlo", "func", "math", "memref", "mpmd", "scf", "sdy", "sparse_tensor", "stablehlo"),
+        "vector",
+    )
+}
 
 PyTreeRegistry: TypeAlias = _jax.pytree.PyTreeRegistry
 PyTreeDef: TypeAlias = _jax.pytree.PyTreeDef
@@ -350,32 +352,14 @@ def _register_lapack() -> None:
 
 def parse_module(text: str) -> Any:
     """Parse a module with MLIR. Compilation with callbacks needs the parsed form."""
-    context = _mlir.Context()
-    registry = _mlir.DialectRegistry()
+    context = mlir_ir.Context()
+    registry = mlir_ir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
     context.append_dialect_registry(registry)
     _chlo.register_dialect(context)
     _stablehlo.register_dialect(context)
     context.load_all_available_dialects()
-    return _mlir.Module.parse(text, context)
-
-
-def mlir_namespace(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a module with the names of `jaxlib.mlir.NAME`."""
-    module = lazy_module(f"jaxlib.mlir.{name}")
-
-    def get(attribute: str) -> Any:
-        return getattr(module, attribute)
-
-    def names() -> list[str]:
-        return dir(import_module(f"jaxlib.mlir.{name}"))
-
-    return get, names
-
-
-def mlir_dialect(name: str) -> ModuleType:
-    """Return jaxlib's module with the operations of a dialect."""
-    return import_module(f"jaxlib.mlir.dialects.{name}")
+    return mlir_ir.Module.parse(text, context)
 
 
 def hlo_computation(text: str) -> Any:

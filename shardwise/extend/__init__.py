@@ -1,10 +1,10 @@
 """jax.extend: what libraries that define primitives, read jaxprs or use XLA's clients import."""
 
 from shardwise.base.missing_names import report_missing
-from shardwise.extend import (
+from shardwise.extend import (  # noqa: F401
     backend,
     core,
-    ifrt_programs,
+    ifrt_programs,  # not listed: it contains itself
     linear_util,
     mlir,
     random,
@@ -15,7 +15,6 @@ from shardwise.extend import (
 __all__ = [
     "backend",
     "core",
-    "ifrt_programs",
     "linear_util",
     "mlir",
     "random",

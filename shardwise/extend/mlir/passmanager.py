@@ -1,5 +1,8 @@
-"""jax.extend.mlir.passmanager: jaxlib's module of this name."""
+"""jax.extend.mlir.passmanager: the names of jaxlib's module."""
 
-from shardwise.base._jaxlib import mlir_namespace
+from shardwise.base._jaxlib import mlir_passmanager
+from shardwise.extend.mlir.forward_names import forward_names
 
-__getattr__, __dir__ = mlir_namespace("passmanager")
+__all__: list[str] = []
+
+forward_names(__name__, mlir_passmanager)
