@@ -39,6 +39,7 @@ __all__ = [
     "TypePromotionError",
     "UnboundAxisError",
     "UnexpectedTracerError",
+    "UnsupportedError",
 ]
 
 
@@ -172,6 +173,10 @@ class UnboundAxisError(NameError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to define."""
+
+
+class UnsupportedError(NotImplementedError):
+    """A name of JAX is used that exists for imports only. The message says what to use instead."""
 
 
 class HardwareError(ValueError):

@@ -9,6 +9,8 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+from shardwise.base.unsupported import is_placeholder
+
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "names.md"
 NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random"),
@@ -23,6 +25,21 @@ NAMESPACES = (
         "image",
     ),
     *("ops", "dtypes", "tree", "tree_util", "test_util", "experimental.sparse"),
+)
+# Modules of JAX that are not array namespaces; their names include those that JAX's modules import for themselves.
+MODULES = (
+    *("cloud_tpu_init", "export", "extend.backend", "extend.core", "extend.linear_util", "extend.mlir"),
+    *("extend.random", "extend.sharding", "ffi", "memory", "tools.jax_to_ir"),
+    *(
+        f"experimental.{name}"
+        for name in (
+            *("buffer_callback", "checkify", "colocated_python", "compute_on", "custom_partitioning", "fused"),
+            *("hijax", "jet", "key_reuse", "layout", "mesh_utils", "mosaic", "mosaic.gpu", "multihost_utils", "ode"),
+            *("pallas", "pallas.fuser", "pallas.mosaic_gpu", "pallas.tpu", "pallas.tpu_sc", "pallas.triton", "pjit"),
+            *("profiler", "random", "rnn", "roofline", "scheduling_groups", "serialize_executable", "shard_map"),
+            *("source_mapper", "sparse", "topologies", "transfer", "xla_metadata"),
+        )
+    ),
 )
 PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.exp_p`"
 REASONS: dict[str, str] = {
@@ -47,6 +64,23 @@ def has(module: ModuleType | None, name: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return module is not None and hasattr(module, name)
+
+
+def module_rows() -> list[str]:
+    """Return a row for each of `MODULES`: its names, and the names whose use is an error, with what to use instead."""
+    rows = []
+    for path in MODULES:
+        module = importlib.import_module(f"shardwise.{path}")
+        members = {name: getattr(module, name) for name in module.__all__}
+        unsupported = [
+            name
+            for name, member in members.items()
+            if is_placeholder(member) or "UnsupportedError: always" in (member.__doc__ or "")
+        ]
+        names = " ".join(name for name in members if name not in unsupported)
+        advice = next((f": {member.advice}" for member in members.values() if is_placeholder(member)), "")
+        rows.append(f"| `{path}` | {names} | {' '.join(unsupported)}{advice} |")
+    return rows
 
 
 def listing() -> str:
@@ -83,6 +117,7 @@ def listing() -> str:
                 lines.append(f"| `{name}` | {reason} |")
         if primitives:
             lines += ["", f"Names that end in `_p` ({len(primitives)}): {PRIMITIVE}."]
+    lines += ["", "## Other modules", "", "| module | names | only for imports |", "|---|---|---|", *module_rows()]
     outdated = [name for name in REASONS if f"| `{name.rsplit('.', 1)[1]}` | {REASONS[name]} |" not in lines]
     if outdated:
         raise AssertionError(f"supported, but with a reason in tests/listing.py: {' '.join(outdated)}")

@@ -27,6 +27,7 @@ from shardwise import (
     experimental,
     image,
     lax,
+    memory,
     nn,
     ops,
     parallel,
@@ -40,8 +41,28 @@ from shardwise import (
     tree_util,
 )
 from shardwise.example_libraries import optimizers, stax
-from shardwise.experimental import custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse
+from shardwise.experimental import (
+    compute_on,
+    custom_partitioning,
+    jet,
+    maps,
+    mesh_utils,
+    ode,
+    pjit,
+    rnn,
+    scheduling_groups,
+    serialize_executable,
+    shard_map,
+    sparse,
+    topologies,
+    xla_metadata,
+)
+from shardwise.experimental import profiler as experimental_profiler
+from shardwise.experimental import random as stateful_random
 from shardwise.experimental.array_serialization import serialization, tensorstore_impl
+from shardwise.extend import backend
+from shardwise.extend import random as extend_random
+from shardwise.extend import sharding as extend_sharding
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
@@ -57,6 +78,8 @@ WITH_CLASSES: list[ModuleType] = [
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
     *(serialization, tensorstore_impl),
+    *(memory, jet, ode, rnn, stateful_random, backend, extend_random, extend_sharding),
+    *(compute_on, experimental_profiler, scheduling_groups, serialize_executable, topologies, xla_metadata),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

@@ -399,6 +399,39 @@ def test_modules_are_parsed_and_converted_to_hlo():
     assert _jaxlib.hlo_computation(INCREMENT).name() == "m"
 
 
+def test_modules_are_serialized():
+    artifact = _jaxlib.serialize_portable_artifact(INCREMENT, "1.0.0")
+    with _jaxlib.mlir_ir.Context() as context:
+        _jaxlib.mlir_dialects["stablehlo"].register_dialect(context)
+        assert "stablehlo.add" in str(_jaxlib.deserialize_portable_artifact(artifact, context))
+        assert _jaxlib.mlir_passmanager.PassManager.parse("builtin.module()", context) is not None
+    assert b"stablehlo" in _jaxlib.refine_polymorphic_shapes(INCREMENT.encode())
+    computation = _jaxlib.hlo_computation(INCREMENT).as_serialized_hlo_module_proto()
+    assert b"add" in _jaxlib.hlo_to_stablehlo(computation)
+
+
+def test_every_dialect_exists():
+    assert all(dialect.__name__ and dir(dialect) for dialect in _jaxlib.mlir_dialects.values())
+
+
+def test_compile_options():
+    options = _jaxlib.compile_options(2, 1, [1, 0], [("xla_cpu_enable_fast_math", True)], b"profile")
+    assert (options.num_replicas, options.num_partitions) == (2, 1)
+    assert options.executable_build_options.fdo_profile == b"profile"
+
+
+def test_shardings_are_serialized():
+    sharding = _jaxlib.HloSharding.iota_tile((2, 1))
+    message = _jaxlib.OpSharding()
+    message.ParseFromString(sharding.to_proto().SerializeToString())
+    assert _jaxlib.HloSharding.from_proto(message) == sharding
+
+
+def test_instructions_of_a_profile(tmp_path):
+    with pytest.raises(_jaxlib.RuntimeFailure):
+        _jaxlib.profiled_instructions(str(tmp_path / "absent"))
+
+
 _CLUSTER = """
 import socket
 from shardwise.base import _jaxlib

@@ -31,10 +31,19 @@ from shardwise.base.dlpack_capsule import tensor_in
 from shardwise.base.lazy import lazy_module
 
 # MLIR's bindings take 10 to 36 ms each, and few programs need them.
-_mlir = lazy_module("jaxlib.mlir.ir")
+mlir_ir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
+
+mlir_passmanager = lazy_module("jaxlib.mlir.passmanager")
+mlir_dialects = {
+    name: lazy_module(f"jaxlib.mlir.dialects.{name}")
+    for name in (
+        *("arith", "builtin", "chlo", "func", "math", "memref", "mpmd", "scf", "sdy", "sparse_tensor", "stablehlo"),
+        "vector",
+    )
+}
 
 PyTreeRegistry: TypeAlias = _jax.pytree.PyTreeRegistry
 PyTreeDef: TypeAlias = _jax.pytree.PyTreeDef
@@ -54,6 +63,11 @@ Token: TypeAlias = _jax.ShardedToken  # of a run
 ProfileOptions: TypeAlias = _profiler.ProfileOptions
 ProfilerSession: TypeAlias = _profiler.ProfilerSession
 TraceMe = _profiler.TraceMe
+OpSharding, HloSharding = _xla.OpSharding, _hlo.HloSharding
+deserialize_portable_artifact = _jax.mlir.deserialize_portable_artifact
+hlo_to_stablehlo = _jax.mlir.hlo_to_stablehlo
+refine_polymorphic_shapes = _jax.mlir.refine_polymorphic_shapes
+serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
 block_until_ready = _jax.batched_block_until_ready
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
@@ -262,11 +276,21 @@ def compile_text(
 
 
 def _compile_options(devices: Sequence[_jax.Device], overrides: CompilerOptions) -> Any:
+    return compile_options(len(devices), 1, [device.id for device in devices], overrides)
+
+
+def compile_options(
+    replicas: int, partitions: int, device_ids: Any, overrides: CompilerOptions = (), fdo_profile: bytes | None = None
+) -> Any:
+    """Return the options of a compilation. XLA chooses the devices if `device_ids` is None."""
     options = _xla.CompileOptions()
     options.env_option_overrides = list(overrides)
-    options.num_replicas, options.num_partitions = len(devices), 1
-    assignment = np.array([device.id for device in devices]).reshape(-1, 1)
-    options.device_assignment = _xla.DeviceAssignment.create(assignment)
+    options.num_replicas, options.num_partitions = replicas, partitions
+    if device_ids is not None:
+        assignment = np.asarray(device_ids).reshape(replicas, partitions)
+        options.device_assignment = _xla.DeviceAssignment.create(assignment)
+    if fdo_profile is not None:
+        options.executable_build_options.fdo_profile = fdo_profile
     return options
 
 
@@ -282,6 +306,11 @@ def deserialize_executable(
     device_list, client = _jax.DeviceList(tuple(devices)), devices[0].client
     _load_libraries(text, client)
     return client.deserialize_executable(blob, device_list, _compile_options(devices, options))
+
+
+def profiled_instructions(folder: str) -> bytes:
+    """Return the costs of instructions in the profile of one run, as a serialized message of XLA."""
+    return bytes(_profiler.get_profiled_instructions_proto(folder))
 
 
 def jaxlib_version() -> str:
@@ -323,14 +352,14 @@ def _register_lapack() -> None:
 
 def parse_module(text: str) -> Any:
     """Parse a module with MLIR. Compilation with callbacks needs the parsed form."""
-    context = _mlir.Context()
-    registry = _mlir.DialectRegistry()
+    context = mlir_ir.Context()
+    registry = mlir_ir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
     context.append_dialect_registry(registry)
     _chlo.register_dialect(context)
     _stablehlo.register_dialect(context)
     context.load_all_available_dialects()
-    return _mlir.Module.parse(text, context)
+    return mlir_ir.Module.parse(text, context)
 
 
 def hlo_computation(text: str) -> Any:

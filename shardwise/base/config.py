@@ -140,6 +140,11 @@ SETTINGS = {
         choices=("allow", "warn", "raise"),
         affects_tracing=True,
     ),
+    "xla_metadata": Setting(
+        "",
+        "attributes of ops that XLA keeps in HLO, a JSON object of strings; `experimental.xla_metadata` sets it",
+        affects_tracing=True,
+    ),
     "default_prng_impl": Setting(
         "threefry2x32",
         "the PRNG implementation of new keys, and of raw keys",
@@ -365,6 +370,7 @@ class Config(threading.local):
     default_matmul_precision: str | None
     numpy_dtype_promotion: str
     numpy_rank_promotion: str
+    xla_metadata: str
     default_prng_impl: str
     random_seed_offset: int
     in_shardings_mismatch: str

@@ -210,8 +210,13 @@ class LoweredRequest:
     stages: Stages
     moves: dict[int, Sharding]
 
-    def compile(self, options: CompilerOptions = ()) -> Launch:
-        """Compile the program with XLA. `options` are XLA's compiler options."""
+    def compile(self, options: CompilerOptions = (), serialized: bytes | None = None) -> Launch:
+        """Compile the program with XLA.
+
+        Args:
+            options: XLA's compiler options.
+            serialized: the executable of the program, which is loaded instead.
+        """
         if isinstance(self.target.devices[0], AbsentDevice):
             raise DeviceMismatchError(
                 f"`{self.request.program.name}` was lowered for the mesh {self.stages.problem.mesh}, which has no "
@@ -229,7 +234,7 @@ class LoweredRequest:
         self._warn_of_gathers()
         self._warn_of_resharded_arguments()
         defaults = overlap_options(self.stages.local, platform_of(self.target.devices[0]))
-        executable = self._compile_logged(tuple(sorted({**dict(defaults), **dict(options)}.items())))
+        executable = self._compile_logged(tuple(sorted({**dict(defaults), **dict(options)}.items())), serialized)
         arguments = len(self.request.signatures) - len(self.constants)
         constants = [
             transfer(array, self.moves[number]) if number in self.moves else array
@@ -268,12 +273,14 @@ class LoweredRequest:
             effect = f": every call reshards it, and each device sends {sent:,.0f} bytes for that"
             warn_user(self.request.describe_mismatch(number, effect))
 
-    def _compile_logged(self, options: CompilerOptions) -> Executable:
+    def _compile_logged(self, options: CompilerOptions, serialized: bytes | None) -> Executable:
         """Compile with XLA. Log the time, and explain failures."""
         start, name = time.perf_counter(), self.request.program.name
         try:
             out_shardings = [sharding.in_default_memory for sharding in self.out_shardings]
-            executable = load(self.stages, self.target.devices, out_shardings, self.target.committed, options)
+            executable = load(
+                self.stages, self.target.devices, out_shardings, self.target.committed, options, serialized
+            )
         except RuntimeFailure as error:
             check_memory(error, f"the compilation of `{name}`")
             if options and "option" in str(error):

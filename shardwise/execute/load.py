@@ -15,8 +15,9 @@ def load(
     out_shardings: Sequence[Sharding],
     committed: bool,
     options: CompilerOptions = (),
+    serialized: bytes | None = None,
 ) -> Executable:
-    """Compile a partitioned program with XLA.
+    """Compile a partitioned program with XLA, or load its serialized executable.
 
     Args:
         stages: the partitioned program, lowered to StableHLO.
@@ -24,5 +25,8 @@ def load(
         out_shardings: the sharding of each result.
         committed: whether the results are committed to these shardings.
         options: compiler options of XLA.
+        serialized: the executable of the program for these devices, as `serialize_executable` returns it.
     """
-    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types, options)
+    return Executable(
+        stages.module, stages.local, devices, out_shardings, committed, stages.out_types, options, serialized
+    )

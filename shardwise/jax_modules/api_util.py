@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from shardwise import tree
-from shardwise.jax_modules.extend.linear_util import WrappedFun
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
+from shardwise.extend.linear_util import WrappedFun
 from shardwise.tree_util import PyTreeDef
 
 __all__ = ["debug_info", "flatten_fun", "flatten_fun_nokwargs", "safe_map"]  # Distrax, Flax, Haiku, NumPyro

@@ -1,7 +1,7 @@
 """as_jax: let `import jax` give Shardwise to every library of a process.
 
     import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of JAX that they follow
-    import jax.extend.core      the modules of this folder, which have the private names that libraries use
+    import jax._src.core        the modules of this folder, which have the private names that libraries use
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
 
 jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it (`JaxBlocker`).

@@ -1,7 +1,7 @@
 """jax.lib: the version of jaxlib."""
 
 from shardwise.base._jaxlib import jaxlib_version
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["__version__"]  # Equinox's tests
 

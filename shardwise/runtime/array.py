@@ -70,6 +70,9 @@ class ArraySignature:
         shortest = sharding.without_trailing_nones
         self.canonical = self if shortest is sharding else array_signature(type, shortest, committed)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return array_signature, (self.type, self.sharding, self.committed)  # a pickled signature is interned again
+
 
 def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
     """Return the interned signature. The sharding along Explicit mesh axes is added to the type."""

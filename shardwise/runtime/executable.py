@@ -3,7 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from shardwise.base._jaxlib import CompilerOptions, compile_text, launcher, result_handler
+from shardwise.base._jaxlib import (
+    CompilerOptions,
+    compile_text,
+    deserialize_executable,
+    launcher,
+    result_handler,
+)
 from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.types import ArrayType
@@ -43,9 +49,14 @@ class Executable:
         committed: bool,
         out_types: Sequence[ArrayType] = (),
         options: CompilerOptions = (),
+        serialized: bytes | None = None,
     ):
         callbacks = Callbacks(module.callbacks, len(devices))
-        self.loaded = _compiled(module.text, devices, callbacks.functions, options)
+        self.loaded = (
+            _compiled(module.text, devices, callbacks.functions, options)
+            if serialized is None
+            else deserialize_executable(serialized, module.text, devices, options)
+        )
         handlers = [
             result_handler(placement.shard_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs

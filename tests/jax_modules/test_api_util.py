@@ -5,10 +5,10 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.ir.types import parse_type
+from shardwise.extend import core
+from shardwise.extend.linear_util import wrap_init
 from shardwise.jax_modules import api_util
 from shardwise.jax_modules._src import dtypes, traceback_util
-from shardwise.jax_modules.extend import core
-from shardwise.jax_modules.extend.linear_util import wrap_init
 
 
 def combine(x, pair, scale=1):

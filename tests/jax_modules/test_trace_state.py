@@ -1,7 +1,7 @@
 """The trace state: equal while the same functions are being traced, as Flax compares it."""
 
 import shardwise as sw
-from shardwise.jax_modules.trace_state import find_top_trace, get_opaque_trace_state, trace_state_clean
+from shardwise.api.jaxprs.trace_state import find_top_trace, get_opaque_trace_state, trace_state_clean
 
 
 def test_the_state_changes_with_the_functions_that_are_traced():

@@ -21,6 +21,7 @@ from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.dispatch import is_staging
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
 from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
 from shardwise.compiler.shardings.sharding import Sharding
@@ -29,6 +30,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError, ShardingTypeError
 from shardwise.execute.executor import as_array
 from shardwise.execute.transfer import transfer, transfer_to_memory
+from shardwise.memory import Space
 from shardwise.runtime.array import ArrayImpl, array_signature, deleted_error, place, wait
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_count
@@ -92,9 +94,9 @@ def device_put(
 
     Args:
         x: a pytree of arrays and numbers.
-        device: a `Sharding`, a device, a PartitionSpec on the current mesh, a `Format` with the default layout, or a
-            tree prefix of these. None leaves arrays where they are, and puts numbers and numpy arrays on the default
-            device.
+        device: a `Sharding`, a device, a PartitionSpec on the current mesh, a `Format` with the default layout, a
+            `memory.Space`, which changes the memory only, or a tree prefix of these. None leaves arrays where they are,
+            and puts numbers and numpy arrays on the default device.
         src: ignored: arrays know their devices.
         donate: whether to delete the arrays of `x` whose sharding changes; a bool, or a tree prefix of bools.
         may_alias: False if the results must not share memory with `x`; a bool, None, or a tree prefix of these.
@@ -131,7 +133,8 @@ def device_put(
     for leaf, target, is_donated, may_share in zip(leaves, targets, donated, aliased, strict=True):
         is_format = isinstance(target, Format)
         where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
-        result = _put(leaf, as_sharding("device_put", where))
+        is_memory = isinstance(where, Space)
+        result = _put_in_memory(leaf, where) if is_memory else _put(leaf, as_sharding("device_put", where))
         if isinstance(leaf, ArrayImpl) and isinstance(result, ArrayImpl):
             is_deleted = is_donated and not _is_same_placement(leaf, result)
             if may_share is False or (is_deleted and _share_memory(leaf, result)):
@@ -373,6 +376,18 @@ def _put(leaf: ArrayLike, sharding: Sharding | None) -> Array:
     if not sharding.is_fully_addressable:
         _check_host_value(host, type, sharding)
     return place(host, type, sharding, committed=True)
+
+
+def _put_in_memory(leaf: ArrayLike, space: Space) -> Array:
+    """Put an array in a memory of the devices that it is on."""
+    if space is Space.Any:
+        return _put(leaf, None)
+    kind = "pinned_host" if space is Space.Host else None  # None is the memory of the device
+    if isinstance(leaf, Tracer) or is_staging():
+        operand = as_operand(leaf, "device_put")
+        return operand if kind is None else InMemory(kind)(operand)
+    array = _put(leaf, None)
+    return _put(array, array.sharding.with_memory_kind(kind))
 
 
 def _check_on_processes(array: ArrayImpl, sharding: Sharding) -> None:

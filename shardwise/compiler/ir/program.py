@@ -17,12 +17,21 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A line of the user's program. `scope` has the names of the enclosing `named_scope`s, outermost first."""
+    """A line of the user's program.
+
+    Attributes:
+        file: the path of the file.
+        line: the number of the line.
+        function: the name of the function.
+        scope: the names of the `named_scope`s around the line, outermost first.
+        metadata: the setting `xla_metadata` at the line: attributes of its ops, as JSON, or "".
+    """
 
     file: str
     line: int
     function: str
     scope: tuple[str, ...] = ()
+    metadata: str = ""
 
     @property
     def place(self) -> str:

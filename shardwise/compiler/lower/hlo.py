@@ -1,5 +1,6 @@
 """The StableHLO builder that the `lower` rules of ops use: one line of MLIR per op, with the user's source line."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Builder:
         self.platform = platform
         self.lines: list[str] = []
         self.location = ""
+        self._metadata = ""
         self._count = 0
         # Collectives over the same devices share their device table as one attribute alias: for 4,096 devices it has 20
         # kB.
@@ -58,6 +60,15 @@ class Builder:
         name = _escape("/".join([*source.scope, *([source.place] if source.file else []), op_name]))
         where = f'("{_escape(source.file)}":{source.line}:0)' if source.file else ""
         self.location = f' loc("{name}"{where})'
+        self._metadata = source.metadata
+
+    def _frontend_attributes(self, name: str, own: Mapping[str, str] | None = None) -> str:
+        """Return the attributes of an op that XLA keeps in HLO, as text: its own, and those of the source line."""
+        if not own and (not self._metadata or name == "stablehlo.constant"):  # XLA merges equal constants
+            return ""
+        attributes = {**(json.loads(self._metadata) if self._metadata else {}), **(own or {})}
+        entries = ", ".join(f'"{_escape(key)}" = "{_escape(value)}"' for key, value in attributes.items())
+        return f" {{mhlo.frontend_attributes = {{{entries}}}}}"
 
     def op(
         self,
@@ -75,7 +86,8 @@ class Builder:
         names = ", ".join([x.name for x in operands])
         types = ", ".join([tensor_type(x.type) for x in operands])
         self.lines.append(
-            f'{result} = "{name}"({names}){inside}{region} : ({types}) -> {tensor_type(out)}{self.location}'
+            f'{result} = "{name}"({names}){inside}{region}{self._frontend_attributes(name)}'
+            f" : ({types}) -> {tensor_type(out)}{self.location}"
         )
         return HloValue(result, out)
 
@@ -88,7 +100,7 @@ class Builder:
         regions: Sequence[str] = (),
         takes_token: bool = False,
         gives_token: bool = False,
-        notes: str = "",
+        frontend_attributes: Mapping[str, str] | None = None,
     ) -> list[HloValue]:
         """Append an op with any number of results.
 
@@ -100,7 +112,7 @@ class Builder:
             regions: the regions of the op, in MLIR syntax.
             takes_token: whether the first operand is the token that orders effects.
             gives_token: whether the first result is the next token.
-            notes: discardable attributes, in MLIR syntax.
+            frontend_attributes: attributes that XLA keeps in HLO.
         """
         names, types = [x.name for x in operands], [tensor_type(x.type) for x in operands]
         outs = [tensor_type(type) for type in out]
@@ -112,7 +124,7 @@ class Builder:
         self._count += 1
         inside = f" <{{{attributes}}}>" if attributes else ""
         region = f" ({', '.join(regions)})" if regions else ""
-        discardable = f" {{{notes}}}" if notes else ""
+        discardable = self._frontend_attributes(name, frontend_attributes)
         head = f"{result}:{len(outs)} = " if outs else ""
         signature = f"({', '.join(types)}) -> ({', '.join(outs)})"
         self.lines.append(
@@ -226,8 +238,8 @@ class Builder:
     def in_memory(self, x: HloValue, kind: str) -> HloValue:
         """Return the value, annotated with the memory kind in which XLA should place it."""
         attributes = 'call_target_name = "annotate_device_placement", has_side_effect = true'
-        placement = f'mhlo.frontend_attributes = {{_xla_buffer_placement = "{kind}"}}'
-        return self.many("stablehlo.custom_call", (x,), (x.type,), attributes, notes=placement)[0]
+        placement = {"_xla_buffer_placement": kind}
+        return self.many("stablehlo.custom_call", (x,), (x.type,), attributes, frontend_attributes=placement)[0]
 
     def reduce(
         self,
@@ -295,7 +307,8 @@ class Builder:
         gives_token: bool = False,
     ) -> str:
         """Return a region in MLIR syntax, with arguments of these types. `body` maps its arguments to its results."""
-        lines, location, indices, token = self.lines, self.location, dict(self._indices), self._token
+        lines, location, metadata = self.lines, self.location, self._metadata
+        indices, token = dict(self._indices), self._token
         self.lines = []
         arguments = [HloValue(f"%at{self._count}_{index}", type) for index, type in enumerate(types)]
         heads = [f"{x.name}: {tensor_type(x.type)}" for x in arguments]
@@ -309,12 +322,14 @@ class Builder:
             names, result_types = [self._last_token(), *names], [_TOKEN, *result_types]
         self.lines.append(f'"stablehlo.return"({", ".join(names)}) : ({", ".join(result_types)}) -> (){location}')
         block = "\n    ".join(self.lines)
-        self.lines, self.location, self._indices, self._token = lines, location, indices, token
+        self.lines, self.location, self._metadata = lines, location, metadata
+        self._indices, self._token = indices, token
         return f"{{\n    ^bb0({', '.join(heads)}):\n    {block}\n    }}" if heads else f"{{\n    {block}\n    }}"
 
     def program(self, program: Program, operands: Sequence[HloValue]) -> list[HloValue]:
         """Append the ops of a program, by their `lower` rules, and return its results."""
         env: dict[Value, HloValue] = dict(zip(program.inputs, operands, strict=True))
+        metadata = self._metadata
         for group in _group_barriers(program):
             if group[0].op.fusion.is_barrier:
                 self.at(group[0].source, "barrier")
@@ -323,6 +338,7 @@ class Builder:
                 env.update(zip((equation.outputs[0] for equation in group), results, strict=True))
             else:
                 self._equation(group[0], env)
+        self._metadata = metadata  # a loop appends ops of its own after its body
         return [env[value] for value in program.outputs]
 
     def _equation(self, equation: Equation, env: dict[Value, HloValue]) -> None:

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, TypeVar, final
 
 from shardwise.base.call_site import user_frame
+from shardwise.base.config import config
 from shardwise.compiler.ir.program import NOWHERE, Reason, Source
 
 
@@ -103,4 +104,5 @@ def user_source() -> Source:
     frame = user_frame()
     if frame is None:
         return NOWHERE
-    return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, provenance.scope)
+    code = frame.f_code
+    return Source(code.co_filename, frame.f_lineno, code.co_name, provenance.scope, config.xla_metadata)

@@ -1,5 +1,6 @@
 """Private modules of JAX that libraries import, or read as attributes of `jax._src`."""
 
+from shardwise.base.missing_names import report_missing
 from shardwise.jax_modules._src import (
     ad_util,
     checkify,
@@ -15,7 +16,6 @@ from shardwise.jax_modules._src import (
     tree_util,
     xla_bridge,
 )
-from shardwise.jax_modules.missing import report_missing
 
 __all__ = [
     "ad_util",

@@ -1,7 +1,7 @@
 """jax._src.ad_util: the primitive of stop_gradient."""
 
 from shardwise.api.jaxprs.jaxpr_forms import primitive_named
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 stop_gradient_p = primitive_named("stop_gradient")  # lineax
 

@@ -3,7 +3,7 @@
 import sys
 
 from shardwise.base._jaxlib import Client
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 from shardwise.runtime.executable import compile_checks
 
 __all__ = ["backend_compile_and_load"]  # Chex

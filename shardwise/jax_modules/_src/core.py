@@ -1,8 +1,8 @@
 """jax._src.core."""
 
+from shardwise.api.jaxprs.trace_state import trace_state_clean
+from shardwise.base.missing_names import report_missing
 from shardwise.core import ShapedArray
-from shardwise.jax_modules.missing import report_missing
-from shardwise.jax_modules.trace_state import trace_state_clean
 
 __all__ = ["ShapedArray", "trace_state_clean"]  # Flax; NumPyro
 

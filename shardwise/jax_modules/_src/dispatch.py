@@ -1,7 +1,7 @@
 """jax._src.dispatch."""
 
 from shardwise.api.environment import effects_barrier as wait_for_tokens
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["wait_for_tokens"]  # Equinox
 

@@ -2,7 +2,7 @@
 
 from typing import Any, final
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 from shardwise.runtime.client import process_index
 from shardwise.runtime.cluster import cluster
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.missing_names import report_missing
 from shardwise.compiler.dtypes import KeyDType as ExtendedDType
 from shardwise.dtypes import TypePromotionError, extended, finfo
-from shardwise.jax_modules.missing import report_missing
 from shardwise.typing import DTypeLike
 
 __all__ = [

@@ -1,7 +1,7 @@
 """jax._src.flatten_util."""
 
+from shardwise.base.missing_names import report_missing
 from shardwise.flatten_util import ravel_pytree
-from shardwise.jax_modules.missing import report_missing
 
 __all__ = ["ravel_pytree"]  # BlackJAX
 

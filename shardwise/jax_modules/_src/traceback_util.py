@@ -5,7 +5,7 @@ from types import FrameType
 from typing import Any
 
 from shardwise.base.call_site import is_user_file, library_folders, skip_folder
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 register_exclusion = skip_folder  # Equinox, Flax, jaxtyping
 _exclude_paths = library_folders  # Flax adds a path for the time of a call

@@ -1,6 +1,6 @@
 """jax._src.xla_bridge: the platforms that are in use."""
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 from shardwise.runtime.client import clients
 
 _backends = clients.by_platform  # Chex asks whether the CPU is in use, before it sets the number of virtual devices

@@ -3,10 +3,10 @@
 from typing import final
 
 from shardwise.api.jaxprs.primitive import Zero, instantiate_zeros, primitive_jvps, primitive_transposes
+from shardwise.base.missing_names import report_missing
 from shardwise.compiler.ir.op import UndefinedPrimal
 from shardwise.compiler.transforms.linearize import DualFrame
 from shardwise.experimental.hijax import is_undefined_primal
-from shardwise.jax_modules.missing import report_missing
 
 __all__ = [
     "JVPTracer",  # Equinox asks which results of a function have a tangent

@@ -1,7 +1,7 @@
 """jax.interpreters.batching: batching rules of primitives."""
 
 from shardwise.api.jaxprs.primitive import axis_primitive_batchers, primitive_batchers
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["axis_primitive_batchers", "not_mapped", "primitive_batchers"]  # Equinox
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, final
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.callbacks.callback import call_host
 from shardwise.api.jaxprs.primitive import Primitive, lowerings
+from shardwise.base.missing_names import report_missing
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.errors import MissingRuleError
-from shardwise.jax_modules.missing import report_missing
 
 __all__ = ["emit_python_callback", "lower_fun", "register_lowering"]  # Equinox
 

@@ -3,13 +3,13 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from shardwise.base.missing_names import report_missing
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Frame
-from shardwise.jax_modules.extend.linear_util import WrappedFun
-from shardwise.jax_modules.missing import report_missing
+from shardwise.extend.linear_util import WrappedFun
 
 __all__ = ["PartialVal", "trace_to_jaxpr_nounits"]  # Flax
 

@@ -1,5 +1,5 @@
 """jax.interpreters.pxla: Orbax imports it, and uses it on Pathways alone, which is not supported."""
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 report_missing(__name__, [])

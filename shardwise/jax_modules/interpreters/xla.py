@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.missing_names import report_missing
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.jax_modules.missing import report_missing
 
 __all__ = ["canonicalize_dtype_handlers"]  # TensorFlow Probability, which Distrax uses
 

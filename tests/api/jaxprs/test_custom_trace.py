@@ -7,8 +7,8 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.core import Trace, Tracer
-from shardwise.jax_modules.extend.core import TraceTag, primitives, set_current_trace, take_current_trace
-from shardwise.jax_modules.extend.linear_util import transformation, wrap_init
+from shardwise.extend.core import TraceTag, primitives, set_current_trace, take_current_trace
+from shardwise.extend.linear_util import transformation, wrap_init
 
 
 class RecordingTracer(Tracer):

@@ -7,7 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.core import ClosedJaxpr, DropVar, Literal, eval_jaxpr, jaxpr_as_fun
-from shardwise.jax_modules.extend.core import primitives
+from shardwise.extend.core import primitives
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)

@@ -8,8 +8,8 @@ import shardwise.numpy as jnp
 from shardwise.api.jaxprs.jaxpr import Literal
 from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.errors import MissingRuleError
-from shardwise.jax_modules.extend.core import find_top_trace
-from shardwise.jax_modules.extend.linear_util import wrap_init
+from shardwise.extend.core import find_top_trace
+from shardwise.extend.linear_util import wrap_init
 from shardwise.jax_modules.interpreters import ad, mlir, partial_eval
 
 

@@ -1,7 +1,7 @@
 """jax._src.state.types: the type of mutable references."""
 
 from shardwise.api.ref import AbstractRef
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["AbstractRef"]  # Flax asks whether a type is one
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["DeviceList"]  # Orbax, in annotations
 

@@ -3,11 +3,11 @@
 from shardwise.api.jaxprs.custom_trace import TraceTag, set_current_trace, take_current_trace
 from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from shardwise.api.jaxprs.primitive import Primitive
+from shardwise.api.jaxprs.trace_state import find_top_trace, get_opaque_trace_state
+from shardwise.base.missing_names import report_missing
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.core import valid_jaxtype
-from shardwise.jax_modules.extend.core import primitives
-from shardwise.jax_modules.missing import report_missing
-from shardwise.jax_modules.trace_state import find_top_trace, get_opaque_trace_state
+from shardwise.extend.core import primitives
 
 __all__ = [
     "ClosedJaxpr",  # Diffrax, Equinox

@@ -2,7 +2,7 @@
 
 import sys
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["ifrt_programs"]  # Orbax
 

@@ -1,7 +1,7 @@
 """jax.extend.source_info_util: files whose lines are not the user's."""
 
 from shardwise.base.call_site import skip_folder
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = ["register_exclusion"]  # Flax, Equinox, jaxtyping
 

@@ -6,6 +6,8 @@ from shardwise.api.jaxprs.jaxpr_forms import find_primitive
 from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.base.call_site import calling_package, missing_name_error
 
+__all__ = ["call_p", "closed_call_p"]  # the others are made when they are asked for
+
 # NumPyro has rules for calls in two more forms. Jaxprs of Shardwise have none of these: a call is `jit_p`.
 call_p = Primitive("call")
 closed_call_p = Primitive("closed_call")
@@ -18,7 +20,11 @@ def __getattr__(name: str) -> Any:
     package = calling_package()
     asked = f", which {package} asks for" if package else ""
     raise missing_name_error(
-        f"jax.extend.core.primitives.{name}{asked}: Shardwise has no such primitive. It has those of elementwise "
+        f"{__name__} has no attribute {name!r}{asked}: Shardwise has no such primitive. It has those of elementwise "
         "functions and of the ops that libraries match on; `jax.make_jaxpr` shows them.",
         name,
     )
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

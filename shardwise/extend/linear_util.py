@@ -5,7 +5,7 @@ from contextlib import closing
 from functools import wraps
 from typing import Any, final
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 __all__ = [
     "WrappedFun",  # Flax, Haiku, NumPyro
