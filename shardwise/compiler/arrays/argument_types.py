@@ -19,5 +19,5 @@ Axes: TypeAlias = int | Sequence[int] | None
 # The axes of reductions, which also accept names of axes that `vmap` or `shard_map` maps.
 NamedAxes: TypeAlias = int | str | Sequence[int | str] | None
 # An index of an array, as in `x[index]`.
-IndexEntry: TypeAlias = ArrayLike | SupportsIndex | slice | Slice | Sequence[Any] | EllipsisType | None
+IndexEntry: TypeAlias = ArrayLike | SupportsIndex | slice | Slice | list[Any] | tuple[Any, ...] | EllipsisType | None
 Index: TypeAlias = IndexEntry | tuple[IndexEntry, ...]
