@@ -2,8 +2,8 @@
 
 `join` connects to the coordinator first, which raises exceptions if the processes are not compatible. Then XLA's
 clients connect, with Gloo between CPUs and with NCCL between GPUs. XLA aborts a process that waits too long for a lost
-one, or that loses the coordination service. Therefore XLA's timeouts are set so that they do not expire first, every call that
-waits for other processes is supervised, and the service is reached through a relay.
+one, or that loses the coordination service. Therefore XLA's timeouts are set so that they do not expire first, every
+call that waits for other processes is supervised, and the service is reached through a relay.
 """
 
 import atexit
