@@ -132,8 +132,7 @@ class Group:
         """Return the results of a function in all processes, by position in the group; JSON.
 
         Raises:
-            Exception: if the function fails in a process: its own error in that process, a CheckpointError in the
-            others.
+            Exception: if the function fails in a process: its own error there, a CheckpointError in the others.
         """
         result, error = None, None
         try:

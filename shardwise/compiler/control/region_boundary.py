@@ -8,7 +8,7 @@
     predicate   a scalar that decides what runs next: the predicate of a `while`, the branch index of a `cond`
     split       an operand of which each device of a manual region reads its shard
     join        a result of which each device of a manual region returns a shard
-        argument    an argument of the program whose layout is chosen; its operand may be its value in the next call
+    argument    an argument of the program whose layout is chosen; its operand may be its value in the next call
 
 Boundary ops exist for planning and never run. Layouts are chosen in one flat list of equations, in which each binding
 of a control op is an equation with a boundary op. Its factor rule connects the dims outside and inside.

@@ -7,7 +7,7 @@
     transpose   cotangent, operands (`UndefinedPrimal` where linear) → one cotangent per operand (None is zero)
     vmap        the new axis, operands, batch dims (None is unbatched) → result, its batch dim
     lower       an HLO builder, operands → HLO value
-        reference   numpy arrays → numpy array: the semantics of the op
+    reference   numpy arrays → numpy array: the semantics of the op
 
 An op is applied by calling it: `Sum((0,))(x)`. Rules apply ops, so they work in any frame. Their operands are
 `Operand`s; in `transpose` also `UndefinedPrimal`s (`Primal`), in `lower` `HloValue`s, and in `reference` numpy arrays.

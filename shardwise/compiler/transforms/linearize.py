@@ -144,8 +144,7 @@ class DualFrame(Frame):
 
         Args:
             name: the name of the function.
-            rule: maps the primals and tangents of the operands to primals and tangents of the results. A None tangent
-            is zero.
+            rule: maps the primals and tangents of the operands to primals and tangents of the results. None is zero.
             operands: tracers of this frame, or outer values.
         """
         values = [self.lift(x) for x in operands]
