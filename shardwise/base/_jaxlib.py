@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, final
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
 
 import numpy as np
-from jaxlib import _hlo, _jax, _profiler
+from jaxlib import _hlo, _jax, _profile_data, _profiler
 from jaxlib import version as _version
 from jaxlib import xla_client as _xla
 from jaxlib.cpu import _lapack
@@ -51,7 +51,10 @@ Client: TypeAlias = _jax.Client
 Executable: TypeAlias = _jax.LoadedExecutable
 Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
 Token: TypeAlias = _jax.ShardedToken  # of a run
+ProfileData: TypeAlias = _profile_data.ProfileData
+ProfileEvent: TypeAlias = _profile_data.ProfileEvent
 ProfileOptions: TypeAlias = _profiler.ProfileOptions
+ProfilePlane: TypeAlias = _profile_data.ProfilePlane
 ProfilerSession: TypeAlias = _profiler.ProfilerSession
 TraceMe = _profiler.TraceMe
 block_until_ready = _jax.batched_block_until_ready
@@ -677,6 +680,11 @@ def profiler_session(options: ProfileOptions | None = None) -> ProfilerSession:
 def stop_session(session: ProfilerSession, folder: str) -> None:
     """Stop a recording, and write it in TensorBoard's format."""
     session.stop_and_export(folder)
+
+
+def profile_subprocess(pid: int, port: int) -> Any:
+    """Include a process with a profiler server in this process's profiles; return a function that ends it."""
+    return _profiler.register_subprocess(pid, port)
 
 
 def profiler_server(port: int) -> Any:
