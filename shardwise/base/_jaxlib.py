@@ -60,6 +60,7 @@ TraceMe = _profiler.TraceMe
 block_until_ready = _jax.batched_block_until_ready
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
+PERTURBED_SOLVE = "tridiagonal_solve_perturbed_ffi"
 _LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # prefixes of the names of their routines
 
 # jaxlib keeps Python objects that XLA's threads release until this is called.
@@ -299,7 +300,7 @@ def versions(device: _jax.Device) -> str:
 
 def _load_libraries(text: str, client: Client) -> None:
     """Load the libraries whose routines a module calls."""
-    if _LAPACK in text:
+    if _LAPACK in text or PERTURBED_SOLVE in text:
         _register_lapack()
     if _HYBRID in text:
         _initialize_hybrid()
@@ -320,7 +321,7 @@ def _register_lapack() -> None:
     """Register the LAPACK routines of scipy as custom calls."""
     _lapack.initialize()
     for name, handler in _lapack.registrations().items():
-        if name.startswith(_LAPACK):
+        if name.startswith(_LAPACK) or name == PERTURBED_SOLVE:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 

@@ -32,7 +32,7 @@ def with_layout_constraint(x: object, layouts: object) -> Any:
     leaves, structure = tree.flatten(x)
     operands = [as_operand(leaf, "with_layout_constraint") for leaf in leaves]
     try:
-        flat_layouts = tree.broadcast_prefix(layouts, x, lambda node: isinstance(node, Layout))
+        flat_layouts = tree.broadcast_prefix(layouts, x, lambda node: node is None or isinstance(node, Layout))
     except tree.TreeMismatch as mismatch:
         raise ValueError(f"with_layout_constraint: layouts is not a tree prefix of x: {mismatch}") from None
     for operand, layout in zip(operands, flat_layouts, strict=True):

@@ -71,8 +71,10 @@ class Trace(Frame):
             return tuple(eval_jaxpr(closed.jaxpr, closed.consts, *args))
         primitive, params, order = equation_form(op)
         operands = args if order is None else [args[number] for number in order]
-        results = self.process_primitive(primitive, operands, params)
-        return tuple(results) if primitive.multiple_results else (results,)
+        processed = self.process_primitive(primitive, operands, params)
+        results = tuple(processed) if primitive.multiple_results else (processed,)
+        self.note_tracers([x for x in results if self.owns(x)])
+        return results
 
 
 @final

@@ -246,23 +246,22 @@ def match_weak_type(x: ArrayLike, aval: ArrayType) -> Array:
     return Convert(aval.dtype, aval.weak)(operand)
 
 
-def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr, *args: ArrayLike) -> Any:
+def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr, *args: ArrayLike) -> Callable[..., list[Any]]:
     """Return the function that evaluates a closed jaxpr, which returns the list of its results.
 
     Args:
         closed_jaxpr: the jaxpr.
-        *args: arguments to evaluate it for at once.
+        *args: its first arguments.
 
     Returns:
-        A function of its arguments; with `args`, the list of its results.
+        A function of its other arguments.
 
     Example:
         >>> square = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(lambda x: x * x)(1.0))
         >>> square(3.0)
         [Array(9., dtype=float32, weak_type=True)]
     """
-    evaluate = partial(eval_jaxpr, closed_jaxpr.jaxpr, closed_jaxpr.consts)
-    return evaluate(*args) if args else evaluate
+    return partial(eval_jaxpr, closed_jaxpr.jaxpr, closed_jaxpr.consts, *args)
 
 
 def program_of(closed: ClosedJaxpr) -> Program:
