@@ -69,6 +69,7 @@ NO_EXAMPLE = {
     "shardwise.strategies.Zero": "`zero` returns it",
     "shardwise.parallel.Pipeline": "`pipeline` returns it",
     "shardwise.parallel.Schedule": "`pipeline_schedule` returns it",
+    "shardwise.profiler.register_subprocess": "needs a process with a profiler server",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
     "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{

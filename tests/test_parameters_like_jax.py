@@ -12,7 +12,9 @@ import pytest
 
 import shardwise as sw
 from shardwise import ad_checkpoint
+from shardwise.api.transformations import vmappable
 from shardwise.jax_modules.extend import core
+from shardwise.jax_modules.interpreters import batching
 
 jax = pytest.importorskip("jax")
 for name in ("ad_checkpoint", "extend.core", "experimental.layout"):
@@ -549,3 +551,37 @@ def test_deprecated_settings_are_accepted():
                     pass
     with pytest.raises(NotImplementedError, match="types show mesh axes of every size"):
         sw.remove_size_one_mesh_axis_from_type().__enter__()
+
+
+def test_containers_that_vmap_maps():
+    def results(m, batching):
+        class Scaled:
+            """An array and a factor, which is not mapped."""
+
+            def __init__(self, array, factor):
+                self.array, self.factor = array, factor
+
+        def to_element(cont, _, x, axis):
+            return x if axis is None else Scaled(cont(x.array, axis), cont(x.factor, None))
+
+        def from_element(cont, axis_size, x, axis):
+            return x if axis is None else Scaled(cont(axis_size, x.array, axis), cont(axis_size, x.factor, None))
+
+        batching.register_vmappable(Scaled, int, int, to_element, from_element, None)
+
+        def double(x, y):
+            assert x.array.shape == (2,)
+            return Scaled(2 * x.array, x.factor), (x.array * x.factor).sum() + y
+
+        scaled, sums = m.vmap(double, in_axes=(1, 0), out_axes=(1, 0))(Scaled(m.numpy.asarray(M), 3.0), V[:2])
+        return scaled.array.tolist(), float(scaled.factor), sums.tolist()
+
+    importlib.import_module("jax.interpreters.batching")
+    ours = results(sw, batching)
+    assert ours == results(jax, jax.interpreters.batching) == ([[2, 4], [6, 8]], 3.0, [13, 20])
+    vmappable._handlers.clear()
+
+
+def test_only_integer_axes_of_containers_are_supported():
+    with pytest.raises(NotImplementedError, match="register_vmappable of list"):
+        batching.register_vmappable(list, tuple, int, None, None, None)

@@ -407,7 +407,7 @@ class Config(threading.local):
     compilation_cache_dir: str
     compilation_cache_max_size: int
     persistent_cache_min_compile_time_secs: float
-    user_contexts: Mapping[Any, Any] = MappingProxyType({})  # the values of `make_user_context`, no setting
+    user_contexts: ClassVar[Mapping[Any, Any]] = MappingProxyType({})  # the values of `make_user_context`
     state: State  # derived from the others
 
     _frozen: ClassVar[set[str]] = set()

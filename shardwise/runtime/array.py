@@ -97,7 +97,11 @@ class Shard:
         device: the device.
         index: the slices of the global array, `slice(None)` for unsharded dims.
         spans: the starts and ends of the shard along all dims.
-        replica_id: the number of this replica of the shard.
+        replica_id: the index of this replica of the shard.
+        type: the type of the padded shard.
+        buffers: its buffer; None if the device belongs to another process.
+        memory_kind: the memory of the buffer; None for the device's default memory.
+        origin: the processes that compute the array, if there are several.
         data: the shard as an array.
 
     Example:
@@ -121,10 +125,7 @@ class Shard:
         self.index = index
         self.spans = spans
         self.replica_id = replica_id
-        self._type = type  # of the padded shard
-        self._buffers = buffers  # None if the device belongs to another process
-        self._memory_kind = memory_kind  # None for the device's default memory
-        self._origin = origin  # the processes that compute the array, if there are several
+        self._type, self._buffers, self._memory_kind, self._origin = type, buffers, memory_kind, origin
 
     @cached_property
     def data(self) -> "ArrayImpl | None":

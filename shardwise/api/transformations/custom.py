@@ -213,6 +213,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         fun: the function.
         nondiff_argnums: the positions of arguments that are not differentiated. They can be any Python objects; the
             backward rule receives them first.
+        nondiff_argnames: the names of such arguments.
 
     Raises:
         AttributeError: when a traced call needs the rules and there are none.

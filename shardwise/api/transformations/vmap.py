@@ -12,6 +12,7 @@ from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, map
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.ref import Ref, RefScope
 from shardwise.api.transformations.float0 import float0, is_float0
+from shardwise.api.transformations.vmappable import has_vmappables, map_containers
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
@@ -76,6 +77,17 @@ def vmap(
     @wraps(fun)
     @filter_traceback
     def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
+        if not has_vmappables():
+            return call_with_arrays(fun, in_axes, out_axes, args, keywords)
+
+        def map_arrays(f: Callable[..., Any], in_axes: object, out_axes: object, args: Sequence[Any]) -> Any:
+            return call_with_arrays(f, in_axes, out_axes, tuple(args), {})
+
+        return map_containers(label, fun, in_axes, out_axes, axis_size, args, keywords, map_arrays)
+
+    def call_with_arrays(
+        fun: Callable[..., Any], in_axes: object, out_axes: object, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
         axes = argument_axes(label, in_axes, args, keywords)

@@ -10,6 +10,10 @@ class Offloadable(NamedTuple):
     Attributes:
         src: the memory of the value, "device".
         dst: the kind of memory in which it is saved, "pinned_host" or "unpinned_host".
+
+    Example:
+        >>> jax.ad_checkpoint.Offloadable("device", "pinned_host").dst
+        'pinned_host'
     """
 
     src: str
