@@ -60,6 +60,7 @@ WITH_CLASSES: list[ModuleType] = [
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
+    **{f"shardwise.{name}": "a former name, which warns" for name in ("host_count", "host_id", "host_ids")},
     "shardwise.as_jax": "changes what `import jax` means in the process; docs/ecosystem.md shows it",
     "shardwise.checkpoints.import_orbax": "needs a checkpoint that Orbax wrote; test_orbax.py has some",
     "shardwise.checkpoints.read_orbax": "needs a checkpoint that Orbax wrote; test_orbax.py has some",

@@ -120,10 +120,6 @@ def host_count(backend: str | None = None) -> int:
 
     Raises:
         RuntimeError: if there is no such platform.
-
-    Example:
-        >>> jax.host_count()
-        1
     """
     _warn_renamed("host_count", "process_count")
     return process_count(backend)
@@ -140,10 +136,6 @@ def host_id(backend: str | None = None) -> int:
 
     Raises:
         RuntimeError: if there is no such platform.
-
-    Example:
-        >>> jax.host_id()
-        0
     """
     _warn_renamed("host_id", "process_index")
     return process_index(backend)
@@ -160,10 +152,6 @@ def host_ids(backend: str | None = None) -> list[int]:
 
     Raises:
         RuntimeError: if there is no such platform.
-
-    Example:
-        >>> jax.host_ids()
-        [0]
     """
     _warn_renamed("host_ids", "process_indices")
     return process_indices(backend)
