@@ -40,6 +40,8 @@ from shardwise.base._jaxlib import Device as Device
 from shardwise.api.callbacks.callback import io_callback as io_callback, pure_callback as pure_callback
 from shardwise.api.transformations.closure import closure_convert as closure_convert, custom_gradient as custom_gradient
 from shardwise.api.config_contexts import (
+    allow_f16_reductions as allow_f16_reductions,
+    array_garbage_collection_guard as array_garbage_collection_guard,
     check_static_indices as check_static_indices,
     check_tracer_leaks as check_tracer_leaks,
     checking_leaks as checking_leaks,
@@ -50,6 +52,7 @@ from shardwise.api.config_contexts import (
     default_matmul_precision as default_matmul_precision,
     default_prng_impl as default_prng_impl,
     disable_jit as disable_jit,
+    enable_checks as enable_checks,
     enable_custom_prng as enable_custom_prng,
     enable_x64 as enable_x64,
     ensure_compile_time_eval as ensure_compile_time_eval,
@@ -61,6 +64,8 @@ from shardwise.api.config_contexts import (
     no_tracing as no_tracing,
     numpy_dtype_promotion as numpy_dtype_promotion,
     numpy_rank_promotion as numpy_rank_promotion,
+    remove_size_one_mesh_axis_from_type as remove_size_one_mesh_axis_from_type,
+    softmax_custom_jvp as softmax_custom_jvp,
     thread_guard as thread_guard,
     threefry_partitionable as threefry_partitionable,
     transfer_guard as transfer_guard,
@@ -90,6 +95,9 @@ from shardwise.api.environment import (
     clear_caches as clear_caches,
     copy_to_host_async as copy_to_host_async,
     effects_barrier as effects_barrier,
+    host_count as host_count,
+    host_id as host_id,
+    host_ids as host_ids,
     live_arrays as live_arrays,
     print_environment_info as print_environment_info,
     process_indices as process_indices,
@@ -104,12 +112,20 @@ from shardwise.api.meshes.placement import (
     reshard as reshard,
 )
 from shardwise.api.meshes.pmap import pmap as pmap
-from shardwise.api.ref import Ref as Ref, free_ref as free_ref, freeze as freeze, new_ref as new_ref
+from shardwise.api.ref import (
+    Ref as Ref,
+    empty_ref as empty_ref,
+    free_ref as free_ref,
+    freeze as freeze,
+    new_ref as new_ref,
+)
 from shardwise.api.transformations.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
 from shardwise.api.meshes.shard_map import shard_map as shard_map
 from shardwise.api.meshes.smap import smap as smap
+from shardwise.api.transformations.fwd_and_bwd import fwd_and_bwd as fwd_and_bwd
 from shardwise.api.transformations.vmap import vmap as vmap
+from shardwise.api.user_context import make_user_context as make_user_context
 from shardwise.compiler.arrays.dynamic_index import ds as ds
 from shardwise.compiler.arrays.methods import Array as Array
 from shardwise.compiler.trace.provenance import named_scope as named_scope
@@ -122,6 +138,7 @@ from shardwise.explain.simulate import simulate as simulate
 from shardwise.explain.sweep import sweep as sweep
 from shardwise.jax_modules.install import as_jax as as_jax
 from shardwise.layout_search.autoshard import autoshard as autoshard
+from shardwise.runtime.array import Shard as Shard
 from shardwise.runtime.client import (
     default_backend as default_backend,
     device_count as device_count,

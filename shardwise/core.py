@@ -1,6 +1,7 @@
 """Types, tracers, primitives and jaxprs, under the names of `jax.core`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -23,7 +24,8 @@ from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.dispatch import use_frames
+from shardwise.compiler.ir.types import ArrayType, ManualAxisType
 from shardwise.compiler.shardings.named_sharding import traced_sharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.tracer import Tracer
@@ -43,13 +45,17 @@ __all__ = [
     "Tracer",
     "Var",
     "ensure_compile_time_eval",
+    "eval_context",
     "eval_jaxpr",
     "jaxpr_as_fun",
+    "max_dim",
+    "min_dim",
     "typeof",
     "valid_jaxtype",
 ]
 
 AbstractValue = ArrayType
+_REPLICATED = ManualAxisType()
 
 # The types of values of a class. TensorFlow Probability adds a proxy of arrays, which functions accept anyway.
 pytype_aval_mappings: dict[type, Any] = {np.ndarray: type_of}
@@ -71,14 +77,16 @@ class ShapedArray(metaclass=_ArrayTypes):
         dtype: the dtype; without `enable_x64`, a 64-bit dtype becomes 32-bit.
         weak_type: whether the type is weak, as that of a Python scalar is.
         sharding: the sharding; the type shows it along Explicit mesh axes.
-        vma: the Manual mesh axes over which the value varies, inside `shard_map`.
+        manual_axis_type: the state along Manual mesh axes, inside `shard_map`.
+        memory_space: must be None or JAX's `MemorySpace.Device`; the memory of an array is part of its sharding here.
 
     Returns:
         The type, with `shape`, `dtype`, `ndim`, `size`, `weak_type`, `sharding`, `vma`, `mat`, `str_short`, `update`.
 
     Raises:
         TypeError: if `dtype` is unknown, or if a size is negative.
-        ShardingError: if `sharding` does not fit the shape.
+        ShardingError: if `sharding` does not fit the shape, or if an axis of `manual_axis_type` is not Manual.
+        NotImplementedError: if `memory_space` is another one.
 
     Example:
         >>> jax.core.ShapedArray((2, 3), jnp.float32).str_short()
@@ -92,10 +100,68 @@ class ShapedArray(metaclass=_ArrayTypes):
         weak_type: bool = False,
         *,
         sharding: Sharding | None = None,
-        vma: Iterable[str] = (),
+        manual_axis_type: ManualAxisType = _REPLICATED,
+        memory_space: object = None,
     ) -> Any:
-        type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type).with_varying(vma)
-        return type if sharding is None else type.with_explicit(traced_sharding(sharding, type.shape))
+        if getattr(memory_space, "name", "Device") != "Device":
+            raise NotImplementedError(
+                f"ShapedArray: memory_space={memory_space} is not supported. Use a sharding with a memory kind."
+            )
+        type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
+        if sharding is not None:
+            type = type.with_explicit(traced_sharding(sharding, type.shape))
+        return type.update_manual_axis_type(manual_axis_type)
+
+
+@contextmanager
+def eval_context() -> Iterator[None]:
+    """Run ops on concrete arrays at once in a `with` block, inside traced functions too.
+
+    Unlike `ensure_compile_time_eval`, no op is recorded: traced operands are an error.
+
+    Example:
+        >>> @jax.jit
+        ... def f(x):
+        ...     with jax.core.eval_context():
+        ...         size = int(jnp.arange(3).sum())
+        ...     return x * size
+        >>> print(f(2))
+        6
+    """
+    with use_frames([]):
+        yield
+
+
+def max_dim(d1: int, d2: int) -> int:
+    """Return the larger of two sizes. Dims are integers here; JAX has symbolic ones too.
+
+    Args:
+        d1, d2: the sizes.
+
+    Returns:
+        The larger one.
+
+    Example:
+        >>> jax.core.max_dim(2, 3)
+        3
+    """
+    return max(d1, d2)
+
+
+def min_dim(d1: int, d2: int) -> int:
+    """Return the smaller of two sizes.
+
+    Args:
+        d1, d2: the sizes.
+
+    Returns:
+        The smaller one.
+
+    Example:
+        >>> jax.core.min_dim(2, 3)
+        2
+    """
+    return min(d1, d2)
 
 
 def valid_jaxtype(x: object) -> bool:

@@ -1,5 +1,7 @@
 """Functions of dtypes in `jax.dtypes`, in addition to those of `shardwise.numpy`."""
 
+from typing import Literal, overload
+
 import ml_dtypes
 import numpy as np
 
@@ -9,7 +11,8 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
 from shardwise.errors import TypePromotionError
-from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
+from shardwise.numpy.dtypes import finfo, iinfo, promoted_type
+from shardwise.numpy.dtypes import issubdtype as numpy_issubdtype
 from shardwise.typing import ArrayLike, DTypeLike
 
 bfloat16 = ml_dtypes.bfloat16
@@ -50,6 +53,56 @@ def canonicalize_dtype(dtype: DTypeLike, allow_extended_dtype: bool = False) -> 
         dtype('float32')
     """
     return canonical_dtype(dtype)
+
+
+def issubdtype(a: DTypeLike, b: DTypeLike) -> bool:
+    """Return whether a dtype equals another one or is a subtype of an abstract type, as `numpy.issubdtype` does.
+
+    Args:
+        a: a dtype or an abstract type.
+        b: a dtype or an abstract type, such as `jnp.floating` or `dtypes.prng_key`.
+
+    Returns:
+        True if `a` is `b` or below it in the type hierarchy.
+
+    Raises:
+        TypeError: if an argument is not a dtype.
+
+    Example:
+        >>> jax.dtypes.issubdtype(jax.random.key(0).dtype, jax.dtypes.prng_key)
+        True
+    """
+    return numpy_issubdtype(a, b)
+
+
+@overload
+def result_type(*args: ArrayLike | DTypeLike, return_weak_type_flag: Literal[False] = ...) -> DType: ...
+
+
+@overload
+def result_type(*args: ArrayLike | DTypeLike, return_weak_type_flag: bool) -> DType | tuple[DType, bool]: ...
+
+
+def result_type(*args: ArrayLike | DTypeLike, return_weak_type_flag: bool = False) -> DType | tuple[DType, bool]:
+    """Return the dtype to which arrays, numbers and dtypes are promoted, as `numpy.result_type` does.
+
+    Args:
+        *args: arrays, Python or numpy scalars, and dtypes.
+        return_weak_type_flag: whether to return whether the promoted type is weak as well.
+
+    Returns:
+        The promoted dtype; with `return_weak_type_flag`, a pair of it and a bool.
+
+    Raises:
+        ValueError: if there are no arguments, or if arrays of a dtype are not supported.
+        TypePromotionError: if the dtypes have no common one.
+
+    Example:
+        >>> jax.dtypes.result_type(1, 2.5, return_weak_type_flag=True)
+        (dtype('float32'), True)
+    """
+    type = promoted_type(args)
+    return (type.dtype, type.weak) if return_weak_type_flag else type.dtype
 
 
 def scalar_type_of(x: ArrayLike) -> type:

@@ -16,9 +16,11 @@ __all__ = [
     "DeviceMismatchError",
     "EndOfDataError",
     "HardwareError",
+    "InconclusiveDimensionOperation",
     "JAXIndexError",
     "JAXTypeError",
     "JaxRuntimeError",
+    "JaxprTypeError",
     "KeyReuseError",
     "MissingRuleError",
     "NoMeshError",
@@ -83,9 +85,23 @@ class RendezvousError(RuntimeError):
 class JAXTypeError(TypeError):
     """A value of this type cannot be used here."""
 
+    def __init__(self, message: str):
+        super().__init__(message)
+
 
 class JAXIndexError(IndexError):
     """An index is not valid."""
+
+    def __init__(self, message: str):
+        super().__init__(message)
+
+
+class JaxprTypeError(TypeError):
+    """A jaxpr is not well typed. Libraries that check jaxprs raise it; programs of this package raise ProgramError."""
+
+
+class InconclusiveDimensionOperation(Exception):
+    """A comparison of symbolic dims has no definite answer. Dims are integers here: only libraries raise it."""
 
 
 class ShardingError(ValueError):
@@ -132,31 +148,65 @@ class TangentMismatchError(TypeError, ValueError):
 
 
 class ConcretizationTypeError(JAXTypeError):
-    """Python code needs the concrete value of a traced array."""
+    """Python code needs the concrete value of a traced array.
+
+    Args:
+        tracer: the traced array, or the message itself.
+        context: what needs the value, for the message.
+    """
+
+    def __init__(self, tracer: object, context: str = ""):
+        super().__init__(_traced_message(tracer, context or "Python code needs its value"))
 
 
 class TracerBoolConversionError(ConcretizationTypeError):
-    """A traced value was used as a Python bool, as in `if` and `while`."""
+    """A traced value was used as a Python bool, as in `if` and `while`. `tracer`: the value, or the message."""
+
+    def __init__(self, tracer: object):
+        super().__init__(tracer, "it is used as a Python bool; use `lax.cond` or `jnp.where`")
 
 
 class TracerIntegerConversionError(ConcretizationTypeError):
-    """A traced value was used as a Python int, as in `range` or as an index into a list."""
+    """A traced value was used as a Python int, as in `range`. `tracer`: the value, or the message."""
+
+    def __init__(self, tracer: object):
+        super().__init__(tracer, "it is used as a Python int")
 
 
 class TracerArrayConversionError(ConcretizationTypeError):
-    """A traced value was converted to a numpy array."""
+    """A traced value was converted to a numpy array. `tracer`: the value, or the message."""
+
+    def __init__(self, tracer: object):
+        super().__init__(tracer, "it is converted to a numpy array")
 
 
 class NonConcreteBooleanIndexError(JAXIndexError):
-    """A traced boolean array was used as an index: the size of the result would depend on its values."""
+    """A traced boolean array was used as an index: the size of the result would depend on its values.
+
+    `tracer`: the array, or the message.
+    """
+
+    def __init__(self, tracer: object):
+        super().__init__(_traced_message(tracer, "it is used as a boolean index; use `jnp.where`"))
+
+
+def _traced_message(tracer: object, problem: str) -> str:
+    """Return the message of an error that a traced value causes; a message instead of the value is returned as is."""
+    return tracer if isinstance(tracer, str) else f"{tracer!r} is traced, so its value is not known, but {problem}"
 
 
 class UnexpectedTracerError(JAXTypeError, RuntimeError):
     """A traced value was used after its trace had ended (a leaked tracer)."""
 
+    def __init__(self, msg: str):
+        super().__init__(msg)
+
 
 class KeyReuseError(RuntimeError):
     """A PRNG key was used twice, and the setting `debug_key_reuse` is on."""
+
+    def __init__(self, message: str):
+        super().__init__(message)
 
 
 class ProgramError(ValueError):

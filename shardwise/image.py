@@ -91,7 +91,8 @@ def resize(
     dims = [dim for dim in range(x.ndim) if x.shape[dim] != sizes[dim]]
     if kind is ResizeMethod.NEAREST:
         for dim in dims:
-            positions = np.floor((np.arange(sizes[dim]) + 0.5) * (x.shape[dim] / sizes[dim])).astype(np.int32)
+            step = x.shape[dim] / max(sizes[dim], 1)
+            positions = np.floor((np.arange(sizes[dim]) + 0.5) * step).astype(np.int32)
             x = jnp.take(x, np.clip(positions, 0, max(x.shape[dim] - 1, 0)), axis=dim)
         return x
     x = as_inexact(x, "resize")

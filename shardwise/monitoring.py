@@ -15,10 +15,11 @@ _lock = Lock()
 _event_listeners: list[Callable[..., None]] = []
 _duration_listeners: list[Callable[..., None]] = []
 _scalar_listeners: list[Callable[..., None]] = []
+_time_span_listeners: list[Callable[..., None]] = []
 
 
 _RECORD = Family(
-    {"event": "the name of the event.", "**metadata": "what the listeners get by keyword."},
+    {"event": "the name of the event.", "**kwargs": "what the listeners get by keyword."},
     raises=["Exception: what a listener raises."],
 )
 _REGISTER = Family({"callback": Parameter(error="TypeError: if {} is not callable.")})
@@ -26,17 +27,17 @@ _UNREGISTER = Family({"callback": "the function."})
 
 
 @documented(_RECORD)
-def record_event(event: str, **metadata: str | int) -> None:
+def record_event(event: str, **kwargs: str | int) -> None:
     """Call all listeners to events.
 
     Example:
         >>> jax.monitoring.record_event("/data/batch", size=8)
     """
-    _notify(_event_listeners, event, metadata=metadata)
+    _notify(_event_listeners, event, metadata=kwargs)
 
 
 @documented(_RECORD)
-def record_event_duration_secs(event: str, duration: float, **metadata: str | int) -> None:
+def record_event_duration_secs(event: str, duration: float, **kwargs: str | int) -> None:
     """Call all listeners to durations.
 
     Args:
@@ -45,11 +46,25 @@ def record_event_duration_secs(event: str, duration: float, **metadata: str | in
     Example:
         >>> jax.monitoring.record_event_duration_secs("/data/batch", 0.5)
     """
-    _notify(_duration_listeners, event, duration, metadata=metadata)
+    _notify(_duration_listeners, event, duration, metadata=kwargs)
 
 
 @documented(_RECORD)
-def record_scalar(event: str, value: float, **metadata: str | int) -> None:
+def record_event_time_span(event: str, start_time: float, end_time: float, **kwargs: str | int) -> None:
+    """Call all listeners to time spans.
+
+    Args:
+        start_time: when it began, in seconds.
+        end_time: when it ended.
+
+    Example:
+        >>> jax.monitoring.record_event_time_span("/data/batch", 0.5, 0.75)
+    """
+    _notify(_time_span_listeners, event, start_time, end_time, metadata=kwargs)
+
+
+@documented(_RECORD)
+def record_scalar(event: str, value: float, **kwargs: str | int) -> None:
     """Call all listeners to scalars.
 
     Args:
@@ -58,7 +73,7 @@ def record_scalar(event: str, value: float, **metadata: str | int) -> None:
     Example:
         >>> jax.monitoring.record_scalar("/loss", 0.5)
     """
-    _notify(_scalar_listeners, event, value, metadata=metadata)
+    _notify(_scalar_listeners, event, value, metadata=kwargs)
 
 
 @documented(_REGISTER)
@@ -91,6 +106,22 @@ def register_event_duration_secs_listener(callback: Callable[..., None]) -> None
         >>> jax.monitoring.clear_event_listeners()
     """
     _register(_duration_listeners, callback)
+
+
+@documented(_REGISTER)
+def register_event_time_span_listener(callback: Callable[..., None]) -> None:
+    """Add a function that is called with the name, the start and the end of each time span.
+
+    Args:
+        callback: the function `(event, start_time, end_time, **metadata)`.
+
+    Example:
+        >>> jax.monitoring.register_event_time_span_listener(lambda event, start, end, **metadata: print(end - start))
+        >>> jax.monitoring.record_event_time_span("/step", 0.5, 0.75)
+        0.25
+        >>> jax.monitoring.clear_event_listeners()
+    """
+    _register(_time_span_listeners, callback)
 
 
 @documented(_REGISTER)
@@ -135,6 +166,19 @@ def unregister_event_duration_listener(callback: Callable[..., None]) -> None:
     _unregister(_duration_listeners, callback, "durations")
 
 
+@documented(_UNREGISTER, raises=["ValueError: if it is not a listener to time spans."])
+def unregister_event_time_span_listener(callback: Callable[..., None]) -> None:
+    """Remove a function that was added by `register_event_time_span_listener`.
+
+    Example:
+        >>> listener = lambda event, start, end, **metadata: print(end - start)
+        >>> jax.monitoring.register_event_time_span_listener(listener)
+        >>> jax.monitoring.unregister_event_time_span_listener(listener)
+        >>> jax.monitoring.record_event_time_span("/step", 0.5, 0.75)
+    """
+    _unregister(_time_span_listeners, callback, "time spans")
+
+
 @documented(_UNREGISTER, raises=["ValueError: if it is not a listener to scalars."])
 def unregister_scalar_listener(callback: Callable[..., None]) -> None:
     """Remove a function that was added by `register_scalar_listener`.
@@ -155,7 +199,7 @@ def clear_event_listeners() -> None:
         >>> jax.monitoring.clear_event_listeners()
     """
     with _lock:
-        for listeners in (_event_listeners, _duration_listeners, _scalar_listeners):
+        for listeners in (_event_listeners, _duration_listeners, _time_span_listeners, _scalar_listeners):
             listeners.clear()
 
 

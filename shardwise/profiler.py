@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from shardwise.base._jaxlib import (
+    ProfileData,
+    ProfileEvent,
     ProfileOptions,
+    ProfilePlane,
     TraceMe,
     heap_profile,
     module_texts,
+    profile_subprocess,
     profiler_server,
     profiler_session,
     stop_session,
@@ -30,11 +34,15 @@ from shardwise.runtime.client import clients, process_count, process_index
 from shardwise.runtime.hlo_instructions import Instruction, read_instructions
 
 __all__ = [
+    "ProfileData",
+    "ProfileEvent",
     "ProfileOptions",
+    "ProfilePlane",
     "StepTraceAnnotation",
     "TraceAnnotation",
     "annotate_function",
     "device_memory_profile",
+    "register_subprocess",
     "save_device_memory_profile",
     "start_server",
     "start_trace",
@@ -357,6 +365,23 @@ def start_server(port: int, requires_backend: bool = True) -> Any:
         clients.get()
     _state.server = profiler_server(port)
     return _state.server
+
+
+def register_subprocess(pid: int, port: int) -> Callable[[], None]:
+    """Include a subprocess in the profiles that this process takes, such as a worker that loads data.
+
+    Args:
+        pid: the id of the process.
+        port: the port of its profiler server.
+
+    Returns:
+        A function that ends this. It ends too when the function is garbage-collected.
+
+    Raises:
+        RuntimeError: if the subprocess is registered already, or if its server cannot be reached.
+    """
+    unregister: Callable[[], None] = profile_subprocess(pid, port)
+    return unregister
 
 
 def stop_server() -> None:

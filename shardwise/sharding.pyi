@@ -7,11 +7,18 @@ from shardwise.api.meshes.current_mesh import (
     use_mesh as use_mesh,
 )
 from shardwise.api.meshes.placement import reshard as reshard
-from shardwise.compiler.shardings.mesh import AbstractMesh as AbstractMesh, AxisType as AxisType, Mesh as Mesh
+from shardwise.compiler.ir.types import ManualAxisType as ManualAxisType
+from shardwise.compiler.shardings.mesh import (
+    AbstractDevice as AbstractDevice,
+    AbstractMesh as AbstractMesh,
+    AxisType as AxisType,
+    Mesh as Mesh,
+)
 from shardwise.compiler.shardings.named_sharding import NamedSharding as NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding as Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec as PartitionSpec
 from shardwise.runtime.sharding import (
     PositionalSharding as PositionalSharding,
     SingleDeviceSharding as SingleDeviceSharding,
+    make_single_device_sharding as make_single_device_sharding,
 )

@@ -37,6 +37,7 @@ from shardwise.base.tree_nodes import (
     register_static,
     static_fields_of,
 )
+from shardwise.base.unspecified import UNSPECIFIED
 
 __all__ = [
     "DictKey",
@@ -80,15 +81,6 @@ __all__ = [
 
 T = TypeVar("T")
 IsLeaf: TypeAlias = Callable[[Any], bool] | None
-
-
-@final
-class _Unspecified:
-    def __repr__(self) -> str:
-        return "<unspecified>"
-
-
-_UNSPECIFIED: Any = _Unspecified()
 
 
 _TREE = Family(
@@ -285,7 +277,7 @@ def tree_map(f: Callable[..., Any], tree: object, *rest: object, is_leaf: IsLeaf
 
 @documented(_TREE, returns="The accumulated value.", raises=["TypeError: if there are no leaves and no initializer."])
 def tree_reduce(
-    function: Callable[[T, Any], T], tree: object, initializer: T = _UNSPECIFIED, is_leaf: IsLeaf = None
+    function: Callable[[T, Any], T], tree: object, initializer: T = UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
     """Reduce the leaves of a pytree from left to right, as `functools.reduce` does.
 
@@ -298,7 +290,7 @@ def tree_reduce(
         5
     """
     leaves = tree_leaves(tree, is_leaf)
-    if initializer is not _UNSPECIFIED:
+    if initializer is not UNSPECIFIED:
         return functools.reduce(function, leaves, initializer)
     if not leaves:
         raise TypeError("tree.reduce: the tree has no leaves; pass an initializer")
@@ -308,7 +300,7 @@ def tree_reduce(
 
 @documented(_TREE, returns="The reduced value.", raises=["TypeError: if there are no leaves and no identity."])
 def tree_reduce_associative(
-    operation: Callable[[T, T], T], tree: object, *, identity: T = _UNSPECIFIED, is_leaf: IsLeaf = None
+    operation: Callable[[T, T], T], tree: object, *, identity: T = UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
     """Reduce the leaves of a pytree as a balanced binary tree.
 
@@ -322,7 +314,7 @@ def tree_reduce_associative(
     """
     leaves = tree_leaves(tree, is_leaf)
     if not leaves:
-        if identity is _UNSPECIFIED:
+        if identity is UNSPECIFIED:
             raise TypeError("tree.reduce_associative: the tree has no leaves; pass an identity")
         return identity
 

@@ -1,24 +1,10 @@
 """The public functions of `distributed` that need no other process."""
 
-import inspect
-
 import numpy as np
 import pytest
 
 import shardwise as sw
 from shardwise.errors import JaxRuntimeError, PeerFailure, ProgramMismatch, RendezvousError
-
-
-@pytest.mark.jax
-def test_initialize_has_the_signature_of_jax():
-    import jax  # noqa: PLC0415
-
-    expected = inspect.signature(jax.distributed.initialize).parameters
-    ours = inspect.signature(sw.distributed.initialize).parameters
-    assert [*ours] == [*expected, "peer_timeout"]
-    for name, parameter in expected.items():
-        assert ours[name].default == parameter.default, name
-        assert ours[name].kind == parameter.kind, name
 
 
 def test_shutdown_needs_initialize():

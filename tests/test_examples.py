@@ -83,6 +83,7 @@ WITH_CLASSES: list[ModuleType] = [
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
+    **{f"shardwise.{name}": "a former name, which warns" for name in ("host_count", "host_id", "host_ids")},
     "shardwise.as_jax": "changes what `import jax` means in the process; docs/ecosystem.md shows it",
     "shardwise.checkpoints.import_orbax": "needs a checkpoint that Orbax wrote; test_orbax.py has some",
     "shardwise.checkpoints.read_orbax": "needs a checkpoint that Orbax wrote; test_orbax.py has some",
@@ -92,6 +93,7 @@ NO_EXAMPLE = {
     "shardwise.strategies.Zero": "`zero` returns it",
     "shardwise.parallel.Pipeline": "`pipeline` returns it",
     "shardwise.parallel.Schedule": "`pipeline_schedule` returns it",
+    "shardwise.profiler.register_subprocess": "needs a process with a profiler server",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",
     "shardwise.profiler.stop_server": "needs a server of `start_server`",
     **{

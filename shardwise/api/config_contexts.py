@@ -458,6 +458,81 @@ def debug_key_reuse(new_val: bool = True) -> ConfigContext:
     return config.override("debug_key_reuse", new_val)
 
 
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not a bool."])
+def enable_checks(new_val: bool = True) -> ConfigContext:
+    """Accept JAX's setting for checks of its internals. Programs are always verified here.
+
+    Args:
+        new_val: a bool.
+
+    Example:
+        >>> with jax.enable_checks(True):
+        ...     print(jnp.ones(1))
+        [1.]
+    """
+    return config.override("enable_checks", new_val)
+
+
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not True."])
+def allow_f16_reductions(new_val: bool = True) -> ConfigContext:
+    """Accept JAX's setting that allows sums of 16-bit floats, which are always allowed here.
+
+    Args:
+        new_val: True.
+
+    Example:
+        >>> with jax.allow_f16_reductions(True):
+        ...     print(jnp.ones(3, jnp.float16).sum())
+        3.0
+    """
+    return config.override("allow_f16_reductions", new_val)
+
+
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not False."])
+def remove_size_one_mesh_axis_from_type(new_val: bool = True) -> ConfigContext:
+    """Accept JAX's setting that removes mesh axes of size 1 from types, which always show them here.
+
+    Args:
+        new_val: False.
+
+    Example:
+        >>> with jax.remove_size_one_mesh_axis_from_type(False):
+        ...     print(jax.typeof(jnp.ones(3)))
+        f32[3]
+    """
+    return config.override("remove_size_one_mesh_axis_from_type", new_val)
+
+
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not a bool."])
+def softmax_custom_jvp(new_val: bool = True) -> ConfigContext:
+    """Accept JAX's setting for the derivative of `nn.softmax`, which has a single rule here.
+
+    Args:
+        new_val: a bool.
+
+    Example:
+        >>> with jax.softmax_custom_jvp(True):
+        ...     print(jax.nn.softmax(jnp.zeros(2)))
+        [0.5 0.5]
+    """
+    return config.override("softmax_custom_jvp", new_val)
+
+
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is another level."])
+def array_garbage_collection_guard(new_val: str | None) -> ConfigContext:
+    """Accept JAX's setting for arrays in reference cycles, which are collected like other objects here.
+
+    Args:
+        new_val: None or "allow".
+
+    Example:
+        >>> with jax.array_garbage_collection_guard("allow"):
+        ...     print(jnp.ones(1))
+        [1.]
+    """
+    return config.override("array_garbage_collection_guard", new_val)
+
+
 @documented(_CONTEXT)
 def ensure_compile_time_eval() -> ConfigContext:
     """Evaluate ops on concrete operands eagerly, also inside a function that is being traced.

@@ -4,6 +4,7 @@ import gc
 import os
 import platform as machine
 import sys
+import warnings
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -12,7 +13,14 @@ from shardwise.base.caches import clear_all
 from shardwise.base.config import SETTINGS, config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.runtime.array import ArrayImpl
-from shardwise.runtime.client import default_backend, devices, local_device_count, platform_of, process_count
+from shardwise.runtime.client import (
+    default_backend,
+    devices,
+    local_device_count,
+    platform_of,
+    process_count,
+    process_index,
+)
 
 _T = TypeVar("_T")
 
@@ -99,6 +107,58 @@ def process_indices(backend: str | None = None) -> list[int]:
         [0]
     """
     return list(range(process_count(backend)))
+
+
+def host_count(backend: str | None = None) -> int:
+    """Return the number of processes, under the former name of `process_count`. It warns.
+
+    Args:
+        backend: the platform; by default, the one that programs run on.
+
+    Returns:
+        The number of processes.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+    """
+    _warn_renamed("host_count", "process_count")
+    return process_count(backend)
+
+
+def host_id(backend: str | None = None) -> int:
+    """Return the index of this process, under the former name of `process_index`. It warns.
+
+    Args:
+        backend: the platform; by default, the one that programs run on.
+
+    Returns:
+        The index of this process.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+    """
+    _warn_renamed("host_id", "process_index")
+    return process_index(backend)
+
+
+def host_ids(backend: str | None = None) -> list[int]:
+    """Return the indices of all processes, under the former name of `process_indices`. It warns.
+
+    Args:
+        backend: the platform; by default, the one that programs run on.
+
+    Returns:
+        The integers from 0 to `process_count() - 1`.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+    """
+    _warn_renamed("host_ids", "process_indices")
+    return process_indices(backend)
+
+
+def _warn_renamed(former: str, name: str) -> None:
+    warnings.warn(f"{former} has been renamed to {name}", UserWarning, stacklevel=3)
 
 
 def print_environment_info(return_string: bool = False) -> str | None:

@@ -41,6 +41,7 @@ from shardwise.api.transformations.float0 import hide_float0, is_float0
 from shardwise.base._jaxlib import CompilerOptions, Device
 from shardwise.base.caches import register
 from shardwise.base.config import State, all_threads, config
+from shardwise.base.unspecified import UNSPECIFIED, Unspecified
 from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.call import Call
@@ -500,19 +501,21 @@ class JitKeywords(TypedDict, total=False):
 
 
 @overload
-def jit(function: Callable[_P, _R], /, **options: Unpack[JitKeywords]) -> Jitted[_P, _R]: ...
+def jit(fun: Callable[_P, _R], /, **options: Unpack[JitKeywords]) -> Jitted[_P, _R]: ...
 
 
 @overload
-def jit(function: None = None, /, **options: Unpack[JitKeywords]) -> Callable[[Callable[_P, _R]], Jitted[_P, _R]]: ...
+def jit(
+    fun: Unspecified = UNSPECIFIED, /, **options: Unpack[JitKeywords]
+) -> Callable[[Callable[_P, _R]], Jitted[_P, _R]]: ...
 
 
 def jit(
-    function: Callable[..., Any] | None = None,
+    fun: Callable[..., Any] | Unspecified = UNSPECIFIED,
     /,
     *,
-    in_shardings: object = None,
-    out_shardings: object = None,
+    in_shardings: object = UNSPECIFIED,
+    out_shardings: object = UNSPECIFIED,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
@@ -529,7 +532,7 @@ def jit(
     chooses the shardings of all other values.
 
     Args:
-        function: a function of pytrees of arrays. Without it, the result is a decorator.
+        fun: a function of pytrees of arrays. Without it, the result is a decorator.
         in_shardings: shardings of the positional arguments, as a tree prefix; arguments with another sharding are
             resharded. None keeps the sharding that an argument has. A bare PartitionSpec is on the current mesh.
         out_shardings: shardings of the results, as a tree prefix. The planner chooses where it is None.
@@ -541,18 +544,18 @@ def jit(
         keep_unused: whether to transfer arguments that the function does not use to its devices.
         device: the device to run on, to which all arguments are transferred. Deprecated, as in JAX: use `device_put`.
         backend: the platform to whose first device the same applies. Deprecated.
-        inline: whether a call inside another traced function inlines the ops of `function` there.
+        inline: whether a call inside another traced function inlines the ops of `fun` there.
         compiler_options: XLA's compiler options by name.
 
     Returns:
-        A function like `function`. Its methods `trace`, `lower` and `eval_shape` give access to the stages of
+        A function like `fun`. Its methods `trace`, `lower` and `eval_shape` give access to the stages of
         compilation.
 
     Raises:
-        TypeError: if `function` is not callable, if numbers or names of arguments have a wrong type, or if
+        TypeError: if `fun` is not callable, if numbers or names of arguments have a wrong type, or if
             `in_shardings` or `out_shardings` holds something else; when called, if an argument or a result is not a
             pytree of arrays.
-        ValueError: if `function` has no such argument, if an argument is both static and donated, or if `device` or
+        ValueError: if `fun` has no such argument, if an argument is both static and donated, or if `device` or
             `backend` is combined with the other or with shardings; when called, if a static argument is not hashable.
         RuntimeError: if there is no platform `backend`.
         ShardingError: when called, if `in_shardings` or `out_shardings` is not a tree prefix, or does not match the
@@ -566,13 +569,14 @@ def jit(
         >>> scale(jnp.arange(3), 2)
         Array([0, 2, 4], dtype=int32)
     """
-    if function is None:
-        keywords = {name: value for name, value in locals().items() if name != "function"}
+    in_shardings, out_shardings = (None if x is UNSPECIFIED else x for x in (in_shardings, out_shardings))
+    if isinstance(fun, Unspecified):
+        keywords = {name: value for name, value in locals().items() if name != "fun"}
         return lambda f: jit(f, **keywords)
-    check_function("jit", function)
-    static = select_arguments(function, "static", static_argnums, static_argnames)
-    donate = select_arguments(function, "donate", donate_argnums, donate_argnames)
-    check_overlap(function, static, donate)
+    check_function("jit", fun)
+    static = select_arguments(fun, "static", static_argnums, static_argnames)
+    donate = select_arguments(fun, "donate", donate_argnums, donate_argnames)
+    check_overlap(fun, static, donate)
     options = checked_options(compiler_options, "jit")
     if device is not None or backend is not None:
         device = _only_device(device, backend, in_shardings, out_shardings)
@@ -582,7 +586,7 @@ def jit(
         check_sharding_leaves(in_shardings, "in_shardings")
         check_sharding_leaves(out_shardings, "out_shardings")
     return Jitted(
-        function,
+        fun,
         JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source=source),
     )
 

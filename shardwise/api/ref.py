@@ -16,8 +16,10 @@ from shardwise import tree
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.placement.retype import match_type, zeros_of
 from shardwise.compiler.trace.provenance import current_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -25,6 +27,7 @@ from shardwise.tree_util import register_pytree_node
 from shardwise.typing import ArrayLike, Index, SupportsShape
 
 _T = TypeVar("_T")
+_NOT_DIFFERENTIATED = "no_grad_no_remat"  # the kind of Refs whose values derivatives treat as constants
 
 
 @final
@@ -34,6 +37,8 @@ class AbstractRef:
 
     Attributes:
         inner_aval: the type of the array that it holds.
+        memory_space: the memory of the array; None, its device's own, for the Refs of `new_ref`.
+        kind: the kind that `new_ref` was called with.
 
     Example:
         >>> jax.typeof(jax.new_ref(jnp.ones(2))).inner_aval
@@ -41,6 +46,8 @@ class AbstractRef:
     """
 
     inner_aval: ArrayType
+    memory_space: Any = None
+    kind: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,6 +67,7 @@ class Ref:
 
     Args:
         value: the array or number that it holds first.
+        kind: None, or "no_grad_no_remat": derivatives treat the values that are stored in it as constants.
 
     Raises:
         TypeError: if `value` is neither an array nor a number.
@@ -71,10 +79,11 @@ class Ref:
         Array([0., 5., 0.], dtype=float32)
     """
 
-    def __init__(self, value: ArrayLike):
+    def __init__(self, value: ArrayLike, kind: str | None = None):
         if isinstance(value, Ref):
             raise TypeError(f"new_ref: {value} is a Ref, and a Ref holds an array: pass `ref[...]`")
-        self._value = as_operand(value, "new_ref")
+        self.kind = kind
+        self._value = self._stored(as_operand(value, "new_ref"))
         self.type: ArrayType = self._value.type
         self._scope = _scopes.innermost
         self._frames = _frame_ids()
@@ -104,7 +113,7 @@ class Ref:
     @property
     def aval(self) -> AbstractRef:
         """The type, under the name that JAX uses."""
-        return AbstractRef(self.type)
+        return AbstractRef(self.type, kind=self.kind)
 
     @property
     def sharding(self) -> Any:
@@ -118,13 +127,18 @@ class Ref:
     def __setitem__(self, index: Index, value: ArrayLike) -> None:
         before = self.value_in(_scopes.innermost)
         is_replaced = index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref)
-        after: Any = value if is_replaced else match_type(before.at[index].set(value), self.type)
+        after = self._stored(value if is_replaced else match_type(before.at[index].set(value), self.type))
         scope = _scopes.innermost
         if scope is not None and scope is not self._scope and scope.is_inside(self._scope):
             scope.write(self, after)
             return
         self._check_frames("changed")
         self._value = after
+
+    def _stored(self, value: Any) -> Any:
+        """Return the array to store for a value: without its derivatives, if the Ref is of that kind."""
+        is_constant = self.kind == _NOT_DIFFERENTIATED and is_inexact(value.type.dtype)
+        return StopGradient()(value) if is_constant else value
 
     def __jax_array__(self) -> Any:
         raise TypeError(f"a Ref of type {self.type} is not an array: read it with `ref[...]`")
@@ -272,7 +286,10 @@ _NEW_REF = Family(
     {"memory_space": Parameter("must be None.", "NotImplementedError: if {} is not None.")}, returns="The reference."
 )
 _REF = Family(
-    {"ref": Parameter("a Ref.", "TypeError: if {} is not a Ref."), "idx": "an index, as of an array."},
+    {
+        "ref": Parameter("a Ref.", "TypeError: if {} is not a Ref."),
+        "idx": "an index, as of an array; None for all elements.",
+    },
 )
 _OWN_REF = _REF.extended(
     {"ref": Parameter("a Ref, in the function that created it.", "TypeError: if {} is not a Ref.")},
@@ -283,12 +300,16 @@ _OWN_REF = _REF.extended(
 )
 
 
-@documented(_NEW_REF, raises=["TypeError: if `init_val` is neither an array nor a number."])
-def new_ref(init_val: ArrayLike, *, memory_space: object = None) -> Ref:
+@documented(
+    _NEW_REF,
+    raises=["TypeError: if `init_val` is neither an array nor a number.", "ValueError: if `kind` is unknown."],
+)
+def new_ref(init_val: ArrayLike, *, memory_space: object = None, kind: str | None = None) -> Ref:
     """Create a mutable reference to an array.
 
     Args:
         init_val: the array or number that it holds first.
+        kind: None, or "no_grad_no_remat": derivatives treat the values that are stored in it as constants.
 
     Example:
         >>> ref = jax.new_ref(jnp.ones(2))
@@ -298,7 +319,9 @@ def new_ref(init_val: ArrayLike, *, memory_space: object = None) -> Ref:
     """
     if memory_space is not None:
         raise NotImplementedError("new_ref: memory_space is not supported: use `device_put` with a memory kind")
-    return Ref(init_val)
+    if kind not in (None, _NOT_DIFFERENTIATED):
+        raise ValueError(f"new_ref: kind must be None or {_NOT_DIFFERENTIATED!r}, not {kind!r}")
+    return Ref(init_val, kind)
 
 
 @documented(_NEW_REF)
@@ -339,30 +362,32 @@ def free_ref(ref: Ref) -> None:
 
 
 @documented(_REF, returns="The elements.")
-def get(ref: Ref, idx: Index) -> Any:
+def get(ref: Ref, idx: Index = None) -> Any:
     """Return `ref[idx]`.
 
     Example:
         >>> jax.ref.get(jax.new_ref(jnp.arange(3)), 1)
         Array(1, dtype=int32)
     """
-    return _checked("get", ref)[idx]
+    return _checked("get", ref)[_all_if_none(idx)]
 
 
 @documented(_REF, returns="The elements before.")
-def swap(ref: Ref, idx: Index, value: ArrayLike) -> Any:
+def swap(ref: Ref, idx: Index, value: ArrayLike, _function_name: str = "ref_swap") -> Any:
     """Set `ref[idx]`, and return what it held before.
 
     Args:
         value: the new elements.
+        _function_name: the name of the calling function, for errors.
 
     Example:
         >>> ref = jax.new_ref(jnp.arange(3))
         >>> jax.ref.swap(ref, 1, 10), ref[...]
         (Array(1, dtype=int32), Array([ 0, 10,  2], dtype=int32))
     """
-    before = _checked("swap", ref)[idx]
-    ref[idx] = value
+    index = _all_if_none(idx)
+    before = _checked(_function_name, ref)[index]
+    ref[index] = value
     return before
 
 
@@ -379,7 +404,7 @@ def set(ref: Ref, idx: Index, value: ArrayLike) -> None:
         >>> ref[...]
         Array([ 0, 10,  2], dtype=int32)
     """
-    _checked("set", ref)[idx] = value
+    _checked("set", ref)[_all_if_none(idx)] = value
 
 
 @documented(_REF)
@@ -395,7 +420,12 @@ def addupdate(ref: Ref, idx: Index, x: ArrayLike) -> None:
         >>> ref[...]
         Array([ 0, 11,  2], dtype=int32)
     """
-    _checked("addupdate", ref).addupdate(idx, x)
+    _checked("addupdate", ref).addupdate(_all_if_none(idx), x)
+
+
+def _all_if_none(index: Index) -> Index:
+    """Return an index of a Ref, for which JAX's functions write None if they mean all elements."""
+    return ... if index is None else index
 
 
 def _checked(name: str, ref: object) -> Ref:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, final
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
 
 import numpy as np
-from jaxlib import _hlo, _jax, _profiler
+from jaxlib import _hlo, _jax, _profile_data, _profiler
 from jaxlib import version as _version
 from jaxlib import xla_client as _xla
 from jaxlib.cpu import _lapack
@@ -60,7 +60,10 @@ Client: TypeAlias = _jax.Client
 Executable: TypeAlias = _jax.LoadedExecutable
 Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
 Token: TypeAlias = _jax.ShardedToken  # of a run
+ProfileData: TypeAlias = _profile_data.ProfileData
+ProfileEvent: TypeAlias = _profile_data.ProfileEvent
 ProfileOptions: TypeAlias = _profiler.ProfileOptions
+ProfilePlane: TypeAlias = _profile_data.ProfilePlane
 ProfilerSession: TypeAlias = _profiler.ProfilerSession
 TraceMe = _profiler.TraceMe
 OpSharding, HloSharding = _xla.OpSharding, _hlo.HloSharding
@@ -71,6 +74,7 @@ serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
 block_until_ready = _jax.batched_block_until_ready
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
+PERTURBED_SOLVE = "tridiagonal_solve_perturbed_ffi"
 _LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # prefixes of the names of their routines
 
 # jaxlib keeps Python objects that XLA's threads release until this is called.
@@ -325,7 +329,7 @@ def versions(device: _jax.Device) -> str:
 
 def _load_libraries(text: str, client: Client) -> None:
     """Load the libraries whose routines a module calls."""
-    if _LAPACK in text:
+    if _LAPACK in text or PERTURBED_SOLVE in text:
         _register_lapack()
     if _HYBRID in text:
         _initialize_hybrid()
@@ -346,7 +350,7 @@ def _register_lapack() -> None:
     """Register the LAPACK routines of scipy as custom calls."""
     _lapack.initialize()
     for name, handler in _lapack.registrations().items():
-        if name.startswith(_LAPACK):
+        if name.startswith(_LAPACK) or name == PERTURBED_SOLVE:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
@@ -706,6 +710,11 @@ def profiler_session(options: ProfileOptions | None = None) -> ProfilerSession:
 def stop_session(session: ProfilerSession, folder: str) -> None:
     """Stop a recording, and write it in TensorBoard's format."""
     session.stop_and_export(folder)
+
+
+def profile_subprocess(pid: int, port: int) -> Any:
+    """Include a process with a profiler server in this process's profiles; return a function that ends it."""
+    return _profiler.register_subprocess(pid, port)
 
 
 def profiler_server(port: int) -> Any:

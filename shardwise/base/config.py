@@ -8,11 +8,12 @@ JAX's settings that have one possible value here (`FIXED_SETTINGS`) accept that 
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, final
 
 from shardwise.base.caches import registered_cache
@@ -298,6 +299,9 @@ FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "experimental_xmap_spmd_lowering": ((True, False), "xmap is always partitioned like jit"),
     "experimental_xmap_spmd_lowering_manual": ((True, False), "xmap is always partitioned like jit"),
     "experimental_xmap_ensure_fixed_sharding": ((True, False), "xmap is always partitioned like jit"),
+    "allow_f16_reductions": ((True,), "sums of 16-bit floats are always allowed"),
+    "remove_size_one_mesh_axis_from_type": ((False,), "types show mesh axes of every size"),
+    "softmax_custom_jvp": ((True, False), "softmax has a single derivative rule"),
     "enable_checks": ((True, False), "programs are always verified"),
     "cpu_collectives_implementation": (("gloo",), "collectives between processes use gloo"),
     "cpu_enable_async_dispatch": ((True,), "dispatch is always asynchronous"),
@@ -326,7 +330,8 @@ class TraceSettings:
         return TraceSettings._interned.setdefault(values, TraceSettings(values))
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in zip(_TRACING_SETTINGS, self.values, strict=True))
+        names = (*_TRACING_SETTINGS, "user_contexts")
+        return ", ".join(f"{name}={value}" for name, value in zip(names, self.values, strict=True))
 
 
 _TRACING_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.affects_tracing)
@@ -408,6 +413,7 @@ class Config(threading.local):
     compilation_cache_dir: str
     compilation_cache_max_size: int
     persistent_cache_min_compile_time_secs: float
+    user_contexts: ClassVar[Mapping[Any, Any]] = MappingProxyType({})  # the values of `make_user_context`
     state: State  # derived from the others
 
     _frozen: ClassVar[set[str]] = set()
@@ -443,6 +449,23 @@ class Config(threading.local):
             yield
         finally:
             _set_overrides(overrides, before)
+
+    def update_user_context(self, context: object, value: object) -> None:
+        """Set the value of a context of the user's, in all threads that do not override one."""
+        with Config._lock:
+            Config.user_contexts = {**Config.user_contexts, context: value}
+            _derive()
+
+    @contextmanager
+    def override_user_context(self, context: object, value: object) -> Iterator[None]:
+        """Return a context in which a context of the user's has this value in this thread."""
+        overrides = self.__dict__
+        before = overrides.get("user_contexts", _ABSENT)
+        _set_overrides(overrides, {"user_contexts": {**self.user_contexts, context: value}})
+        try:
+            yield
+        finally:
+            _set_overrides(overrides, {"user_contexts": before})
 
     def read(self, name: str) -> Any:
         """Return the value of a setting, by JAX's name or without its prefix."""
@@ -528,7 +551,7 @@ def _set_overrides(overrides: dict[str, Any], values: dict[str, Any]) -> None:
             overrides.pop(name, None)
             if value is not _ABSENT:
                 overrides[name] = value
-        if any(name in SETTINGS for name in overrides):
+        if overrides.keys() - {"state"}:
             Config._overriding[id(overrides)] = overrides
         else:
             overrides.pop("state", None)
@@ -553,7 +576,8 @@ def _state(overrides: dict[str, Any]) -> State:
     def value(name: str) -> Any:
         return overrides.get(name, getattr(Config, name))
 
-    return State(value("disable_jit"), TraceSettings.from_values(tuple(map(value, _TRACING_SETTINGS))))
+    settings = *map(value, _TRACING_SETTINGS), frozenset(value("user_contexts").items())
+    return State(value("disable_jit"), TraceSettings.from_values(settings))
 
 
 def _initial_value(name: str) -> Any:

@@ -364,7 +364,7 @@ class Partial(functools.partial[Any]):
         [1]
     """
 
-    def __new__(cls, func: Callable[..., Any], /, *args: object, **kw: object) -> "Partial":
+    def __new__(cls, func: Callable[..., Any], *args: object, **kw: object) -> "Partial":
         return super().__new__(cls, _OpaquePartial(func) if isinstance(func, functools.partial) else func, *args, **kw)
 
 

@@ -8,16 +8,15 @@ from shardwise import tree
 from shardwise.api.arguments import REPLICATED_ON_CURRENT_MESH
 from shardwise.api.jit import Jitted, jit
 from shardwise.base.lazy import publish
+from shardwise.base.unspecified import UNSPECIFIED
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-
-_UNSPECIFIED: Any = object()
 
 
 def pjit(
     fun: Callable[..., Any] | None = None,
-    in_shardings: object = _UNSPECIFIED,
-    out_shardings: object = _UNSPECIFIED,
+    in_shardings: object = UNSPECIFIED,
+    out_shardings: object = UNSPECIFIED,
     **options: Any,
 ) -> Any:
     """Compile a function like `jit`, for programs written before `jit` had shardings.
@@ -52,7 +51,7 @@ def pjit(
 
 def _explicit_none(shardings: object) -> Any:
     """Return shardings with None, which the user wrote, as replicated on the current mesh."""
-    if shardings is _UNSPECIFIED:
+    if shardings is UNSPECIFIED:
         return None
 
     def is_leaf(x: object) -> bool:

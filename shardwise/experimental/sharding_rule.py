@@ -46,21 +46,22 @@ class ArrayMapping(tuple[Any, ...]):
     """The factors of the dims of one array.
 
     Args:
-        *dims: a factor's name or a CompoundFactor per dim. The first may be `BATCHING`, for any number of leading dims.
+        *dim_mappings: a factor's name or a CompoundFactor per dim. The first may be `BATCHING`, for any number of
+            leading dims.
 
     Raises:
         TypeError: if a dim is neither a string nor a CompoundFactor.
         ValueError: if a string is not a valid name, or if `BATCHING` is not the first dim.
     """
 
-    def __new__(cls, *dims: str | CompoundFactor) -> "ArrayMapping":
-        for position, dim in enumerate(dims):
+    def __new__(cls, *dim_mappings: str | CompoundFactor) -> "ArrayMapping":
+        for position, dim in enumerate(dim_mappings):
             if isinstance(dim, str) and dim.startswith(BATCHING):
                 if position:
-                    raise ValueError(f"ArrayMapping: `...` must be the first dim, but in {dims} it is not")
+                    raise ValueError(f"ArrayMapping: `...` must be the first dim, but in {dim_mappings} it is not")
             elif not isinstance(dim, CompoundFactor):
                 _check_name("ArrayMapping", dim)
-        return super().__new__(cls, dims)
+        return super().__new__(cls, dim_mappings)
 
 
 @final

@@ -104,17 +104,17 @@ def _sample(color_map: Callable[[float], Sequence[float]], count: int) -> tuple[
     return tuple("#" + "".join(f"{round(255 * part):02x}" for part in sample) for sample in samples)
 
 
-def visualize_array_sharding(array: Any, **keywords: Any) -> None:
+def visualize_array_sharding(arr: Any, **kwargs: Any) -> None:
     """Print which devices hold which shard of an array.
 
     Inside a compiled function, the sharding is the planned one, and is printed once per compilation.
 
     Args:
-        array: the array, which can be traced.
-        **keywords: the keywords of `visualize_sharding`.
+        arr: the array, which can be traced.
+        **kwargs: the keywords of `visualize_sharding`.
 
     Raises:
-        TypeError: if `array` is not an array.
+        TypeError: if `arr` is not an array.
 
     Example:
         >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(jax.make_mesh((2,), ("rows",)), P("rows")))
@@ -123,9 +123,9 @@ def visualize_array_sharding(array: Any, **keywords: Any) -> None:
         │ CPU 0 │ CPU 1 │
         └───────┴───────┘
     """
-    if not isinstance(array, Array):
-        raise TypeError(f"visualize_array_sharding needs an array, not {array!r}")
-    inspect_array_sharding(array, callback=lambda sharding: visualize_sharding(array.shape, sharding, **keywords))
+    if not isinstance(arr, Array):
+        raise TypeError(f"visualize_array_sharding needs an array, not {arr!r}")
+    inspect_array_sharding(arr, callback=lambda sharding: visualize_sharding(arr.shape, sharding, **kwargs))
 
 
 def draw_sharding(

@@ -28,12 +28,12 @@ class WrappedFun:
 
 
 def wrap_init(
-    function: Callable[..., Any], params: Mapping[str, Any] | None = None, *, debug_info: object = None
+    f: Callable[..., Any], params: Mapping[str, Any] | None = None, *, debug_info: object = None
 ) -> WrappedFun:
     """Wrap a function, with keyword parameters bound."""
     if not params:
-        return WrappedFun(function)
-    return WrappedFun(lambda *args: function(*args, **params))
+        return WrappedFun(f)
+    return WrappedFun(lambda *args: f(*args, **params))
 
 
 def transformation(generator: Callable[..., Any]) -> Callable[..., WrappedFun]:

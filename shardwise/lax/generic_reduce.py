@@ -7,9 +7,12 @@ from typing import Any
 from shardwise import tree
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.api.transformations.vmap import vmap
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
+from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -18,6 +21,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.trace.build import build
+from shardwise.typing import ArrayLike
 
 _REDUCTIONS: dict[type[Any], type[Reduce]] = {
     Add: Sum,
@@ -64,17 +68,14 @@ def reduce(
     """
     leaves, structure = tree.flatten(operands)
     arrays = [as_operand(leaf, "reduce") for leaf in leaves]
-    init_scalars = [as_operand(leaf, "reduce") for leaf in tree.leaves(init_values)]
     if tree.structure(init_values) != structure:
         raise ValueError(f"reduce: init_values must have the structure of the operands, {structure}")
+    init_scalars = [_init_scalar(*pair) for pair in zip(tree.leaves(init_values), arrays, strict=True)]
     if not arrays or len({x.type.shape for x in arrays}) != 1:
         raise TypeError(
             "reduce: operands must be one or more arrays of the same shape, "
             f"not {', '.join(str(x.type) for x in arrays) or 'none'}"
         )
-    for x, init in zip(arrays, init_scalars, strict=True):
-        if init.type.shape or init.type.dtype != x.type.dtype:
-            raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {init.type}")
     dims = canonical_axes("reduce", tuple(dimensions), arrays[0].type)
     combine = _Computation(structure, computation, arrays)
     with decided_by(out_sharding):
@@ -83,6 +84,16 @@ def reduce(
         inits = [Broadcast(shape, ())(init) if shape else init for init in init_scalars]
         totals = inits if reduced is None else combine(inits, reduced)
     return structure.unflatten([constrain_sharding(total, out_sharding) for total in totals])
+
+
+def _init_scalar(init: ArrayLike, x: Array) -> Array:
+    """Return an initial value as an array; a Python number gets the dtype of `x` if type promotion gives it too."""
+    scalar = as_operand(init, "reduce")
+    if scalar.type.weak and promote_dtypes("reduce", [scalar.type, x.type.strong()])[0] == x.type.dtype:
+        scalar = Convert(x.type.dtype)(scalar)
+    if scalar.type.shape or scalar.type.dtype != x.type.dtype:
+        raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {scalar.type}")
+    return scalar
 
 
 class _Computation:

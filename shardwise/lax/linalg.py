@@ -635,21 +635,21 @@ def _tridiagonal(a: ArrayLike, *, lower: bool) -> list[Any]:
 def tridiagonal_solve(
     dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturb_singular: bool = False
 ) -> Array:
-    """Solve tridiagonal systems `a x = b`. The result is NaN if `a` is singular.
+    """Solve tridiagonal systems `a x = b`. The result is NaN if `a` is singular, unless `perturb_singular` is true.
 
     Args:
         dl: the lower diagonal. `dl[i]` is left of the diagonal in row i, and `dl[0]` is not used.
         d: the diagonal.
         du: the upper diagonal. `du[i]` is right of the diagonal in row i, and its last element is not used.
         b: the right-hand sides, as columns.
-        perturb_singular: must be False.
+        perturb_singular: whether tiny pivots of the elimination are perturbed, so that the result is finite for a
+            singular matrix too.
 
     Returns:
         The solutions x, of the shape of `b`.
 
     Raises:
         TypeError: if the shapes do not agree, or the dtypes differ or are not supported.
-        NotImplementedError: if `perturb_singular` is true.
 
     Example:
         >>> lower, middle, upper = (jnp.array(x) for x in ([0.0, 1.0], [2.0, 3.0], [1.0, 0.0]))
@@ -657,16 +657,12 @@ def tridiagonal_solve(
         Array([[1.],
                [2.]], dtype=float32)
     """
-    if perturb_singular:
-        raise NotImplementedError(
-            "tridiagonal_solve: perturb_singular=True is not supported; the result is NaN for singular matrices"
-        )
-    return _tridiagonal_solve(dl, d, du, b)
+    return _tridiagonal_solve(dl, d, du, b, perturbs=perturb_singular)
 
 
 @compiled_function
-def _tridiagonal_solve(dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike) -> Any:
-    return TridiagonalSolve()(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
+def _tridiagonal_solve(dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturbs: bool) -> Any:
+    return TridiagonalSolve(perturbs)(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
 
 
 publish(__name__, "qdwh")

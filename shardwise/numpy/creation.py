@@ -274,13 +274,15 @@ def full_like(
     a_type = type_of(a, "full_like")
     placed = a if isinstance(a, ShapeDtypeStruct) or (isinstance(a, ArrayImpl) and a.committed) else None
     like_a = device is None and shape is None and out_sharding is None
+    if device is None and out_sharding is None and placed is not None and placed.sharding is not None:
+        device = placed.sharding if shape is None or placed.sharding.is_fully_replicated else None
     out_shape = a_type.shape if shape is None else shape
     result = _full(
         out_shape,
         fill_value,
         dtype or a_type.dtype,
         a_type.weak and dtype is None,
-        placed.sharding if like_a and placed is not None else device,
+        device,
         out_sharding,
     )
     if not type_of(fill_value).shape:

@@ -3,6 +3,7 @@
 A scalar type is accepted wherever a dtype is, and is callable: `jnp.float32(3)` creates an array.
 """
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import ml_dtypes
@@ -290,6 +291,11 @@ def result_type(*args: ArrayLike | DTypeLike) -> DType:
         >>> jnp.result_type(jnp.zeros(3, jnp.int8), 2.5)
         dtype('float32')
     """
+    return promoted_type(args).dtype
+
+
+def promoted_type(args: Sequence[Any]) -> ArrayType:
+    """Return the type of a scalar of the dtype to which `args` of `result_type` are promoted."""
     if not args:
         raise ValueError("result_type: needs at least one array, number or dtype")
     types = []
@@ -301,7 +307,7 @@ def result_type(*args: ArrayLike | DTypeLike) -> DType:
         else:
             _node("result_type", arg)  # raises for dtypes that arrays do not support
             types.append(ArrayType((), requested_dtype("result_type", arg)))
-    return promote_dtypes("result_type", types)[0]
+    return ArrayType((), *promote_dtypes("result_type", types))
 
 
 def isscalar(element: object) -> bool:

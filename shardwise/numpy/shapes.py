@@ -2,8 +2,11 @@
 
 import math
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any, overload
+
+import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.api.meshes.placement import device_put
@@ -20,6 +23,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import sizes_of
@@ -54,6 +58,14 @@ _AT_LEAST = Family(
 _FLOAT = "float*"
 
 
+def _type_of(name: str, a: object) -> ArrayType:
+    """Return the type of an array. None counts as a scalar, with a warning, as in JAX."""
+    if a is not None:
+        return type_of(a, name)
+    warnings.warn(f"{name}: None is not an array; this will be an error", DeprecationWarning, stacklevel=3)
+    return ArrayType((), np.bool_)
+
+
 @documented(ARRAYS, returns="The size of each dim.")
 def shape(a: ArrayLike) -> tuple[int, ...]:
     """Return the shape of an array.
@@ -62,7 +74,7 @@ def shape(a: ArrayLike) -> tuple[int, ...]:
         >>> jnp.shape(jnp.ones((2, 3)))
         (2, 3)
     """
-    return type_of(a, "shape").shape
+    return _type_of("shape", a).shape
 
 
 @documented(ARRAYS, returns="The number of dims.")
@@ -73,7 +85,7 @@ def ndim(a: ArrayLike) -> int:
         >>> jnp.ndim(jnp.ones((2, 3)))
         2
     """
-    return type_of(a, "ndim").ndim
+    return _type_of("ndim", a).ndim
 
 
 @documented(ARRAYS, returns="The number of elements.", raises=["ValueError: if an axis is out of bounds or repeats."])
@@ -87,7 +99,7 @@ def size(a: ArrayLike, axis: int | Sequence[int] | None = None) -> int:
         >>> jnp.size(jnp.ones((2, 3)), axis=1)
         3
     """
-    a_type = type_of(a, "size")
+    a_type = _type_of("size", a)
     if axis is None:
         return a_type.size
     return math.prod(a_type.shape[dim] for dim in canonical_axes("size", integer_tuple(axis), a_type))

@@ -331,10 +331,36 @@ class ufunc:
         self._func = func
         self._call = vectorize(func) if call is None else call
         self._overrides = {"reduce": reduce, "accumulate": accumulate, "at": at, "reduceat": reduceat}
-        self.nin, self.nout, self.identity = nin, nout, identity
-        self.nargs = nin if nargs is None else nargs
+        self._nin, self._nout, self._identity = nin, nout, identity
+        self._nargs = nin if nargs is None else nargs
         self.__name__ = str(name or getattr(func, "__name__", "ufunc"))
         self.__doc__ = func.__doc__
+
+    @property
+    def nin(self) -> int:
+        return self._nin
+
+    @property
+    def nout(self) -> int:
+        return self._nout
+
+    @property
+    def nargs(self) -> int:
+        return self._nargs
+
+    @property
+    def identity(self) -> ArrayLike | None:
+        return self._identity
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self._func, self.__name__, self._nin, self._nout, self._identity, tuple(self._overrides.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ufunc) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash((self._func, self.__name__, self._nin, self._nout))
 
     def __reduce__(self) -> Any:
         """Pickle a public ufunc by name."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.base.docstrings import documented
-from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
@@ -74,7 +74,8 @@ def uniform(
     """Sample from the uniform distribution over the interval from `minval` (included) to `maxval` (excluded).
 
     Args:
-        minval: the lower bound, which broadcasts to `shape`.
+        minval: the lower bound, which broadcasts to `shape`. If `shape` is () and it has dims of size 1, the sample
+            has them too.
         maxval: the upper bound, which broadcasts to `shape`.
 
     Raises:
@@ -88,7 +89,10 @@ def uniform(
         Array([0.947667 , 0.9785799], dtype=float32)
     """
     dtype, shape = float_dtype("uniform", dtype), canonical_shape("uniform", shape)
-    broadcast_sample_shape("uniform", shape, type_of(minval, "uniform").shape, type_of(maxval, "uniform").shape)
+    low, high = type_of(minval, "uniform"), type_of(maxval, "uniform")
+    if shape == () and low.size == high.size == 1:
+        shape, maxval = low.shape, reshape(maxval, shape=low.shape)  # as in JAX, minval keeps its dims of size 1
+    broadcast_sample_shape("uniform", shape, low.shape, type_of(maxval).shape)
     key = single_key("uniform", key)
     return run_sampler(sample_uniform, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 

@@ -95,9 +95,23 @@ def _interned_signature(
 
 @final
 class Shard:
-    """The shard of an array on one device, its index in the global array, and its replica index.
+    """The shard of an array on one device, as `x.addressable_shards` lists it.
 
-    `index` has `slice(None)` for unsharded dims; `spans` are the starts and ends of all dims.
+    Attributes:
+        device: the device.
+        index: the slices of the global array, `slice(None)` for unsharded dims.
+        spans: the starts and ends of the shard along all dims.
+        replica_id: the index of this replica of the shard.
+        type: the type of the padded shard.
+        buffers: its buffer; None if the device belongs to another process.
+        memory_kind: the memory of the buffer; None for the device's default memory.
+        origin: the processes that compute the array, if there are several.
+        data: the shard as an array.
+
+    Example:
+        >>> [shard] = jnp.arange(3).addressable_shards
+        >>> isinstance(shard, jax.Shard), shard.index
+        (True, (slice(None, None, None),))
     """
 
     def __init__(

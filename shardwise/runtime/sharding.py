@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base._jaxlib import Device
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
@@ -69,6 +70,26 @@ class SingleDeviceSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"SingleDeviceSharding({self.devices[0]}{memory_text(self.nondefault_memory)})"
+
+
+def make_single_device_sharding(device: Device, *, memory_kind: str | None = None) -> SingleDeviceSharding:
+    """Return the sharding of an array on a single device: `SingleDeviceSharding(device)`.
+
+    Args:
+        device: the device.
+        memory_kind: the memory of the device; by default the one it computes in.
+
+    Returns:
+        The sharding.
+
+    Raises:
+        ShardingError: if the device has no such memory.
+
+    Example:
+        >>> jax.sharding.make_single_device_sharding(jax.devices()[1]).num_devices
+        1
+    """
+    return SingleDeviceSharding(device, memory_kind=memory_kind)
 
 
 @final

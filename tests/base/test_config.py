@@ -35,7 +35,7 @@ def test_the_document_has_the_generated_tables():
 
 
 def test_every_setting_is_an_attribute_with_a_type():
-    assert set(Config.__annotations__) - {"state", "_frozen", "_overriding", "_lock"} == set(SETTINGS)
+    assert set(Config.__annotations__) - {"state", "user_contexts", "_frozen", "_overriding", "_lock"} == set(SETTINGS)
     for name in SETTINGS:
         assert (
             config.read(name) == config.read(f"jax_{name}") == getattr(config, name) == getattr(config, f"jax_{name}")

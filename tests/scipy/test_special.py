@@ -1,7 +1,5 @@
 """Compare scipy.special with scipy (values) and JAX (values, dtypes, gradients); 8 devices need no communication."""
 
-import inspect
-
 import numpy as np
 import pytest
 import scipy.special
@@ -409,17 +407,6 @@ def test_error_messages(call, error, message):
     with pytest.raises(error) as caught:
         call()
     assert message in str(caught.value)
-
-
-@pytest.mark.jax
-def test_signatures_equal_those_of_jax():
-    jax = pytest.importorskip("jax")
-    for name in special.__all__:
-        ours, theirs = (
-            [(p.name, p.kind, p.default) for p in inspect.signature(getattr(space, name)).parameters.values()]
-            for space in (special, jax.scipy.special)
-        )
-        assert ours == theirs, name
 
 
 def test_bessel_jn_equals_scipy():

@@ -29,11 +29,14 @@ class ShapeDtypeStruct(Typed):
         sharding: the sharding of the array; a bare PartitionSpec is on the mesh that is current when the sharding is
             read. Without a sharding, the array is uncommitted, on the default device.
         weak_type: whether the array is weakly typed, as Python scalars are.
+        manual_axis_type: the state of the array along Manual mesh axes, inside `shard_map`.
+        is_ref: whether it stands for a Ref of such an array.
 
     Raises:
         ValueError: if `dtype` is None, or if `sharding` is neither a `Sharding` nor a `PartitionSpec`.
         ShardingError: if `sharding` does not fit the shape.
-        TypeError: if `dtype` is unknown, or if a size is negative or not an integer; when the sharding is read, if it
+        TypeError: if `dtype` is unknown, if a size is negative or not an integer, or if `manual_axis_type` is not a
+            `ManualAxisType`; when the sharding is read, if it
             is a `PartitionSpec` and there is no current mesh.
 
     Example:
@@ -42,7 +45,7 @@ class ShapeDtypeStruct(Typed):
         (3, 2)
     """
 
-    __slots__ = ("_sharding", "type")
+    __slots__ = ("_sharding", "is_ref", "manual_axis_type", "type")
 
     def __init__(
         self,
@@ -51,6 +54,8 @@ class ShapeDtypeStruct(Typed):
         *,
         sharding: Sharding | PartitionSpec | None = None,
         weak_type: bool = False,
+        manual_axis_type: ManualAxisType | None = None,
+        is_ref: bool = False,
     ):
         if dtype is None:
             raise ValueError("ShapeDtypeStruct needs a dtype")
@@ -70,6 +75,14 @@ class ShapeDtypeStruct(Typed):
         if isinstance(sharding, Sharding):
             sharding.pin(self.type.shape)
             self.type = self.type.with_explicit(traced_sharding(sharding, self.type.shape))
+        if manual_axis_type is not None:
+            if not isinstance(manual_axis_type, ManualAxisType):
+                raise TypeError(
+                    f"ShapeDtypeStruct: manual_axis_type must be a ManualAxisType, not {manual_axis_type!r}"
+                )
+            self.type = self.type.update_manual_axis_type(manual_axis_type)
+        self.manual_axis_type = manual_axis_type
+        self.is_ref = is_ref
 
     @staticmethod
     def like(x: object) -> "ShapeDtypeStruct":
@@ -79,9 +92,14 @@ class ShapeDtypeStruct(Typed):
         return ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding, weak_type=type.weak)
 
     def update(self, **changes: Any) -> "ShapeDtypeStruct":
-        """Return this struct with another `shape`, `dtype`, `sharding` or `weak_type`."""
+        """Return this struct with other arguments."""
         shape, dtype = changes.pop("shape", self.shape), changes.pop("dtype", self.dtype)
-        kept: dict[str, Any] = {"sharding": self._sharding, "weak_type": self.weak_type}
+        kept: dict[str, Any] = {
+            "sharding": self._sharding,
+            "weak_type": self.weak_type,
+            "manual_axis_type": self.manual_axis_type,
+            "is_ref": self.is_ref,
+        }
         return ShapeDtypeStruct(shape, dtype, **{**kept, **changes})
 
     @property
@@ -105,15 +123,21 @@ class ShapeDtypeStruct(Typed):
         return array_signature(self.type, sharding, True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and (self.type, self._sharding) == (other.type, other._sharding)
+        return isinstance(other, ShapeDtypeStruct) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash((self.type, self._sharding))
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.type, self._sharding, self.manual_axis_type, self.is_ref
 
     def __repr__(self) -> str:
         sharding = f", sharding={self._sharding}" if self._sharding is not None else ""
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{sharding}{weak})"
+        manual = f", manual_axis_type={self.manual_axis_type}" if self.manual_axis_type else ""
+        is_ref = ", is_ref=True" if self.is_ref else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{sharding}{weak}{manual}{is_ref})"
 
 
 def leaf_type(leaf: object, name: str) -> ArrayType:

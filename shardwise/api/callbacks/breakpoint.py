@@ -32,9 +32,9 @@ def debug_breakpoint(
     filter_frames: bool = True,
     num_frames: int | None = None,
     ordered: bool = False,
-    stdin: IO[str] | None = None,
-    stdout: IO[str] | None = None,
-) -> None:
+    token: object = None,
+    **kwargs: IO[str] | None,
+) -> Any:
     """Open a debugger when a program reaches this point, also inside compiled functions.
 
     The debugger knows the local variables of the calling functions: arrays have the values that they have when the
@@ -46,11 +46,17 @@ def debug_breakpoint(
         filter_frames: whether to leave out the frames inside this package.
         num_frames: the number of innermost frames to record; by default all.
         ordered: whether ordered breakpoints, prints and callbacks happen in program order.
-        stdin: where commands are read from; by default, standard input.
-        stdout: where the debugger prints; by default, standard output.
+        token: a pytree of arrays, which orders the breakpoint by data in place of `ordered`: it is reached when these
+            arrays are computed.
+        **kwargs: `stdin`, where commands are read from, and `stdout`, where the debugger prints; by default, those of
+            the process.
+
+    Returns:
+        `token`.
 
     Raises:
-        ValueError: if `backend` is another debugger.
+        ValueError: if `backend` is another debugger, or if `ordered` and `token` are both passed.
+        TypeError: if `kwargs` has other keywords.
 
     Example:
         >>> import io
@@ -61,16 +67,21 @@ def debug_breakpoint(
     """
     if backend not in (None, "cli"):
         raise ValueError(f"debug.breakpoint: backend must be None or 'cli', not {backend!r}")
+    if unknown := kwargs.keys() - {"stdin", "stdout"}:
+        raise TypeError(f"debug.breakpoint: unknown keyword {sorted(unknown)[0]!r}")
+    if ordered and token is not None:
+        raise ValueError("debug.breakpoint: pass either ordered or token, not both")
     frames = _caller_frames(sys._getframe(1), filter_frames)[:num_frames]
 
-    def enter(*values: object) -> None:
+    def enter(_: object, *values: object) -> None:
         remaining = map(printable, values)
         with _lock:
             recorded = [frame.with_values(remaining) for frame in frames]
-            Debugger(recorded, stdin, stdout).cmdloop("Entering the debugger:")
+            Debugger(recorded, **kwargs).cmdloop("Entering the debugger:")
 
     enter.__name__ = "breakpoint"
-    debug_callback(enter, *(tracer for frame in frames for tracer in frame.tracers()), ordered=ordered)
+    debug_callback(enter, token, *(tracer for frame in frames for tracer in frame.tracers()), ordered=ordered)
+    return token
 
 
 @final

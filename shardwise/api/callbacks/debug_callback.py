@@ -1,6 +1,8 @@
 """debug.callback and debug.print: call a host function with values of a running program, for debugging."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any, final
 
@@ -12,12 +14,15 @@ from shardwise.api.callbacks.callback import NO_RESULT, call_host
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ops.random.key_data import KeyData
+from shardwise.compiler.trace.provenance import user_source
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import array_from_words
 from shardwise.runtime.client import process_count, process_index
 
 Function = Callable[..., Any]
+_log = logging.getLogger("shardwise")
 
 
 def debug_callback(
@@ -100,6 +105,7 @@ def debug_print(
     ordered: bool = False,
     partitioned: bool = False,
     skip_format_check: bool = False,
+    _use_logging: bool = False,
     **kwargs: object,
 ) -> Any:
     """Print values of a program when it runs, as `print(fmt.format(*args, **kwargs))`.
@@ -116,6 +122,7 @@ def debug_print(
         partitioned: whether every device prints its own shards. Otherwise unsharded arrays are printed once.
         skip_format_check: whether to skip the check that fields and arguments match. If the format has no fields, the
             arguments are printed after it.
+        _use_logging: whether to log the line with level INFO by the `shardwise` logger, as `debug.log` does.
         **kwargs: arrays and other objects for the named fields.
 
     Returns:
@@ -132,12 +139,23 @@ def debug_print(
     kind = "ordered_watch" if ordered else "watch"
     if fmt is None:
         _check_no_arguments("debug.print", args, kwargs)
-        return lambda fmt, *args, **kwargs: _print(fmt, args, kwargs, kind, partitioned, skip_format_check)
-    return _print(fmt, args, kwargs, kind, partitioned, skip_format_check)
+        return lambda fmt, *args, **kwargs: _print(
+            fmt, args, kwargs, kind, partitioned, skip_format_check, _use_logging
+        )
+    return _print(fmt, args, kwargs, kind, partitioned, skip_format_check, _use_logging)
+
+
+debug_log = partial(debug_print, _use_logging=True)
 
 
 def _print(
-    fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any], kind: str, partitioned: bool, skip_format_check: bool
+    fmt: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    kind: str,
+    partitioned: bool,
+    skip_format_check: bool,
+    use_logging: bool,
 ) -> None:
     if not isinstance(fmt, str):
         raise TypeError(f"debug.print: the first argument must be a format string, such as 'x is {{x}}', not {fmt!r}")
@@ -148,7 +166,7 @@ def _print(
             raise FormatFieldError(
                 f"debug.print: the format {fmt!r} has a field without an argument: {error}"
             ) from None
-    _call(_Printer(fmt), args, kwargs, kind, partitioned)
+    _call(_Printer(fmt, user_source() if use_logging else None), args, kwargs, kind, partitioned)
 
 
 class FormatFieldError(ValueError, KeyError, IndexError):
@@ -195,10 +213,13 @@ def printable(x: object) -> Any:
 
 @final
 class _Printer:
-    """Prints its arguments by a format, with numpy's print options of the time when it was created."""
+    """Prints its arguments by a format, with numpy's print options of the time when it was created.
 
-    def __init__(self, fmt: str):
-        self.fmt = fmt
+    With a source line, it logs the text as from that line.
+    """
+
+    def __init__(self, fmt: str, log_source: Source | None):
+        self.fmt, self.log_source = fmt, log_source
         self.has_fields = any(field is not None for _, field, _, _ in Formatter().parse(fmt))
         self.options = np.get_printoptions()
         self.__name__ = "print"
@@ -211,5 +232,9 @@ class _Printer:
             else:
                 text = " ".join((self.fmt, *map(str, args)))
         prefix = f"[process {process_index()}] " if process_count() > 1 else ""
+        if self.log_source is not None:
+            source = self.log_source
+            _log.handle(_log.makeRecord(_log.name, logging.INFO, source.file, source.line, f"{prefix}{text}", (), None))
+            return
         # One write for the line and its newline: several devices may print at the same time.
         print(f"{prefix}{text}\n", end="")

@@ -12,7 +12,7 @@ A Trace is a frame: ops go to it as to the frames of `jit` and `grad`. It sees t
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, final
 
 from shardwise.api.jaxprs.jaxpr import eval_jaxpr
@@ -71,8 +71,10 @@ class Trace(Frame):
             return tuple(eval_jaxpr(closed.jaxpr, closed.consts, *args))
         primitive, params, order = equation_form(op)
         operands = args if order is None else [args[number] for number in order]
-        results = self.process_primitive(primitive, operands, params)
-        return tuple(results) if primitive.multiple_results else (results,)
+        processed = self.process_primitive(primitive, operands, params)
+        results = tuple(processed) if primitive.multiple_results else (processed,)
+        self.note_tracers([x for x in results if self.owns(x)])
+        return results
 
 
 @final
@@ -93,9 +95,16 @@ def take_current_trace() -> Iterator[OpenFrames]:
     yield OpenFrames()
 
 
-def set_current_trace(trace: Trace | OpenFrames) -> AbstractContextManager[None]:
-    """Send ops to a trace in a `with` block."""
-    return use_frames(trace.frames)
+@contextmanager
+def set_current_trace(trace: Trace | OpenFrames, check_leaks: bool = False) -> Iterator[None]:
+    """Send ops to a trace in a `with` block.
+
+    `check_leaks`: whether tracers that outlive the block are an error while the setting `check_tracer_leaks` is on.
+    """
+    with use_frames(trace.frames):
+        yield
+    if check_leaks and isinstance(trace, Trace):
+        trace.check_leaks()
 
 
 @final

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.program import NOWHERE, Program, Source
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -25,10 +25,13 @@ from shardwise.typing import ArrayLike
 
 
 class Var:
-    """A variable of a jaxpr, with a type. Variables compare by identity."""
+    """A variable of a jaxpr, with a type. Variables compare by identity.
 
-    def __init__(self, aval: ArrayType):
-        self.aval = aval
+    `initial_qdd` and `final_qdd` are the quasi-dynamic data that JAX's interpreters keep with a variable; None here.
+    """
+
+    def __init__(self, aval: ArrayType, initial_qdd: Any = None, final_qdd: Any = None):
+        self.aval, self.initial_qdd, self.final_qdd = aval, initial_qdd, final_qdd
 
     def __repr__(self) -> str:
         return f"Var({self.aval})"
@@ -38,14 +41,16 @@ class Var:
 class DropVar(Var):
     """A result that nothing uses."""
 
+    def __init__(self, aval: ArrayType):
+        super().__init__(aval)
+
 
 @final
 class Literal:
     """A scalar constant as an operand of an equation."""
 
-    def __init__(self, val: ArrayLike, aval: ArrayType | None = None):
-        self.val = val
-        self.aval = type_of(val) if aval is None else aval
+    def __init__(self, val: ArrayLike, aval: ArrayType):
+        self.val, self.aval = val, aval
 
     @property
     def array(self) -> Any:
@@ -60,26 +65,32 @@ Atom = Var | Literal
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class JaxprEqn:
     """One primitive applied to variables and literals.
 
-    Attributes:
+    Args:
         invars: the operands.
         outvars: the results.
         primitive: the primitive.
         params: its static parameters.
-        effects: its effects.
+        effs: its effects, the attribute `effects`.
         source_info: the user's line.
+        ctx: the context of JAX's tracing; None here.
     """
 
-    invars: Sequence[Atom]
-    outvars: Sequence[Var]
-    primitive: Primitive
-    params: dict[str, Any]
-    effects: frozenset[Any] = frozenset()
-    source_info: Source = NOWHERE
-    ctx: Any = None
+    def __init__(
+        self,
+        invars: Sequence[Atom],
+        outvars: Sequence[Var],
+        primitive: Primitive,
+        params: dict[str, Any],
+        effs: frozenset[Any],
+        source_info: Source,
+        ctx: Any,
+    ):
+        self.invars, self.outvars = invars, outvars
+        self.primitive, self.params, self.effects = primitive, params, effs
+        self.source_info, self.ctx = source_info, ctx
 
     def bind(self, operands: Sequence[Any]) -> list[Any]:
         """Apply the primitive to operands, and return the list of its results."""
@@ -87,8 +98,9 @@ class JaxprEqn:
         return list(results) if self.primitive.multiple_results else [results]
 
     def replace(self, **changes: Any) -> "JaxprEqn":
-        """Return a copy in which the given parts are replaced."""
-        return replace(self, **changes)
+        """Return a copy in which the given attributes are replaced."""
+        parts = {**vars(self), **changes}
+        return JaxprEqn(effs=parts.pop("effects"), **parts)
 
 
 @final
@@ -234,21 +246,22 @@ def match_weak_type(x: ArrayLike, aval: ArrayType) -> Array:
     return Convert(aval.dtype, aval.weak)(operand)
 
 
-def jaxpr_as_fun(closed: ClosedJaxpr) -> Callable[..., list[Any]]:
+def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr, *args: ArrayLike) -> Callable[..., list[Any]]:
     """Return the function that evaluates a closed jaxpr, which returns the list of its results.
 
     Args:
-        closed: the jaxpr.
+        closed_jaxpr: the jaxpr.
+        *args: its first arguments.
 
     Returns:
-        A function of its arguments.
+        A function of its other arguments.
 
     Example:
         >>> square = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(lambda x: x * x)(1.0))
         >>> square(3.0)
         [Array(9., dtype=float32, weak_type=True)]
     """
-    return partial(eval_jaxpr, closed.jaxpr, closed.consts)
+    return partial(eval_jaxpr, closed_jaxpr.jaxpr, closed_jaxpr.consts, *args)
 
 
 def program_of(closed: ClosedJaxpr) -> Program:

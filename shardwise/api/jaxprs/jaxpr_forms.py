@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.jaxprs.effects import DebugEffect, OrderedDebugEffect
 from shardwise.api.jaxprs.jaxpr import (
     Atom,
     ClosedJaxpr,
@@ -26,6 +27,7 @@ from shardwise.api.jaxprs.primitive import Primitive, thaw
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape
 from shardwise.compiler.control.call import Call
+from shardwise.compiler.control.callback import Callback
 from shardwise.compiler.control.cond import Cond
 from shardwise.compiler.control.custom_batching import CustomVmap
 from shardwise.compiler.control.custom_derivatives import CustomJvp, CustomVjp
@@ -339,9 +341,8 @@ def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
         primitive, params, order = equation_form(op)
         if order is not None:
             operands = [operands[number] for number in order]
-        effects = frozenset({op.effect}) if op.effect else frozenset()
         results = [define(value) for value in outputs]
-        eqns.append(JaxprEqn(operands, results, primitive, params, effects, source))
+        eqns.append(JaxprEqn(operands, results, primitive, params, _effects(op), source, None))
 
     def literal(op: Full) -> Literal:
         return Literal(op.value.array, op.out_type().with_shape(()))
@@ -371,8 +372,17 @@ def closed_jaxpr(program: Program, consts: Sequence[Any] = ()) -> ClosedJaxpr:
             append(op, [atom(value) for value in operands], equation.outputs, equation.source)
     count = len(inputs) - len(consts)
     outvars = [atom(value) for value in program.outputs]
-    jaxpr = Jaxpr(inputs[count:], inputs[:count], outvars, eqns, frozenset({program.effect} - {""}))
+    jaxpr = Jaxpr(inputs[count:], inputs[:count], outvars, eqns, frozenset().union(*(eqn.effects for eqn in eqns)))
     return ClosedJaxpr(jaxpr, list(consts), program)
+
+
+def _effects(op: Op) -> frozenset[Any]:
+    """Return the effects of an op, and of the ops in its programs."""
+    if isinstance(op, Callback) and op.is_debugging:
+        return frozenset({OrderedDebugEffect() if op.effect == "ordered" else DebugEffect()})
+    if op.programs:
+        return frozenset().union(*(_effects(eqn.op) for program in op.programs for eqn in program.equations))
+    return frozenset({op.effect} - {""})
 
 
 def equation_form(op: Op) -> tuple[Primitive, Params, tuple[int, ...] | None]:

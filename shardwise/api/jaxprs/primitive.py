@@ -171,9 +171,9 @@ register_pytree_node(Zero, lambda zero: ((), zero.aval), lambda type, _: Zero(ty
 register_pytree_node(UndefinedPrimal, lambda primal: ((), primal.type), lambda type, _: UndefinedPrimal(type))
 
 
-def instantiate_zeros(x: object) -> Any:
+def instantiate_zeros(tangent: object) -> Any:
     """Return an array of zeros for a `Zero`, and anything else as it is."""
-    return zeros_of(x.aval) if isinstance(x, Zero) else x
+    return zeros_of(tangent.aval) if isinstance(tangent, Zero) else tangent
 
 
 def as_type(aval: SupportsShape) -> ArrayType:

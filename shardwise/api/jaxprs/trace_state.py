@@ -22,7 +22,7 @@ class OpaqueTraceState:
         return hash(self._frames)
 
 
-def get_opaque_trace_state(*, convention: object = None) -> OpaqueTraceState:
+def get_opaque_trace_state(convention: object = None) -> OpaqueTraceState:
     """Return the current trace state. `convention` is the library that asks, as in JAX."""
     return OpaqueTraceState()
 

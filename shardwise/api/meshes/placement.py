@@ -247,21 +247,21 @@ def _check_explicit(name: str, operand: Array, sharding: Sharding) -> None:
         )
 
 
-def reshard(x: object, out_shardings: object) -> Any:
+def reshard(xs: object, out_shardings: object) -> Any:
     """Change the shardings of the arrays of a pytree along Explicit mesh axes.
 
-    Inside traced functions too, it is differentiable: the cotangent has the sharding that belongs to the type of `x`.
+    Inside traced functions too, it is differentiable: the cotangent has the sharding that belongs to the type of `xs`.
 
     Args:
-        x: a pytree of arrays and numbers.
+        xs: a pytree of arrays and numbers.
         out_shardings: a `NamedSharding`, a PartitionSpec on the current mesh, or a tree prefix of these.
 
     Returns:
-        A pytree like `x` of arrays with these shardings.
+        A pytree like `xs` of arrays with these shardings.
 
     Raises:
         TypeError: if `out_shardings` holds something else, or if a bare PartitionSpec is passed and no mesh is set.
-        ShardingError: if `out_shardings` is not a tree prefix of `x`, if a sharding does not match the rank of an
+        ShardingError: if `out_shardings` is not a tree prefix of `xs`, if a sharding does not match the rank of an
             array, or if its mesh has no Explicit axes.
 
     Example:
@@ -269,7 +269,7 @@ def reshard(x: object, out_shardings: object) -> Any:
         >>> jax.typeof(jax.sharding.reshard(jnp.arange(8), jax.NamedSharding(mesh, jax.P("x"))))
         i32[8@x]
     """
-    return reshard_leaves("reshard", "out_shardings", x, out_shardings)
+    return reshard_leaves("reshard", "out_shardings", xs, out_shardings)
 
 
 def reshard_leaves(name: str, parameter: str, x: object, shardings: object) -> Any:

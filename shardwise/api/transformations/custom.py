@@ -9,6 +9,7 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, call_text, describe_function, function_name
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.ref import hide_refs
+from shardwise.api.static_args import select_arguments
 from shardwise.api.transformations.derivative_rules import FlatJvpRule, FlatVjpRule, Results, RuleCall
 from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.operands import as_operand
@@ -53,9 +54,16 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
 
     name: str
 
-    def __init__(self, fun: Callable[_P, _R], nondiff_argnums: int | Sequence[int] = ()):
+    def __init__(
+        self,
+        fun: Callable[_P, _R],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ):
         self.fun: Function = fun
-        self.nondiff_argnums = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        named = select_arguments(fun, "nondiff", None, nondiff_argnames).numbers if nondiff_argnames else ()
+        numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else nondiff_argnums
+        self.nondiff_argnums = tuple(sorted({*numbers, *named}))
         update_wrapper(self, fun, updated=())
 
     def __repr__(self) -> str:
@@ -120,6 +128,7 @@ class custom_jvp(_CustomDerivative[_P, _R]):
         fun: the function.
         nondiff_argnums: the positions of arguments that are not differentiated. They can be any Python objects; the
             rule receives them first.
+        nondiff_argnames: the names of such arguments.
 
     Raises:
         AttributeError: when a traced call needs the rule and there is none.
@@ -141,8 +150,13 @@ class custom_jvp(_CustomDerivative[_P, _R]):
 
     name = "custom_jvp"
 
-    def __init__(self, fun: Callable[_P, _R], nondiff_argnums: int | Sequence[int] = ()):
-        super().__init__(fun, nondiff_argnums)
+    def __init__(
+        self,
+        fun: Callable[_P, _R],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ):
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.jvp: Function | None = None
         self.symbolic_zeros = False
 
@@ -199,6 +213,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         fun: the function.
         nondiff_argnums: the positions of arguments that are not differentiated. They can be any Python objects; the
             backward rule receives them first.
+        nondiff_argnames: the names of such arguments.
 
     Raises:
         AttributeError: when a traced call needs the rules and there are none.
@@ -216,8 +231,13 @@ class custom_vjp(_CustomDerivative[_P, _R]):
 
     name = "custom_vjp"
 
-    def __init__(self, fun: Callable[_P, _R], nondiff_argnums: int | Sequence[int] = ()):
-        super().__init__(fun, nondiff_argnums)
+    def __init__(
+        self,
+        fun: Callable[_P, _R],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ):
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Function | None = None
         self.bwd: Function | None = None
         self.symbolic_zeros = False

@@ -240,8 +240,8 @@ def _cotangent_leaves(argument: tree.Structure, cotangent: object) -> list[Any] 
 class SymbolicZero(Typed):
     """A tangent or cotangent that is known to be zero, for rules with `symbolic_zeros`."""
 
-    def __init__(self, type: ArrayType):
-        self.type = type
+    def __init__(self, aval: ArrayType):
+        self.type = aval
 
     @property
     def dtype(self) -> Any:

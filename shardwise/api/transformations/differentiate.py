@@ -120,8 +120,8 @@ class _FlatFunctionWithAux(FlatFunction):
 
 _DERIVATIVE = Family(
     {
-        "function": "the function to differentiate.",
-        "has_aux": "whether `function` returns a pair (value, aux) of which only the value is differentiated.",
+        "fun": "the function to differentiate.",
+        "has_aux": "whether `fun` returns a pair (value, aux) of which only the value is differentiated.",
         "argnums": "the position of the argument to differentiate with respect to, or several.",
         "reduce_axes": Parameter("not supported; must be empty.", "NotImplementedError: if {} is not empty."),
         "*primals": "the arguments at which to differentiate, pytrees of arrays.",
@@ -129,18 +129,18 @@ _DERIVATIVE = Family(
 )
 _GRADIENT = _DERIVATIVE.extended(
     {
-        "function": "the function to differentiate; it returns one scalar.",
-        "holomorphic": "whether `function` is holomorphic; required for complex arguments with a complex value.",
+        "fun": "the function to differentiate; it returns one scalar.",
+        "holomorphic": "whether `fun` is holomorphic; required for complex arguments with a complex value.",
         "allow_int": "whether to permit integer arguments, which have gradients of dtype `float0`.",
     },
     raises=[
-        "TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with\n"
+        "TypeError: if `fun` is not callable; when called, if the value is not a real scalar (a complex one with\n"
         "`holomorphic`), if an argument is not of a floating or complex dtype and `allow_int` is false, or if\n"
         "there is no positional argument with a number in `argnums`."
     ],
 )
 _JACOBIAN = _DERIVATIVE.extended(
-    returns="A function with the arguments of `function` that returns the Jacobian; with `has_aux` a pair of it and\n"
+    returns="A function with the arguments of `fun` that returns the Jacobian; with `has_aux` a pair of it and\n"
     "aux. For every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value\n"
     "followed by those of the argument."
 )
@@ -148,7 +148,7 @@ _JACOBIAN = _DERIVATIVE.extended(
 
 @filter_traceback
 @documented(_DERIVATIVE)
-def vjp(function: Function, *primals: object, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
+def vjp(fun: Function, *primals: object, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """Compute a function's value and its vector-Jacobian product (reverse mode).
 
     Returns:
@@ -156,7 +156,7 @@ def vjp(function: Function, *primals: object, has_aux: bool = False, reduce_axes
         also aux. The function is a pytree of its residuals, so jitted functions can accept and return it.
 
     Raises:
-        TypeError: if `function` is not callable or returns something other than arrays, or if an argument is not a
+        TypeError: if `fun` is not callable or returns something other than arrays, or if an argument is not a
             pytree of arrays; from the vjp function, if the cotangent has another structure or type than the value.
 
     Example:
@@ -164,13 +164,13 @@ def vjp(function: Function, *primals: object, has_aux: bool = False, reduce_axes
         >>> vjp_fun(1.0)
         (Array(5., dtype=float32, weak_type=True), Array(2., dtype=float32, weak_type=True))
     """
-    check_function("vjp", function)
+    check_function("vjp", fun)
     _check_no_reduce_axes("vjp", reduce_axes)
-    flat, linear, operands = _linearized(function, primals, has_aux)
+    flat, linear, operands = _linearized(fun, primals, has_aux)
     types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
-    note_summed_gradients(describe_function(function), operands, {axis for type in types for axis in type.varying})
+    note_summed_gradients(describe_function(fun), operands, {axis for type in types for axis in type.varying})
     in_types = tuple(x.type for x in operands)
-    pullback = _Pullback(function, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types)
+    pullback = _Pullback(fun, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types)
     return flat.with_aux((flat.outputs(linear.outputs), Partial(pullback, linear.residuals)), linear.outputs)
 
 
@@ -204,7 +204,7 @@ class _Pullback:
 
 @filter_traceback
 @documented(_DERIVATIVE, returns="The value and its tangent; with `has_aux` also aux.")
-def jvp(function: Function, primals: object, tangents: object, has_aux: bool = False) -> Any:
+def jvp(fun: Function, primals: object, tangents: object, has_aux: bool = False) -> Any:
     """Compute a function's value and its Jacobian-vector product (forward mode).
 
     Args:
@@ -212,23 +212,21 @@ def jvp(function: Function, primals: object, tangents: object, has_aux: bool = F
         tangents: their tangents, of the same structure and types.
 
     Raises:
-        TypeError: if `function` is not callable, if `primals` or `tangents` is not a tuple or list, or if their
+        TypeError: if `fun` is not callable, if `primals` or `tangents` is not a tuple or list, or if their
             structures or types differ.
 
     Example:
         >>> jax.jvp(lambda x: x**2, (jnp.array(3.0),), (jnp.array(1.0),))
         (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
-    check_function("jvp", function)
+    check_function("jvp", fun)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
-        raise TypeError(
-            f"jvp of {describe_function(function)}: primals and tangents must be tuples or lists of arguments"
-        )
+        raise TypeError(f"jvp of {describe_function(fun)}: primals and tangents must be tuples or lists of arguments")
     leaves, structure = tree.flatten(tuple(primals))
     operands = [as_operand(x, "jvp") for x in leaves]
-    in_tangents = _check_leaves("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
-    flat = _FlatFunctionWithAux(function, tuple(primals), has_aux)
-    outputs, out_tangents = jvp_function(flat, operands, in_tangents, function_name(function))
+    in_tangents = _check_leaves("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], fun)
+    flat = _FlatFunctionWithAux(fun, tuple(primals), has_aux)
+    outputs, out_tangents = jvp_function(flat, operands, in_tangents, function_name(fun))
     flat.update_refs(outputs, [t is not None for t in out_tangents])
     dense = [_instantiate(x.type, t) for x, t in zip(outputs, out_tangents, strict=True)]
     return flat.with_aux((flat.outputs(outputs), flat.outputs(dense)), outputs)
@@ -236,7 +234,7 @@ def jvp(function: Function, primals: object, tangents: object, has_aux: bool = F
 
 @filter_traceback
 @documented(_DERIVATIVE)
-def linearize(function: Function, *primals: object, has_aux: bool = False) -> Any:
+def linearize(fun: Function, *primals: object, has_aux: bool = False) -> Any:
     """Compute a function's value and its linear approximation, which can be evaluated for many tangents.
 
     Returns:
@@ -244,7 +242,7 @@ def linearize(function: Function, *primals: object, has_aux: bool = False) -> An
         The function is a pytree of its residuals, so jitted functions can accept and return it.
 
     Raises:
-        TypeError: if `function` is not callable; from the linear function, if the tangents have another structure or
+        TypeError: if `fun` is not callable; from the linear function, if the tangents have another structure or
             type than the arguments.
 
     Example:
@@ -252,14 +250,12 @@ def linearize(function: Function, *primals: object, has_aux: bool = False) -> An
         >>> [float(x) for x in (value, jvp_fun(1.0), jvp_fun(10.0))]
         [9.0, 6.0, 60.0]
     """
-    check_function("linearize", function)
-    flat, linear, operands = _linearized(function, primals, has_aux)
+    check_function("linearize", fun)
+    flat, linear, operands = _linearized(fun, primals, has_aux)
 
     in_types = tuple(x.type for x in operands)
     out_types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
-    pushforward = _Pushforward(
-        function, linear.program, linear.nonzero, flat.out_tree, out_types, flat.primals, in_types
-    )
+    pushforward = _Pushforward(fun, linear.program, linear.nonzero, flat.out_tree, out_types, flat.primals, in_types)
     return flat.with_aux((flat.outputs(linear.outputs), Partial(pushforward, linear.residuals)), linear.outputs)
 
 
@@ -285,20 +281,20 @@ class _Pushforward:
         )
 
 
-def linear_transpose(function: Function, *primals: object, reduce_axes: Sequence[Any] = ()) -> Function:
+def linear_transpose(fun: Function, *primals: object, reduce_axes: Sequence[Any] = ()) -> Function:
     """Transpose a linear function.
 
     Args:
-        function: a function that is linear in its arguments.
+        fun: a function that is linear in its arguments.
         *primals: pytrees of arrays or `ShapeDtypeStruct`s; only their shapes and dtypes are used.
         reduce_axes: not supported; must be empty.
 
     Returns:
         A function from a cotangent of the value to a tuple of cotangents of the arguments. It is a pytree of the arrays
-        that `function` closes over, so jitted functions can accept and return it.
+        that `fun` closes over, so jitted functions can accept and return it.
 
     Raises:
-        TypeError: if `function` is not callable; from the transposed function, if `function` is not linear, or if the
+        TypeError: if `fun` is not callable; from the transposed function, if `fun` is not linear, or if the
             cotangent has another structure or type than the value.
         NotImplementedError: if `reduce_axes` is not empty.
 
@@ -307,21 +303,21 @@ def linear_transpose(function: Function, *primals: object, reduce_axes: Sequence
         >>> transposed(jnp.array(2.0))
         (Array([2., 2., 2.], dtype=float32),)
     """
-    check_function("linear_transpose", function)
+    check_function("linear_transpose", fun)
     _check_no_reduce_axes("linear_transpose", reduce_axes)
     leaves, structure = tree.flatten(primals)
     types = [leaf_type(x, "linear_transpose") for x in leaves]
-    flat = _FlatFunctionWithAux(function, primals, has_aux=False)
+    flat = _FlatFunctionWithAux(fun, primals, has_aux=False)
     flat.scope = RefScope(read_only="linear_transpose does not run the function: return the value instead.")
-    program, captured = build(flat, types, function_name(function))
+    program, captured = build(flat, types, function_name(fun))
     kinds = {is_inexact(type.dtype) for type in (*types, *program.out_types)}
     if len(kinds) > 1:
         raise TypeError(
-            f"linear_transpose of {describe_function(function)}: arguments and results must be all of floating or "
+            f"linear_transpose of {describe_function(fun)}: arguments and results must be all of floating or "
             f"complex dtypes, or all of integers, not {', '.join(map(str, types))} and "
             f"{', '.join(map(str, program.out_types))}"
         )
-    return Partial(_LinearTranspose(function, program, flat.out_tree, structure, tuple(types)), captured)
+    return Partial(_LinearTranspose(fun, program, flat.out_tree, structure, tuple(types)), captured)
 
 
 @final
@@ -352,7 +348,7 @@ class _LinearTranspose:
 
 @documented(_GRADIENT)
 def value_and_grad(
-    function: Callable[_P, Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -362,25 +358,25 @@ def value_and_grad(
     """Create a function that computes the value and the gradient of a scalar-valued function.
 
     Returns:
-        A function with the arguments of `function` that returns (value, gradient); with `has_aux`
+        A function with the arguments of `fun` that returns (value, gradient); with `has_aux`
         ((value, aux), gradient). The gradient is a pytree like the argument, or a tuple if `argnums` is a sequence.
 
     Example:
         >>> jax.value_and_grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0]))
         (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
     """
-    check_function("value_and_grad", function)
+    check_function("value_and_grad", fun)
     _check_no_reduce_axes("grad", reduce_axes)
 
-    @wraps(function)
+    @wraps(fun)
     @filter_traceback
     def call(*args: object, **keywords: object) -> Any:
-        inner, active, positions = _select_argnums(function, argnums, args, keywords)
-        _check_inputs("grad", function, args, positions, tree.leaves(active), holomorphic, allow_int)
+        inner, active, positions = select_argnums(fun, argnums, args, keywords)
+        _check_inputs("grad", fun, args, positions, tree.leaves(active), holomorphic, allow_int)
         flat, linear, operands = _linearized(inner, active, has_aux)
-        _check_scalar(function, flat, linear.outputs, holomorphic)
+        _check_scalar(fun, flat, linear.outputs, holomorphic)
         value = linear.outputs[0]
-        note_summed_gradients(describe_function(function), operands, value.type.varying)
+        note_summed_gradients(describe_function(fun), operands, value.type.varying)
         seed = full((), 1.0, value.type.dtype, value.type.weak)
         cotangents = [seed, *[None] * (len(linear.outputs) - 1)]
         in_cotangents = _transpose_linearized(
@@ -397,7 +393,7 @@ def value_and_grad(
 
 @documented(_GRADIENT)
 def grad(
-    function: Callable[_P, Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -407,17 +403,17 @@ def grad(
     """Create a function that computes the gradient of a scalar-valued function.
 
     Returns:
-        A function with the arguments of `function` that returns the gradient; with `has_aux` (gradient, aux). The
+        A function with the arguments of `fun` that returns the gradient; with `has_aux` (gradient, aux). The
         gradient is a pytree like the argument, or a tuple if `argnums` is a sequence.
 
     Example:
         >>> jax.grad(lambda x, y: (x**2 * y).sum())(jnp.array([1.0, 2.0]), 3.0)
         Array([ 6., 12.], dtype=float32)
     """
-    check_function("grad", function)
-    both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int, reduce_axes)
+    check_function("grad", fun)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
-    @wraps(function)
+    @wraps(fun)
     @filter_traceback
     def call(*args: _P.args, **keywords: _P.kwargs) -> Any:
         value, gradient = both(*args, **keywords)
@@ -428,17 +424,17 @@ def grad(
 
 @documented(_JACOBIAN)
 def jacfwd(
-    function: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+    fun: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[_P, Any]:
     """Create a function that computes the Jacobian in forward mode: one jvp per element of the argument, in one vmap.
 
     Forward mode suits functions with few arguments and many results.
 
     Args:
-        holomorphic: whether `function` is holomorphic; required for complex arguments.
+        holomorphic: whether `fun` is holomorphic; required for complex arguments.
 
     Raises:
-        TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
+        TypeError: if `fun` is not callable; when called, if an argument is of an integer dtype,
             or if a complex argument is differentiated without `holomorphic`.
 
     Example:
@@ -446,13 +442,13 @@ def jacfwd(
         Array([[2., 0.],
                [0., 6.]], dtype=float32)
     """
-    check_function("jacfwd", function)
+    check_function("jacfwd", fun)
 
-    @wraps(function)
+    @wraps(fun)
     @filter_traceback
     def call(*args: object, **keywords: object) -> Any:
-        inner, active, positions = _select_argnums(function, argnums, args, keywords)
-        _check_inputs("jacfwd", function, args, positions, tree.leaves(active), holomorphic, allow_int=False)
+        inner, active, positions = select_argnums(fun, argnums, args, keywords)
+        _check_inputs("jacfwd", fun, args, positions, tree.leaves(active), holomorphic, allow_int=False)
         leaves, structure = tree.flatten(active)
         operands = [as_operand(x, "jacfwd") for x in leaves]
         columns: list[list[Any]] = []
@@ -482,7 +478,7 @@ def jacfwd(
 
 @documented(_JACOBIAN)
 def jacrev(
-    function: Callable[_P, Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -493,11 +489,11 @@ def jacrev(
     Reverse mode suits functions with many arguments and few results.
 
     Args:
-        holomorphic: whether `function` is holomorphic; required for complex results.
+        holomorphic: whether `fun` is holomorphic; required for complex results.
         allow_int: whether to permit integer arguments, which have derivatives of dtype `float0`.
 
     Raises:
-        TypeError: if `function` is not callable; when called, if an argument is of an integer dtype and
+        TypeError: if `fun` is not callable; when called, if an argument is of an integer dtype and
             `allow_int` is false, or if a complex result is differentiated without `holomorphic`.
 
     Example:
@@ -505,19 +501,19 @@ def jacrev(
         Array([[2., 0.],
                [3., 1.]], dtype=float32)
     """
-    check_function("jacrev", function)
+    check_function("jacrev", fun)
 
-    @wraps(function)
+    @wraps(fun)
     @filter_traceback
     def call(*args: object, **keywords: object) -> Any:
-        inner, active, positions = _select_argnums(function, argnums, args, keywords)
-        _check_inputs("jacrev", function, args, positions, tree.leaves(active), holomorphic, allow_int)
+        inner, active, positions = select_argnums(fun, argnums, args, keywords)
+        _check_inputs("jacrev", fun, args, positions, tree.leaves(active), holomorphic, allow_int)
         value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)
         outputs, out_tree = tree.flatten(value)
         for y in outputs:
             if y.type.dtype.kind == "c" and not holomorphic:
                 raise TypeError(
-                    f"jacrev of {describe_function(function)}: a result is {y.type}. Complex results can be "
+                    f"jacrev of {describe_function(fun)}: a result is {y.type}. Complex results can be "
                     "differentiated only if the function is holomorphic: pass holomorphic=True if it is."
                 )
         rows = []
@@ -539,20 +535,20 @@ def jacrev(
 
 @documented(_DERIVATIVE)
 def hessian(
-    function: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+    fun: Callable[_P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[_P, Any]:
     """Create a function that computes the Hessian: `jacfwd` of `jacrev`.
 
     Args:
-        holomorphic: whether `function` is holomorphic; required for complex arguments and results.
+        holomorphic: whether `fun` is holomorphic; required for complex arguments and results.
 
     Returns:
-        A function with the arguments of `function` that returns the Hessian; with `has_aux` a pair of it and aux. For
+        A function with the arguments of `fun` that returns the Hessian; with `has_aux` a pair of it and aux. For
         every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value followed by
         those of the argument twice.
 
     Raises:
-        TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
+        TypeError: if `fun` is not callable; when called, if an argument is of an integer dtype,
             or if a complex value is differentiated without `holomorphic`.
 
     Example:
@@ -560,8 +556,8 @@ def hessian(
         Array([[8., 6.],
                [6., 0.]], dtype=float32)
     """
-    check_function("hessian", function)
-    return jacfwd(jacrev(function, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
+    check_function("hessian", fun)
+    return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
 def _linearized(
@@ -601,7 +597,7 @@ def _check_no_reduce_axes(name: str, reduce_axes: Sequence[Any]) -> None:
         )
 
 
-def _select_argnums(
+def select_argnums(
     function: Function, argnums: int | Sequence[int], args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[Function, tuple[Any, ...], list[int]]:
     """Return a function of the arguments in `argnums` alone, these arguments, and their positions."""

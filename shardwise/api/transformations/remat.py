@@ -3,7 +3,7 @@
 `checkpoint_policies` select the values that are saved nevertheless; `checkpoint_name` names values for these policies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from shardwise import tree
@@ -11,6 +11,7 @@ from shardwise.api.arguments import array_leaves, check_function, function_name
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.static_args import select_arguments, split_static
 from shardwise.api.wrapping import wraps
+from shardwise.base.unspecified import UNSPECIFIED
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.remat import Remat
 from shardwise.compiler.ir.op import Op
@@ -18,7 +19,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.trace.build import build
-from shardwise.compiler.transforms.checkpoint_policy import Offload, Policy
+from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy
 from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
@@ -31,7 +32,8 @@ class _CheckpointKeywords(TypedDict, total=False):
     prevent_cse: bool
     policy: Policy | None
     static_argnums: int | Sequence[int]
-    static_argnames: str | Sequence[str] | None
+    static_argnames: str | Iterable[str]
+    concrete: object
 
 
 @overload
@@ -48,7 +50,8 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] | None = None,
+    static_argnames: str | Iterable[str] = (),
+    concrete: object = UNSPECIFIED,
 ) -> Any:
     """Rematerialize a function's intermediate values in the backward pass, in place of saving them as residuals.
 
@@ -60,6 +63,7 @@ def checkpoint(
             are saved.
         static_argnums: the positional arguments that are Python values and not differentiated.
         static_argnames: the names of such arguments.
+        concrete: must not be passed: JAX has removed it in favor of `static_argnums`.
 
     Returns:
         A function that computes the same as `fun`.
@@ -67,12 +71,17 @@ def checkpoint(
     Raises:
         TypeError: if `fun` or `policy` is not callable, or if `static_argnums` or `static_argnames` have a wrong type.
         ValueError: if `fun` does not have the static arguments.
+        NotImplementedError: if `concrete` is passed.
 
     Example:
         >>> loss = jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))
         >>> jax.grad(loss)(0.0)
         Array(1., dtype=float32, weak_type=True)
     """
+    if concrete is not UNSPECIFIED:
+        raise NotImplementedError(
+            "checkpoint: `concrete` has been removed. Pass the arguments that Python code needs in `static_argnums`."
+        )
     if fun is None:
         return lambda f: checkpoint(
             f,
@@ -86,7 +95,7 @@ def checkpoint(
         raise TypeError(
             f"checkpoint: policy must be a function, such as one of checkpoint_policies, or None, not {policy!r}"
         )
-    static = select_arguments(fun, "static", static_argnums, static_argnames)
+    static = select_arguments(fun, "static", None if static_argnums == () else static_argnums, static_argnames or None)
     function = fun
 
     @wraps(function)
@@ -131,9 +140,9 @@ def checkpoint_name(x: object, name: str) -> Any:
 class checkpoint_policies:
     """Policies for `checkpoint`: which values are saved as residuals, and not rematerialized.
 
-    A policy is a function of an op and the types of its operands that returns whether the op's results are saved. The
-    policies that offload save values in host memory until the backward pass, except those of the iterations of a
-    `scan`, which are saved on the device.
+    A policy is a function of an op and the types of its operands that returns whether the op's results are saved: a
+    bool, `Saveable`, `Recompute`, or `Offloadable(src, dst)` of `ad_checkpoint`. The policies that offload save values
+    in host memory until the backward pass, except those of the iterations of a `scan`, which are saved on the device.
 
     Example:
         >>> layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w), policy=jax.checkpoint_policies.dots_saveable)
@@ -207,13 +216,13 @@ class checkpoint_policies:
         return lambda op, *types: first(op, *types) or second(op, *types)
 
 
-def _offload(name: str, source: str, destination: str) -> Offload:
+def _offload(name: str, source: str, destination: str) -> Offloadable:
     if source != "device" or destination not in ("pinned_host", "unpinned_host"):
         raise ValueError(
             f"{name}: offload_src must be 'device' and offload_dst 'pinned_host' or 'unpinned_host', not {source!r} "
             f"and {destination!r}"
         )
-    return Offload(destination)
+    return Offloadable(source, destination)
 
 
 class _NamePolicy:

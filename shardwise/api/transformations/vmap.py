@@ -12,9 +12,11 @@ from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, map
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.ref import Ref, RefScope
 from shardwise.api.transformations.float0 import float0, is_float0
+from shardwise.api.transformations.vmappable import has_vmappables, map_containers
 from shardwise.api.wrapping import wraps
 from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.arrays.reductions import sum
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
@@ -33,6 +35,7 @@ def vmap(
     axis_name: Hashable = None,
     axis_size: int | None = None,
     spmd_axis_name: str | tuple[str, ...] | None = None,
+    sum_match: bool = False,
 ) -> Callable[_P, _R]:
     """Map a function over one axis of its arguments (the batch axis).
 
@@ -48,6 +51,8 @@ def vmap(
         axis_size: the size of the batch axis; required if no argument is mapped.
         spmd_axis_name: the mesh axis or axes that `with_sharding_constraint` in `fun` shards the batch axis along.
             Without it, the planner chooses.
+        sum_match: whether to sum a result over the batch axis if its entry in `out_axes` is None and it depends on a
+            mapped argument, in place of an error.
 
     Returns:
         A function of batched arguments that returns batched results.
@@ -56,7 +61,7 @@ def vmap(
         TypeError: if `fun` is not callable, if `in_axes`, `out_axes`, `axis_name`, `axis_size` or `spmd_axis_name` has
             a wrong type, or if a mapped argument is not an array.
         ValueError: if `in_axes` or `out_axes` is not a tree prefix, if an axis is out of range, if mapped axes differ
-            in size, or if `out_axes` is None for a result that depends on a mapped argument.
+            in size, or if `out_axes` is None for a result that depends on a mapped argument and `sum_match` is false.
 
     Example:
         >>> jax.vmap(jnp.dot, in_axes=(0, None))(jnp.eye(3), jnp.arange(3.0))
@@ -72,6 +77,17 @@ def vmap(
     @wraps(fun)
     @filter_traceback
     def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
+        if not has_vmappables():
+            return call_with_arrays(fun, in_axes, out_axes, args, keywords)
+
+        def map_arrays(f: Callable[..., Any], in_axes: object, out_axes: object, args: Sequence[Any]) -> Any:
+            return call_with_arrays(f, in_axes, out_axes, tuple(args), {})
+
+        return map_containers(label, fun, in_axes, out_axes, axis_size, args, keywords, map_arrays)
+
+    def call_with_arrays(
+        fun: Callable[..., Any], in_axes: object, out_axes: object, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
         axes = argument_axes(label, in_axes, args, keywords)
@@ -92,7 +108,7 @@ def vmap(
         axes = output_axes(label, out_axes, flat.out_tree)
         return out_tree.unflatten(
             [
-                _with_batch_dim(label, index, x, axis, size, sharding)
+                _with_batch_dim(label, index, x, axis, size, sharding, sum_match)
                 for index, (x, axis) in enumerate(zip(results, axes, strict=True))
             ]
         )
@@ -177,6 +193,7 @@ def _with_batch_dim(
     axis: int | None,
     size: int,
     sharding: ExplicitSharding | None,
+    sum_match: bool,
 ) -> Array | np.ndarray[Any, Any]:
     """Return result `number`, a `_Result` or a float0 array, with its batch dim at `axis`.
 
@@ -185,6 +202,8 @@ def _with_batch_dim(
     shape, dim = (result.value.type.shape, result.dim) if isinstance(result, _Result) else (result.shape, None)
     rank = len(shape) + (dim is None)
     if axis is None:
+        if isinstance(result, _Result) and dim is not None and sum_match:
+            return sum(result.value, axis=dim)
         if dim is not None:
             raise ValueError(
                 f"{label}: out_axes is None for result {number}, but this result depends on a mapped argument: "

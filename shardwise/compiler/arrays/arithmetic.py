@@ -409,12 +409,12 @@ def left_shift(x: "ArrayLike", y: "ArrayLike", /) -> "Array":
 
 
 @compiled_function
-def right_shift(x: "ArrayLike", y: "ArrayLike", /) -> "Array":
-    """Shift bits to the right element-wise. This is the operator `x >> y`.
+def right_shift(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
+    """Shift bits to the right element-wise. This is the operator `x1 >> x2`.
 
     Args:
-        x: an array of integers. The shift is arithmetic for signed dtypes and logical for unsigned ones.
-        y: the number of positions to shift by.
+        x1: an array of integers. The shift is arithmetic for signed dtypes and logical for unsigned ones.
+        x2: the number of positions to shift by.
 
     Returns:
         An array of the broadcast shape.
@@ -427,8 +427,8 @@ def right_shift(x: "ArrayLike", y: "ArrayLike", /) -> "Array":
         >>> jnp.right_shift(jnp.array([8, -8]), 2)
         Array([ 2, -2], dtype=int32)
     """
-    x, y = promote_numeric("right_shift", x, y)
-    return (ShiftRightArithmetic() if SIGNED.contains(x.type.dtype) else ShiftRightLogical())(x, y)
+    x1, x2 = promote_numeric("right_shift", x1, x2)
+    return (ShiftRightArithmetic() if SIGNED.contains(x1.type.dtype) else ShiftRightLogical())(x1, x2)
 
 
 @compiled_function

@@ -6,6 +6,7 @@ instantiated, or when its fields are first read (`dataclasses.fields`, `is_datac
 as a dataclass at all times. Records without fields share one set of methods.
 """
 
+import inspect
 import threading
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any, TypeVar, dataclass_transform
@@ -20,6 +21,7 @@ def record(cls: Class) -> Class:
     """Make a class a frozen dataclass, lazily. Fields are inherited from base records."""
     cls.__init__ = _complete_and_init  # type: ignore[misc]
     cls.__dataclass_fields__ = _LazyFields()  # type: ignore[attr-defined]
+    cls.__signature__ = _LazySignature()  # type: ignore[attr-defined]
     return cls
 
 
@@ -29,6 +31,15 @@ class _LazyFields:
     def __get__(self, instance: object, owner: type) -> Any:
         _complete(owner)
         return owner.__dataclass_fields__  # type: ignore[attr-defined]
+
+
+class _LazySignature:
+    """Stands for the signature of a record whose `__init__` is not generated yet: `inspect.signature` reads it."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        _complete(owner)
+        signature = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _complete_and_init(self: Any, *args: Any, **keywords: Any) -> None:

@@ -26,22 +26,45 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.errors import ShardingError
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ManualAxisType:
     """The state of a value along the Manual axes of a mesh, inside `shard_map`: replicated along those not named.
 
-    Attributes:
+    Args:
         varying: the axes along which each device has its own value.
         unreduced: the axes over which the value is the sum of the devices' terms.
         reduced: the axes along which the value is replicated, and its cotangent is unreduced.
+
+    Raises:
+        ValueError: if a varying axis is unreduced or reduced too.
+
+    Example:
+        >>> jax.sharding.ManualAxisType(varying={"x"}).varying
+        frozenset({'x'})
     """
 
     varying: frozenset[str] = frozenset()
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name in ("varying", "unreduced", "reduced"):
+            object.__setattr__(self, name, frozenset(getattr(self, name)))
+        if both := sorted(self.varying & (self.unreduced | self.reduced)):
+            raise ValueError(f"ManualAxisType: axis {both[0]!r} is varying, and unreduced or reduced too")
+
+    @property
+    def empty(self) -> bool:
+        """Whether the value is replicated along all Manual axes."""
+        return not (self.varying or self.unreduced or self.reduced)
+
+    def update(self, **changes: Any) -> "ManualAxisType":
+        """Return this state with other sets of axes."""
+        return replace(self, **changes)
 
     def invarying(self, mesh: Mesh | AbstractMesh) -> frozenset[str]:
         """Return the Manual axes of `mesh` along which the value is replicated."""
@@ -174,14 +197,19 @@ class ArrayType:
 
     @property
     def mat(self) -> ManualAxisType:
+        """The state along Manual axes, under the short name that JAX uses."""
+        return self.manual_axis_type
+
+    @property
+    def manual_axis_type(self) -> ManualAxisType:
         """The Manual axes over which the value varies, is unreduced, or is reduced."""
         if self.explicit is None:
-            return ManualAxisType(self.vma)
+            return ManualAxisType(varying=self.vma)
         manual = self.explicit.mesh.abstract.manual_axes
         unreduced, reduced = (
             frozenset(manual).intersection(a) for a in (self.explicit.unreduced, self.explicit.reduced)
         )
-        return ManualAxisType(self.vma, unreduced, reduced)
+        return ManualAxisType(varying=self.vma, unreduced=unreduced, reduced=reduced)
 
     @property
     def weak_type(self) -> bool:
@@ -200,6 +228,10 @@ class ArrayType:
         """Return the type of tangents, under JAX's name; the type itself if it has no tangents."""
         return self.strong() if is_inexact(self.dtype) else self
 
+    def at_least_vspace(self) -> "ArrayType":
+        """Return the type of tangents, under the older name that JAX uses."""
+        return self.to_tangent_aval()
+
     def strip_weak_type(self) -> "ArrayType":
         """Return the type that is not weak, under JAX's name."""
         return self.strong()
@@ -213,17 +245,45 @@ class ArrayType:
         dtype: DTypeLike | None = None,
         weak_type: bool | None = None,
         sharding: Any = None,
+        manual_axis_type: ManualAxisType | None = None,
     ) -> "ArrayType":
-        """Return the type with another shape, dtype, weak type or sharding; with another rank, it is replicated."""
+        """Return the type with another shape, dtype, weak type, sharding or state along Manual axes.
+
+        With another rank and no `sharding`, it is replicated.
+        """
         shape = self.shape if shape is None else tuple(shape)
         explicit = self.explicit if len(shape) == self.ndim else None
-        return ArrayType(
+        type = ArrayType(
             shape,
             self.dtype if dtype is None else dtype,
             self.weak if weak_type is None else weak_type,
             self.varying,
             explicit if sharding is None else traced_sharding(sharding, shape),
         )
+        return type if manual_axis_type is None else type.update_manual_axis_type(manual_axis_type)
+
+    def update_manual_axis_type(self, mat: ManualAxisType) -> "ArrayType":
+        """Return the type with another state along the Manual axes of the current `shard_map`."""
+        type = self.with_varying(mat.varying)
+        if self.explicit is not None:
+            return type.with_explicit(self.explicit.with_manual_sums(mat.unreduced, mat.reduced))
+        axes = sorted(mat.unreduced | mat.reduced)
+        if not axes:
+            return type
+        mesh = mesh_context.region_mesh
+        if mesh is None:
+            raise ShardingError(
+                f"a type cannot be unreduced or reduced along {axes[0]!r} here: no shard_map over this axis is being "
+                "traced, and the type has no sharding on a mesh where the axis is Manual."
+            )
+        replicated = ((),) * self.ndim
+        return type.with_explicit(
+            ExplicitSharding.from_dims(mesh_of_types(mesh).abstract, replicated, mat.unreduced, mat.reduced)
+        )
+
+    def update_weak_type(self, weak_type: bool) -> "ArrayType":
+        """Return the type with another weak type."""
+        return ArrayType(self.shape, self.dtype, weak_type, self.varying, self.explicit)
 
     def str_short(self, short_dtypes: bool = False) -> str:
         """Format the type without the mark of a weak type: `float32[8,4]`, or `f32[8,4]` with short dtypes."""

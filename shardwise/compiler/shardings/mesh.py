@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from shardwise.base.caches import registered_cache
+from shardwise.base.unspecified import UNSPECIFIED
 from shardwise.errors import ShardingError
 
 
@@ -40,6 +41,29 @@ class AxisType(Enum):
 
     def __repr__(self) -> str:
         return self.name
+
+
+@final
+@dataclass(frozen=True)
+class AbstractDevice:
+    """A kind of devices, for an `AbstractMesh`.
+
+    Attributes:
+        device_kind: the name of the chip, such as "TPU v5p".
+        num_cores: the number of cores per device; None if the platform does not tell.
+        platform: the platform, such as "tpu".
+
+    Example:
+        >>> jax.sharding.AbstractDevice("TPU v5p", 2, "tpu")
+        AbstractDevice(device_kind=TPU v5p, num_cores=2, platform=tpu)
+    """
+
+    device_kind: str
+    num_cores: int | None
+    platform: str
+
+    def __repr__(self) -> str:
+        return f"AbstractDevice(device_kind={self.device_kind}, num_cores={self.num_cores}, platform={self.platform})"
 
 
 class _MeshAxes:
@@ -94,6 +118,7 @@ class AbstractMesh(_MeshAxes):
         axis_sizes: the size of each axis.
         axis_names: the name of each axis.
         axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`.
+        abstract_device: the kind of the devices, if the mesh is for one kind only. Meshes with different ones differ.
 
     Raises:
         ShardingError: if sizes, names and types differ in number, if a name repeats, or if a size is less than 1.
@@ -109,6 +134,8 @@ class AbstractMesh(_MeshAxes):
         axis_sizes: Sequence[int],
         axis_names: Sequence[str],
         axis_types: AxisType | Sequence[AxisType] | None = None,
+        *,
+        abstract_device: AbstractDevice | None = None,
     ):
         if wrong := [size for size in axis_sizes if not hasattr(size, "__index__")]:
             raise ShardingError(f"a mesh needs one integer per axis: {wrong[0]!r} in {tuple(axis_sizes)} is none")
@@ -126,6 +153,7 @@ class AbstractMesh(_MeshAxes):
         if any(size < 1 for size in self.axis_sizes):
             raise ShardingError(f"mesh axis sizes must be at least 1, not {self.axis_sizes}")
         self.axis_types = _axis_types(axis_types, self.axis_names)
+        self.abstract_device = abstract_device
         self.shape = dict(zip(self.axis_names, self.axis_sizes, strict=True))
         self.device_count = math.prod(self.axis_sizes)  # a program on a mesh without axes runs on one device
         self.size = self.device_count if self.axis_names else 0
@@ -154,18 +182,21 @@ class AbstractMesh(_MeshAxes):
         axis_sizes: Sequence[int] | None = None,
         axis_names: Sequence[str] | None = None,
         axis_types: AxisType | Sequence[AxisType] | None = None,
+        *,
+        abstract_device: AbstractDevice | None = UNSPECIFIED,
     ) -> "AbstractMesh":
-        """Return the mesh with other sizes, names or types of its axes."""
+        """Return the mesh with other sizes, names or types of its axes, or another kind of devices."""
         return AbstractMesh(
             self.axis_sizes if axis_sizes is None else axis_sizes,
             self.axis_names if axis_names is None else axis_names,
             self.axis_types if axis_types is None else axis_types,
+            abstract_device=self.abstract_device if abstract_device is UNSPECIFIED else abstract_device,
         )
 
     def update_axis_types(self, axis_types: Mapping[str, AxisType]) -> "AbstractMesh":
         """Return the mesh with other types for these axes."""
         kinds = {**dict(zip(self.axis_names, self.axis_types, strict=True)), **axis_types}
-        return AbstractMesh(self.axis_sizes, self.axis_names, tuple(kinds.values()))
+        return self.update(axis_types=tuple(kinds.values()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and self._key == other._key
@@ -175,7 +206,7 @@ class AbstractMesh(_MeshAxes):
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.axis_sizes, self.axis_names, self.axis_types
+        return self.axis_sizes, self.axis_names, self.axis_types, self.abstract_device
 
     def __str__(self) -> str:
         return ", ".join(
@@ -184,7 +215,7 @@ class AbstractMesh(_MeshAxes):
         )
 
     def __repr__(self) -> str:
-        return f"AbstractMesh({self})"
+        return f"AbstractMesh({self}{'' if self.abstract_device is None else f', {self.abstract_device}'})"
 
     def extent(self, axes: Iterable[str]) -> int:
         """Return the product of the sizes of these axes: the number of shards of a dim that they shard."""

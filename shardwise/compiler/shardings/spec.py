@@ -30,8 +30,8 @@ class PartitionSpec(tuple[Any, ...]):
     A tuple with one name is equivalent to the name, and an empty tuple to None. Equal specs are one object.
 
     Args:
-        *entries: one entry per dim: None if the dim is not sharded, an axis name, a tuple of axis names (the first is
-            major), or `PartitionSpec.UNCONSTRAINED` to leave the dim to the planner. Dims without an entry are not
+        *partitions: one entry per dim: None if the dim is not sharded, an axis name, a tuple of axis names (the first
+            is major), or `PartitionSpec.UNCONSTRAINED` to leave the dim to the planner. Dims without an entry are not
             sharded.
         unreduced: Explicit axes over which the array is a sum of one term per device.
         reduced: Explicit axes along which the array is replicated, and its cotangent is unreduced.
@@ -57,10 +57,13 @@ class PartitionSpec(tuple[Any, ...]):
         raise TypeError(f"PartitionSpec cannot be subclassed, as by {cls.__name__}")
 
     def __new__(
-        cls, *entries: SpecEntry, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+        cls,
+        *partitions: SpecEntry,
+        unreduced: Iterable[str] = frozenset(),
+        reduced: Iterable[str] = frozenset(),
     ) -> "PartitionSpec":
         normalized = []
-        for entry in entries:
+        for entry in partitions:
             names = tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
             if any(isinstance(name, tuple) for name in names):
                 raise ValueError(f"PartitionSpec: a tuple of axis names cannot contain another tuple, as in {entry!r}")

@@ -80,9 +80,9 @@ class Frame:
         """Add an input to the program, and return its tracer."""
         value = Value(type)
         self.inputs.append(value)
-        return self._watched([Tracer(self, value, None, current_source())])[0]
+        return self.note_tracers([Tracer(self, value, None, current_source())])[0]
 
-    def _watched(self, tracers: "list[Tracer]") -> "tuple[Tracer, ...]":
+    def note_tracers(self, tracers: "list[Tracer]") -> "tuple[Tracer, ...]":
         """Return new tracers of this frame, and remember them for `check_leaks`."""
         if self._tracers is not None:
             self._tracers += map(ref, tracers)
@@ -120,7 +120,7 @@ class Frame:
         source = current_source()
         equation = Equation(op, inputs, outputs, source, provenance.reason)
         self.equations.append(equation)
-        return self._watched([Tracer(self, value, equation, source) for value in outputs])
+        return self.note_tracers([Tracer(self, value, equation, source) for value in outputs])
 
     def _check_shardings(self, op: Op, args: Sequence[Any], types: tuple[ArrayType, ...]) -> None:
         """Raise an error with the lines of the operands if their types conflict along Explicit mesh axes."""

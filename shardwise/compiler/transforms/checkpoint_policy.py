@@ -1,17 +1,39 @@
 """Policies of `checkpoint`: whether a derivative may save a result, and in which memory."""
 
 from collections.abc import Callable
-from typing import final
+from typing import NamedTuple, final
 
-from shardwise.compiler.ir.record import record
+
+class Offloadable(NamedTuple):
+    """The decision of a policy to save a value in another memory until the backward pass.
+
+    Attributes:
+        src: the memory of the value, "device".
+        dst: the kind of memory in which it is saved, "pinned_host" or "unpinned_host".
+
+    Example:
+        >>> jax.ad_checkpoint.Offloadable("device", "pinned_host").dst
+        'pinned_host'
+    """
+
+    src: str
+    dst: str
 
 
 @final
-@record
-class Offload:
-    """A policy's decision to save a value in this memory kind (`pinned_host`) until the backward pass."""
-
-    kind: str
+class SaveableType:
+    """The class of `Saveable`, the decision of a policy to save a value; True means the same."""
 
 
-Policy = Callable[..., bool | Offload]  # an op and the types of its operands → whether its results may be saved
+@final
+class RecomputeType:
+    """The class of `Recompute`, the decision of a policy to recompute a value; False means the same."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Saveable = SaveableType()
+Recompute = RecomputeType()
+Decision = bool | Offloadable | SaveableType | RecomputeType
+Policy = Callable[..., Decision]  # an op and the types of its operands → whether its results may be saved

@@ -161,7 +161,7 @@ class DualFrame(Frame):
                     self.duals.set(tracer.value, result, tangent)
         finally:
             self._rules.pop()
-        return list(self._watched(tracers))
+        return list(self.note_tracers(tracers))
 
     def leak_message(self, tracer: Tracer) -> str:
         if not self._rules:

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.checkpoint_policy import Offload, Policy
+from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy
 from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.inline import inline
@@ -66,8 +66,8 @@ def _split(
         decision = policy is not None and policy(equation.op, *(value.type for value in equation.inputs))
         if repeated is None or decision:
             saveable += equation.outputs
-            if isinstance(decision, Offload):
-                offloaded |= dict.fromkeys(equation.outputs, decision.kind)
+            if isinstance(decision, Offloadable):
+                offloaded |= dict.fromkeys(equation.outputs, decision.dst)
         elif policy is not None and isinstance(equation.op, Control) and equation.op.stack_length is not None:
             saving_loop, repeated, stacks = _split_loop(equation, equation.op, equation.op.stack_length, policy)
             saveable += stacks

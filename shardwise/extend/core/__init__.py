@@ -1,11 +1,13 @@
 """jax.extend.core: the parts of jax.core that libraries may use."""
 
 from shardwise.api.jaxprs.custom_trace import TraceTag, set_current_trace, take_current_trace
+from shardwise.api.jaxprs.effects import Effect
 from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from shardwise.api.jaxprs.primitive import Primitive
 from shardwise.api.jaxprs.trace_state import find_top_trace, get_opaque_trace_state
 from shardwise.base.missing_names import report_missing
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.core import valid_jaxtype
 from shardwise.extend.core import primitives
 
@@ -31,18 +33,22 @@ __all__ = [
 ]
 
 
-class Effect:
-    """Base class of effects, which libraries derive from."""
-
-
 def mapped_aval(size: int, axis: int | None, aval: ArrayType) -> ArrayType:
     """Return the type of an element of an array along `axis`."""
     return aval if axis is None else aval.with_shape((*aval.shape[:axis], *aval.shape[axis + 1 :]))
 
 
-def unmapped_aval(size: int, axis: int | None, aval: ArrayType) -> ArrayType:
-    """Return the type of an array of `size` elements of a type along `axis`."""
-    return aval if axis is None else aval.with_shape((*aval.shape[:axis], size, *aval.shape[axis:]))
+def unmapped_aval(size: int, axis: int | None, aval: ArrayType, explicit_mesh_axis: object = None) -> ArrayType:
+    """Return the type of an array of `size` elements of a type along `axis`.
+
+    `explicit_mesh_axis`: the Explicit mesh axis, or a tuple of them, along which `axis` is sharded.
+    """
+    if axis is None:
+        return aval
+    if explicit_mesh_axis is None:
+        return aval.with_dim(axis, size)
+    axes = explicit_mesh_axis if isinstance(explicit_mesh_axis, tuple) else (explicit_mesh_axis,)
+    return aval.with_dim(axis, size, ExplicitSharding.from_dims(aval.sharding.mesh, (axes,)))
 
 
 report_missing(__name__, __all__)

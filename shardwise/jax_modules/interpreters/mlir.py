@@ -39,31 +39,36 @@ class _LoweringContext:
         """Do nothing: programs keep their callbacks alive."""
 
 
-def lower_fun(function: Callable[..., Any], multiple_results: bool = True) -> _TracedLowering:
+def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> _TracedLowering:
     """Return a function of arrays as a lowering rule."""
-    return _TracedLowering(function)
+    return _TracedLowering(fun)
 
 
 _Rule = TypeVar("_Rule", bound=_TracedLowering | Callable[..., Any])
 
 
-def register_lowering(primitive: Primitive, rule: _Rule, platform: str | None = None, **_: object) -> _Rule:
-    """Register the lowering of a primitive: what `lower_fun` has made, or a rule that calls Python functions."""
+def register_lowering(
+    prim: Primitive, rule: _Rule, platform: str | None = None, inline: bool = True, cacheable: bool = True
+) -> _Rule:
+    """Register the lowering of a primitive: what `lower_fun` has made, or a rule that calls Python functions.
+
+    `inline` and `cacheable` have no effect: a rule is traced where the primitive is applied.
+    """
     if isinstance(rule, _TracedLowering):
-        lowerings[primitive] = rule.function
+        lowerings[prim] = rule.function
         return rule
     call: Callable[..., Any] = rule
 
     def call_rule(*operands: Array, **params: object) -> Sequence[Array] | Array:
         types = [type_of(x) for x in operands]
-        results = primitive.result_types(types, params)
+        results = prim.result_types(types, params)
         try:
             values = list(call(_LoweringContext(types, results or ()), *operands, **params))
         except Exception as error:
-            raise MissingRuleError(primitive.lowering_problem) from error
-        return values if primitive.multiple_results else values[0]
+            raise MissingRuleError(prim.lowering_problem) from error
+        return values if prim.multiple_results else values[0]
 
-    lowerings[primitive] = call_rule
+    lowerings[prim] = call_rule
     return rule
 
 
@@ -76,12 +81,19 @@ def emit_python_callback(
     result_avals: Sequence[ArrayType],
     *,
     has_side_effect: bool,
+    returns_token: bool = True,
+    partitioned: bool = False,
     sharding: object = None,
 ) -> tuple[Sequence[Any], Any, None]:
-    """Call a Python function of arrays from the program. Returns the results, the token, and None."""
+    """Call a Python function of arrays from the program. Returns the results, the token, and None.
+
+    `partitioned`: whether every device calls it with its own shards. `returns_token` has no effect: programs order
+    callbacks without tokens.
+    """
     structs = tuple(ShapeDtypeStruct(type.shape, type.dtype) for type in result_avals)
     kind = "unordered" if has_side_effect else "pure"
-    return call_host(callback, structs, tuple(operands), {}, kind, sharding), token, None
+    results = call_host(callback, structs, tuple(operands), {}, kind, sharding, partitioned=partitioned)
+    return results, token, None
 
 
 report_missing(__name__, __all__)

@@ -32,7 +32,7 @@ class PartialVal(NamedTuple):
 
 
 def trace_to_jaxpr_nounits(
-    function: WrappedFun, arguments: Sequence[PartialVal], instantiate: bool = False
+    fun: WrappedFun, pvals: Sequence[PartialVal], instantiate: bool | Sequence[bool] = False
 ) -> tuple[None, list[PartialVal], None]:
     """Run a function with some known arguments; what depends only on these is computed.
 
@@ -43,10 +43,10 @@ def trace_to_jaxpr_nounits(
 
     def partially_known(*tracers: Array) -> list[Any]:
         rest = iter(tracers)
-        leaves = [value.const if value.aval is None else next(rest) for value in arguments]
+        leaves = [value.const if value.aval is None else next(rest) for value in pvals]
         unknown = []
         frame = open_frames()[-1]
-        for x in function.call_wrapped(*leaves):
+        for x in fun.call_wrapped(*leaves):
             if frame.owns(x):  # tracers of enclosing functions are known
                 results.append(PartialVal.unknown(x.type))
                 unknown.append(x)
@@ -57,8 +57,8 @@ def trace_to_jaxpr_nounits(
     def partial_frame(name: str, stages_all: bool, axes: Mapping[Hashable, int], tracked: frozenset[str]) -> Frame:
         return Frame(name, False, axes, tracked)  # ops on known values run
 
-    types = [value.aval for value in arguments if value.aval is not None]
-    build(partially_known, types, function.__name__, frame_type=partial_frame)
+    types = [value.aval for value in pvals if value.aval is not None]
+    build(partially_known, types, fun.__name__, frame_type=partial_frame)
     return None, results, None
 
 

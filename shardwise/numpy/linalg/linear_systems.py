@@ -25,7 +25,7 @@ from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import INEXACT
 from shardwise.compiler.ops.elementwise.bitwise import And
-from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.complex_parts import Abs, Sign
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, where
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -43,13 +43,14 @@ from shardwise.compiler.ops.linalg.batched import (
     scale_rows,
 )
 from shardwise.compiler.ops.linalg.eigen import Eigh
+from shardwise.compiler.ops.linalg.householder import Geqrf
 from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve_factored
 from shardwise.compiler.ops.linalg.lu import solve as lu_solve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceProd
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import slice_along
@@ -134,7 +135,7 @@ def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
 
     Args:
         a: the square matrices, in the last two dims.
-        method: the decomposition: "lu" or None, which is the same.
+        method: the decomposition: "lu" or None, which is the same, or "qr" for real matrices.
 
     Returns:
         A named tuple (sign, logabsdet). The sign is 0 or has absolute value 1; it is complex for complex matrices.
@@ -142,17 +143,20 @@ def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
     Raises:
         TypeError: if `a` has a float dtype of 16 bits or less.
         ValueError: if `a` does not hold square matrices, or if `method` is unknown.
-        NotImplementedError: if `method` is "qr".
+        NotImplementedError: if `method` is "qr" and the matrices are complex.
 
     Example:
         >>> jnp.linalg.slogdet(jnp.array([[0.0, 1.0], [1.0, 0.0]])).sign
         Array(-1., dtype=float32)
     """
-    if method == "qr":
-        raise NotImplementedError("slogdet: method 'qr' is not supported; use 'lu'")
-    if method not in (None, "lu"):
-        raise ValueError(f"slogdet: method must be None or 'lu', not {method!r}")
-    return SlogdetResult(*_slogdet(a))
+    if method not in (None, "lu", "qr"):
+        raise ValueError(f"slogdet: method must be None, 'lu' or 'qr', not {method!r}")
+    if method != "qr":
+        return SlogdetResult(*_slogdet(a))
+    matrices = as_inexact_operand(a, "slogdet")
+    if type_of(matrices).dtype.kind == "c":
+        raise NotImplementedError("slogdet: method 'qr' does not support complex matrices; use 'lu'")
+    return SlogdetResult(*_qr_slogdet(as_operand(matrices)))
 
 
 @compiled_list_function
@@ -163,6 +167,32 @@ def _slogdet(a: ArrayLike) -> list[Any]:
     magnitudes = Abs()(u_diagonal)
     signs = where(Expr(magnitudes) == 0, 0, Expr(u_diagonal) / Expr(as_dtype(magnitudes, a.type.dtype)))
     return [parity * ReduceProd((last,))(signs.array), Sum((last,))(Log()(magnitudes))]
+
+
+@custom_jvp
+def _qr_slogdet(a: Array) -> Any:
+    return _qr_slogdet_primal(a)
+
+
+@_qr_slogdet.defjvp
+def _qr_slogdet_jvp(primals: tuple[Array], tangents: tuple[Array]) -> Any:
+    """The tangent of log |det a| is the trace of a^-1 da; the sign is constant."""
+    (a,), (da,) = primals, tangents
+    sign, logabsdet = _qr_slogdet(a)
+    trace = Sum((a.type.ndim - 2,))(diagonal(lu_solve(a, da)))
+    return (sign, logabsdet), (zeros_like(sign), trace)
+
+
+@compiled_list_function
+def _qr_slogdet_primal(a: Array) -> list[Any]:
+    """Compute the determinants of R and of the reflections, each of which is -1 unless it is the identity."""
+    a = as_matrices("slogdet", a, square=True)
+    packed, taus = Geqrf()(a)
+    r_diagonal = diagonal(packed)
+    last = r_diagonal.type.ndim - 1
+    # The last reflection of a square real matrix is the identity.
+    signs = Mul()(Sign()(r_diagonal), where(Expr(taus) == 0, 1, Expr(full(taus.type.shape, -1, taus.type.dtype))).array)
+    return [ReduceProd((last,))(signs), Sum((last,))(Log()(Abs()(r_diagonal)))]
 
 
 def _lu_parity_and_diagonal(a: Array) -> tuple[Any, Any]:

@@ -232,7 +232,9 @@ def test_a_format_with_the_default_layout_is_a_sharding(mesh):
     for layout in (None, Layout((0, 1))):
         x = sw.device_put({"x": np.ones((8, 2))}, Format(layout, sharding))["x"]
         assert x.sharding == sharding
-    with pytest.raises(NotImplementedError, match=r"device_put: Layout\(major_to_minor=\(1, 0\), tiling=None\) is not"):
+    with pytest.raises(
+        NotImplementedError, match=r"device_put: Layout\(major_to_minor=\(1, 0\), tiling=None, .*\) is not"
+    ):
         sw.device_put(np.ones((8, 2)), Format(Layout((1, 0)), sharding))
 
 

@@ -969,7 +969,8 @@ def linalg_cases() -> list[Case]:
         for way in itertools.product((False, True), repeat=2):
             cases.append(case(Ormqr(*way), f"{name}[2,4,3] {name}[2,3] {name}{'[2,4,5]' if way[0] else '[2,5,4]'}"))
         cases.append(case(Ormqr(), f"{name}[4,0] {name}[0] {name}[4,2]"))
-        cases.append(case(TridiagonalSolve(), " ".join([f"{name}[2,5]"] * 3 + [f"{name}[2,5,3]"])))
+        for perturbs in (False, True):
+            cases.append(case(TridiagonalSolve(perturbs), " ".join([f"{name}[2,5]"] * 3 + [f"{name}[2,5,3]"])))
     for left, lower, transposed, other in itertools.product((False, True), repeat=4):
         b = "[2,3,4]" if left else "[2,4,3]"
         unit = TriangularSolve(left, lower, transposed, unit_diagonal=other)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.base._jaxlib import jaxlib_version
+from shardwise.base._jaxlib import PERTURBED_SOLVE, jaxlib_version
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
@@ -78,6 +78,19 @@ def lapack_call(
     if matrices <= at_once or not _divides_batches():
         return call(operands, results, batch)
     return _call_for_each_sub_batch(hlo, call, operands, results, batch, at_once)
+
+
+def perturbed_tridiagonal_solve(hlo: Hlo, operands: Sequence[Any], result: ArrayType, batch: int) -> Any:
+    """Lower a call of jaxlib's solver of tridiagonal systems that perturbs tiny pivots."""
+    (x,) = hlo.custom_call(
+        "cu_tridiagonal_solve_perturbed" if hlo.platform == "gpu" else PERTURBED_SOLVE,
+        operands,
+        [result],
+        {},
+        [minor_to_major(x.type, batch) for x in operands],
+        [minor_to_major(result, batch)],
+    )
+    return x
 
 
 def _divides_batches() -> bool:

@@ -33,6 +33,7 @@ from shardwise.compiler.ops.linalg.lapack import (
     nan_on_failure,
     numpy_nan_unless,
     numpy_routine,
+    perturbed_tridiagonal_solve,
     routine_name,
 )
 from shardwise.compiler.ops.shape.constants import full
@@ -194,11 +195,12 @@ class TridiagonalSolve(BatchedMatrixOp):
     """Solve `a x = b` for a tridiagonal matrix `a`, given its subdiagonal, diagonal and superdiagonal.
 
     Row i of `a` has lower[i] left of diagonal[i] and upper[i] right of it; lower[0] and upper[-1] are not read. The
-    result is NaN for a singular matrix.
+    result is NaN for a singular matrix; with `perturbs`, tiny pivots are perturbed, and the result is finite.
     """
 
     name = "tridiagonal_solve"
     core_ranks = (1, 1, 1, 2)
+    perturbs: bool = False
 
     @property
     def independent_dim(self) -> tuple[int, int]:
@@ -239,15 +241,41 @@ class TridiagonalSolve(BatchedMatrixOp):
     def lower_nonempty(self, hlo: Hlo, *operands: HloValue) -> Any:
         *diagonals, b = operands
         batch = b.type.ndim - 2
+        if self.perturbs:
+            return perturbed_tridiagonal_solve(hlo, operands, b.type.strong(), batch)
         types = [*(x.type.strong() for x in operands), ArrayType(b.type.shape[:batch], np.int32)]
         *_, x, info = lapack_call(hlo, "gtsv", (*diagonals, b), types, batch, tuple((i, i) for i in range(4)))
         return nan_on_failure(hlo, info, x)[0]
 
     def reference_one(self, lower: NumpyArray, diagonal: NumpyArray, upper: NumpyArray, b: NumpyArray) -> NumpyArray:
+        if self.perturbs:
+            return _solve_perturbed(lower, diagonal, upper, b)
         if diagonal.size == 1:
             return np.asarray(np.where(diagonal == 0, np.nan, b / diagonal))
         *_, x, info = numpy_routine("gtsv", b.dtype)(lower[1:], diagonal, upper[:-1], b)
         return np.asarray(numpy_nan_unless(info == 0, x)[0])
+
+
+def _solve_perturbed(lower: NumpyArray, diagonal: NumpyArray, upper: NumpyArray, b: NumpyArray) -> NumpyArray:
+    """Solve a tridiagonal system by elimination with row exchanges; pivots below eps · max |U| are replaced by it."""
+    size = diagonal.size
+    rows = np.diag(diagonal) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1)
+    x = np.array(b)
+    for step in range(size - 1):
+        if abs(rows[step + 1, step]) > abs(rows[step, step]):
+            rows[[step, step + 1]], x[[step, step + 1]] = rows[[step + 1, step]], x[[step + 1, step]]
+        if rows[step, step] != 0:
+            factor = rows[step + 1, step] / rows[step, step]
+            rows[step + 1] -= factor * rows[step]
+            x[step + 1] -= factor * x[step]
+    limits = np.finfo(rows.real.dtype)
+    least = max(limits.eps * np.abs(np.triu(rows)).max(), limits.tiny)
+    for step in reversed(range(size)):
+        pivot = rows[step, step]
+        if abs(pivot) < least:
+            pivot = least if pivot.real >= 0 else -least
+        x[step] = (x[step] - rows[step, step + 1 :] @ x[step + 1 :]) / pivot
+    return x
 
 
 def _shift(x: Operand, dim: int, by: int) -> Any:
