@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from shardwise.jax_modules.missing import report_missing
+from shardwise.base.missing_names import report_missing
 
 
 def test_the_error_names_the_module_of_jax_and_what_it_provides(monkeypatch):
