@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from shardwise.base import regular_file
 from shardwise.base.regular_file import NotRegularFileError, open_regular_file, read_regular_file
 
 
@@ -22,8 +23,14 @@ def test_other_kinds_of_files_are_errors_that_name_the_kind(tmp_path):
             open_regular_file(path)
 
 
-def test_a_rejected_file_is_closed(tmp_path):
-    before = set(os.listdir("/proc/self/fd"))
+def test_a_rejected_file_is_closed(tmp_path, monkeypatch):
+    descriptors = []
+
+    def close(descriptor, original=os.close):
+        descriptors.append(descriptor)
+        original(descriptor)
+
+    monkeypatch.setattr(regular_file.os, "close", close)
     with pytest.raises(NotRegularFileError):
         open_regular_file(tmp_path)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert len(descriptors) == 1
