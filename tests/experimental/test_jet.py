@@ -93,6 +93,7 @@ NESTED = {
 }
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("name", list(NESTED))
 def test_ops_without_a_rule_in_jax_are_like_nested_jvp(name):
     assert_close(jet(NESTED[name], (X,), (SERIES,)), nested(NESTED[name], X, SERIES), name)
