@@ -24,6 +24,7 @@ def start():
 
 
 @pytest.mark.jax
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("options", [{}, {"rtol": 1e-4, "atol": 1e-5}, {"hmax": 0.05, "rtol": 1e-5}], ids=str)
 def test_solution_like_jax(options):
     jax = pytest.importorskip("jax")
@@ -37,6 +38,7 @@ def test_solution_like_jax(options):
 
 
 @pytest.mark.jax
+@pytest.mark.slow
 def test_gradients_like_jax():
     jax = pytest.importorskip("jax")
     from jax.experimental.ode import odeint as jax_odeint  # noqa: PLC0415
@@ -77,6 +79,7 @@ def test_gradient_of_a_closed_form():
     np.testing.assert_allclose([by_rate, by_captured], [-3 * 0.75 * decay, -3 * decay], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_integer_arguments_complex_states_and_transformations():
     def last(speed, power):
         y0 = jnp.array([1.0 + 0.0j])

@@ -18,8 +18,9 @@ def arguments(layers, bidirectional):
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("layers", [2, 1])
 def test_like_jax(layers, bidirectional):
     jax = pytest.importorskip("jax")
     import jax.experimental.rnn as jax_rnn  # noqa: PLC0415 - without jax, the other tests run

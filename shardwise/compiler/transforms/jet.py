@@ -55,7 +55,8 @@ def _op_series(op: Op, operands: Sequence[Series], order: int) -> list[Series]:
     """Return the series of an op's results."""
     primals = [series[0] for series in operands]
     active = tuple(any(term is not None for term in series[1:]) for series in operands)
-    if not any(active):
+    # `linear_in` is about partial sums: `stop_gradient` is linear in its operand, and has no derivative.
+    if not any(active) or not any(_jvp(op, operands, active)[1]):
         return [[result, *[None] * order] for result in _results(op, primals)]
     groups = [
         group for group in op.linear_in(*(x.type for x in primals)) if any(active[position] for position in group)
@@ -120,17 +121,21 @@ def _quotient_series(x: Series, y: Series, order: int) -> Series:
 
 def _derivative_series(op: Op, operands: Sequence[Series], active: tuple[bool, ...], order: int) -> list[Series]:
     """Return the series of an op by integrating those of its derivative along the curve."""
-    values = tuple(Value(operand[0].type) for operand in operands)
-    results = tuple(map(Value, op.out_types(*(value.type for value in values))))
-    program = Program(values, (Equation(op, values, results),), results, op.name)
-    derivative, nonzero = jvp_program(program, active)
+    derivative, nonzero = _jvp(op, operands, active)
     velocities = [_velocity(operand) for operand, is_active in zip(operands, active, strict=True) if is_active]
     outputs = jet(derivative, [*(operand[:order] for operand in operands), *velocities], order - 1)
-    primals, tangents = outputs[: len(results)], insert_none(outputs[len(results) :], nonzero)
+    primals, tangents = outputs[: len(nonzero)], insert_none(outputs[len(nonzero) :], nonzero)
     return [
         [primal[0], *([None] * order if tangent is None else _integral(tangent))]
         for primal, tangent in zip(primals, tangents, strict=True)
     ]
+
+
+def _jvp(op: Op, operands: Sequence[Series], active: tuple[bool, ...]) -> tuple[Program, tuple[bool, ...]]:
+    """Differentiate an op in forward mode, as `jvp_program` does for a program."""
+    values = tuple(Value(operand[0].type) for operand in operands)
+    results = tuple(map(Value, op.out_types(*(value.type for value in values))))
+    return jvp_program(Program(values, (Equation(op, values, results),), results, op.name), active)
 
 
 def _velocity(series: Series) -> Series:
