@@ -14,7 +14,7 @@ from shardwise.jax_modules.extend import core
 import shardwise as sw
 from shardwise import ad_checkpoint
 from shardwise.api.transformations import vmappable
-from shardwise.jax_modules.interpreters import batching
+from shardwise.jax_modules.interpreters import batching, mlir
 
 jax = pytest.importorskip("jax")
 for name in ("ad_checkpoint", "extend.core", "experimental.layout"):
@@ -585,3 +585,32 @@ def test_containers_that_vmap_maps():
 def test_only_integer_axes_of_containers_are_supported():
     with pytest.raises(NotImplementedError, match="register_vmappable of list"):
         batching.register_vmappable(list, tuple, int, None, None, None)
+
+
+def test_options_of_lowerings():
+    def results(m, primitive_type, mlir):
+        def call_python(ctx, x):
+            out, _, _ = mlir.emit_python_callback(
+                ctx,
+                lambda x: (2 * np.asarray(x),),
+                None,
+                [x],
+                ctx.avals_in,
+                ctx.avals_out,
+                has_side_effect=False,
+                returns_token=False,
+                partitioned=False,
+            )
+            return out
+
+        rules = [mlir.lower_fun(fun=lambda x: 2 * x, multiple_results=False), call_python]
+        values = []
+        for number, rule in enumerate(rules):
+            primitive = primitive_type(f"twice_{number}")
+            primitive.def_abstract_eval(lambda x: x)
+            mlir.register_lowering(prim=primitive, rule=rule, platform=None, inline=False, cacheable=False)
+            values.append(m.jit(lambda x, primitive=primitive: primitive.bind(x))(V).tolist())
+        return values
+
+    theirs = results(jax, jax.extend.core.Primitive, importlib.import_module("jax.interpreters.mlir"))
+    assert results(sw, core.Primitive, mlir) == theirs == [[2, 4, 6]] * 2
