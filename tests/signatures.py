@@ -44,6 +44,7 @@ SETTINGS_WITHOUT_DEFAULT = (
 # Why a parameter is Shardwise's own, by keyword alone, or has another default than in JAX.
 DECORATOR = "may be left out, to decorate a function: `@checkpoint(policy=...)`"
 PARAMETERS: dict[tuple[str, str], str] = {
+    ("experimental.sparse.random_bcoo", "dtype"): "`float` is the default float; JAX's is float64, which it makes that",
     **{(name, "new_val"): "JAX's marker stands for True" for name in SETTINGS_WITH_DEFAULT},
     **{(name, "new_val"): "a TypeError in JAX too, if it is not passed" for name in SETTINGS_WITHOUT_DEFAULT},
     ("checkpoint", "fun"): DECORATOR,
@@ -71,7 +72,6 @@ EXCEPTIONS: dict[str, str] = {
     "numpy.array": "JAX has `*args` for copy, order and ndmin by position, which it deprecates",
     "numpy.set_printoptions": "it is NumPy's function, which JAX's calls",
     "example_libraries.optimizers.Array": "abstract; `Array()` is an error in both",
-    "experimental.sparse.bcoo_fromdense": "n_batch and n_dense are not supported yet",
     "extend.linear_util.transformation": "JAX's function is curried: it is a decorator of generators too",
     "api_util.debug_info": "accepts everything, and returns None",
     "api_util.flatten_fun": "JAX's decorator of it adds options for its own use",

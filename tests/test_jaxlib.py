@@ -1,5 +1,6 @@
 """Every function of `_jaxlib`, against the installed jaxlib: a failure here is a change in jaxlib."""
 
+import os
 import re
 import subprocess
 import sys
@@ -324,6 +325,8 @@ def test_profiles(client, tmp_path):
     assert name == "traced" and text().startswith("HloModule traced")
     assert b"executable" in _jaxlib.heap_profile(client)
     assert _jaxlib.profiler_server(0) is not None
+    with pytest.raises(_jaxlib.RuntimeFailure, match="INVALID_ARGUMENT"):  # a process that serves no profiles
+        _jaxlib.profile_subprocess(os.getpid(), 0)
 
 
 @pytest.mark.parametrize("on", [False, True])

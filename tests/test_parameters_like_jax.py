@@ -9,11 +9,11 @@ from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
-from shardwise.jax_modules.extend import core
 
 import shardwise as sw
 from shardwise import ad_checkpoint
 from shardwise.api.transformations import vmappable
+from shardwise.extend import core
 from shardwise.jax_modules.interpreters import batching, mlir
 
 jax = pytest.importorskip("jax")

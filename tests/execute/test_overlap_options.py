@@ -47,7 +47,7 @@ def test_options_of_the_user_override_the_default(monkeypatch):
     executor = sw.execute.executor
     monkeypatch.setattr(executor, "platform_of", lambda device: "gpu")
     load = executor.load
-    monkeypatch.setattr(executor, "load", lambda *args: seen.append(args[-1]) or load(*args[:-1], ()))
+    monkeypatch.setattr(executor, "load", lambda *args: seen.append(args[4]) or load(*args[:4], (), *args[5:]))
     x = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(sw.make_mesh((8,), ("data",)), P("data")))
     for options in (None, {SCHEDULER: False}):
         sw.jit(lambda x: jnp.sum(x) + 1, compiler_options=options)(x)

@@ -92,7 +92,7 @@ def test_this_machine_is_measured_and_written_to_a_table(tmp_path, monkeypatch, 
 
 
 def test_errors_of_the_command(tmp_path, capsys):
-    assert main(["calibrate", "--name", "H100"]) == 1
+    assert main(["calibrate", "--name", "H100"]) == 2
     assert "--name: 'H100' is the name of a built-in chip" in capsys.readouterr().err
 
 
@@ -101,7 +101,7 @@ def test_the_table_is_checked_before_anything_is_measured(tmp_path, monkeypatch,
     file, broken = tmp_path / "file", tmp_path / "broken.toml"
     file.write_text("")
     broken.write_text("[x")
-    assert main(["calibrate", "--output", str(file / "chips.toml")]) == 1
+    assert main(["calibrate", "--output", str(file / "chips.toml")]) == 2
     assert f"'{file}' is not a folder" in capsys.readouterr().err
-    assert main(["calibrate", "--output", str(broken)]) == 1
+    assert main(["calibrate", "--output", str(broken)]) == 2
     assert "broken.toml' is not valid TOML" in capsys.readouterr().err

@@ -58,8 +58,11 @@ def _complete(cls: type) -> None:
 def _generate_methods(cls: type) -> None:
     """Generate the methods of one class. `__init__` is replaced last, because other threads wait in the old one."""
     if vars(cls).get("__annotations__") or any(getattr(base, "__dataclass_fields__", ()) for base in cls.__mro__[1:]):
+        cls.__doc__ = cls.__doc__ or cls.__name__
         dataclass(frozen=True, init=False)(cls)
-        same_fields: type = dataclass(frozen=True, repr=False, eq=False)(type(cls)(cls.__name__, (cls,), {}))
+        # The docstring keeps `dataclass` from writing one, for which it would read the signature and come here again.
+        subclass = type(cls)(cls.__name__, (cls,), {"__doc__": cls.__name__})
+        same_fields: type = dataclass(frozen=True, repr=False, eq=False)(subclass)
         cls.__init__ = vars(same_fields)["__init__"]  # type: ignore[misc]
         return
     for name, shared in _SHARED.items():

@@ -11,6 +11,7 @@ from shardwise.compiler.arrays.methods import Array
 
 if TYPE_CHECKING:
     from shardwise.experimental.sparse.bcoo import BCOO
+    from shardwise.typing import ArrayLike
 
 
 class JAXSparse(ABC):
@@ -119,28 +120,28 @@ class JAXSparse(ABC):
     def __pos__(self) -> Any:
         self._unsupported("unary plus")
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("the matrix product")
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("the matrix product from the left")
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("multiplication")
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("multiplication")
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("addition")
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("addition")
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("subtraction")
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: "ArrayLike | JAXSparse") -> Any:
         self._unsupported("subtraction")
 
     def __getitem__(self, item: Any) -> Any:

@@ -271,52 +271,52 @@ class BCOO(JAXSparse):
     def __pos__(self) -> "BCOO":
         return _operators.positive(self)
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.matmul(other, self)
 
-    def __mul__(self, other: Any) -> "BCOO":
+    def __mul__(self, other: "ArrayLike | JAXSparse") -> "BCOO":
         return _operators.multiply(self, other)
 
-    def __rmul__(self, other: Any) -> "BCOO":
+    def __rmul__(self, other: "ArrayLike | JAXSparse") -> "BCOO":
         return _operators.multiply(other, self)
 
-    def __truediv__(self, other: Any) -> "BCOO":
+    def __truediv__(self, other: "ArrayLike | JAXSparse") -> "BCOO":
         return _operators.divide(self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.divide(other, self)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.add(self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.add(other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.subtract(self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.subtract(other, self)
 
-    def __pow__(self, other: Any) -> "BCOO":
+    def __pow__(self, other: "ArrayLike | JAXSparse") -> "BCOO":
         return _operators.power(self, other)
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.power(other, self)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.greater(self, other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.greater_equal(self, other)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.less(self, other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.less_equal(self, other)
 
     def __eq__(self, other: object) -> Any:

@@ -199,10 +199,10 @@ class BCSR(JAXSparse):
         """Not supported: the transpose of rows are columns."""
         self._unsupported("the transpose")
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: "ArrayLike | JAXSparse") -> Any:
         return _operators.matmul(other, self)
 
     def __getitem__(self, item: Index) -> BCOO:

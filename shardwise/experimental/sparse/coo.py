@@ -114,7 +114,7 @@ class COO(JAXSparse):
             cols_sorted=self._rows_sorted,
         )
 
-    def __matmul__(self, other: Any) -> Array:
+    def __matmul__(self, other: "ArrayLike | JAXSparse") -> Array:
         return multiply_vector_or_matrix(self, other)
 
 

@@ -68,7 +68,7 @@ class CompressedMatrix(JAXSparse):
         """Return the dense matrix."""
         return self.to_bcoo().todense()
 
-    def __matmul__(self, other: Any) -> Array:
+    def __matmul__(self, other: "ArrayLike | JAXSparse") -> Array:
         return multiply_vector_or_matrix(self, other)
 
 

@@ -6,9 +6,10 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.experimental.sparse.base import JAXSparse
 from shardwise.experimental.sparse.bcoo_dot import bcoo_dot_general
+from shardwise.typing import ArrayLike
 
 
-def multiply_vector_or_matrix(mat: JAXSparse, other: Any) -> Array:
+def multiply_vector_or_matrix(mat: JAXSparse, other: ArrayLike | JAXSparse) -> Array:
     """Return `mat @ other` for a dense vector or matrix."""
     name = type(mat).__name__
     if isinstance(other, JAXSparse):
@@ -21,7 +22,7 @@ def multiply_vector_or_matrix(mat: JAXSparse, other: Any) -> Array:
     return multiply(name, mat, dense, dense.ndim, transpose=False)
 
 
-def multiply(name: str, mat: JAXSparse, other: Any, ndim: int, *, transpose: bool) -> Array:
+def multiply(name: str, mat: JAXSparse, other: ArrayLike | JAXSparse, ndim: int, *, transpose: bool) -> Array:
     """Return `mat @ other` or `mat.T @ other`, for a dense operand of rank `ndim`. `name` is for errors."""
     dense = as_operand(other, name)
     contracted = 0 if transpose else 1

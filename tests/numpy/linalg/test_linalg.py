@@ -222,7 +222,11 @@ def test_sharded_like_one_device(mesh, cases, which):
         ),
         (lambda x: jnp.linalg.lstsq(x[None], x), TypeError, "lstsq: a must be a matrix, and b a vector or matrix"),
         (lambda x: jnp.linalg.multi_dot([x]), ValueError, "multi_dot: arrays must be two or more matrices"),
-        (lambda x: jnp.linalg.slogdet(x, method="x"), ValueError, "slogdet: method must be None or 'lu', not 'x'"),
+        (
+            lambda x: jnp.linalg.slogdet(x, method="x"),
+            ValueError,
+            "slogdet: method must be None, 'lu' or 'qr', not 'x'",
+        ),
         (lambda x: jnp.linalg.outer(x, x), ValueError, "outer: x1 and x2 must be vectors, not f32[3,3] and f32[3,3]"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",
