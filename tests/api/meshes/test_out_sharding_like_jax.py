@@ -3,13 +3,13 @@
 import importlib
 import inspect
 
-import jax
 import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
 
 pytestmark = pytest.mark.jax
+jax = pytest.importorskip("jax")
 
 PARAMETERS = {"out_sharding", "out_shardings", "sharding"}
 MODULES = [
