@@ -80,6 +80,16 @@ def decompositions() -> Iterator[tuple[str, Check]]:
     yield "eigh", product_is(eigh, POSITIVE, POSITIVE)
     yield "solve", product_is(lambda a, b: [a, jnp.linalg.solve(a, b)], SQUARE, POSITIVE, SQUARE)
     yield "inv", product_is(lambda a: [jnp.linalg.inv(a), a], np.broadcast_to(np.eye(8), (3, 8, 8)), POSITIVE)
+    bands = [np.abs(SQUARE[:, 0]), np.abs(SQUARE[:, 1]) + 4, np.abs(SQUARE[:, 2])]
+    for perturbs in (False, True):
+        yield (
+            f"tridiagonal solve{', perturbed' if perturbs else ''}",
+            like_cpu(
+                lambda *xs, perturbs=perturbs: lax.linalg.tridiagonal_solve(*xs, perturb_singular=perturbs),
+                *bands,
+                SQUARE,
+            ),
+        )
 
 
 def attention() -> Iterator[tuple[str, Check]]:

@@ -196,7 +196,7 @@ def cuda_client(
     for name, value in extension.ffi_types().items():
         _xla.register_custom_type(name, value, platform="CUDA")
     handlers = {**extension.ffi_handlers()}
-    for part in ("_solver", "_sparse", "_hybrid"):
+    for part in ("_solver", "_sparse", "_hybrid", "_linalg"):
         handlers.update(lazy_module(f"{package}.{part}").registrations())
     for name, value in handlers.items():
         _xla.register_custom_call_target(name, value, platform="CUDA", api_version=1)
