@@ -93,6 +93,7 @@ def test_values_and_layouts_like_jax(layout):
     assert our_layouts == expected_layouts
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.table(default=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "uint8", "complex64"])
@@ -200,6 +201,7 @@ def test_batch_dims_of_size_one_broadcast():
     assert sw.tree.map(lambda x: x, same).shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_convolution_like_dense():
     random = np.random.default_rng(0)
     x = (random.normal(size=(2, 3, 6, 5)) * (random.random((2, 3, 6, 5)) < 0.4)).astype(np.float32)
@@ -215,6 +217,7 @@ def test_convolution_like_dense():
             np.testing.assert_allclose(result.todense(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gather_and_sampled_products():
     x = np.arange(12.0, dtype=np.float32).reshape(3, 4) % 5
     mat = BCOO(x)
@@ -247,6 +250,7 @@ def test_iteration_length_and_repr():
     assert repr(sw.tree.map(lambda _: 0, mat)) == "BCOO(0, 0)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_batch", [0, 1, 2])
 @pytest.mark.parametrize("n_dense", [0, 1])
 def test_random(n_batch, n_dense):

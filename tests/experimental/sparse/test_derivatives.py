@@ -31,6 +31,7 @@ def test_gradients_of_all_formats(format_class):
     np.testing.assert_allclose(only_sparse.data, gradient.data, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_batch", [0, 1])
 @pytest.mark.parametrize("transform", ["jacfwd", "jacrev", "jacobian"])
 def test_jacobians(transform, n_batch):

@@ -23,6 +23,7 @@ def test_spsolve(reorder):
     np.testing.assert_allclose(solve(arrays[0], B), np.linalg.solve(A, B), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_derivatives_and_vmap_of_spsolve():
     solve = lambda data, b: spsolve(data, MATRIX.indices, MATRIX.indptr, b)  # noqa: E731
     check_grads(solve, (MATRIX.data, B), order=1, rtol=1e-2, atol=1e-2)
@@ -44,6 +45,7 @@ def test_singular_matrices_and_wrong_arguments():
         spsolve(MATRIX.data, MATRIX.indices, MATRIX.indptr, B, reorder=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse", "function", "negative"])
 def test_lobpcg(kind):
     size, count = 40, 3

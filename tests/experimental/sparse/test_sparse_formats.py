@@ -56,6 +56,7 @@ def test_coo_arrays_are_sorted():
     np.testing.assert_array_equal(sparse.coo_todense(mat), sparse.coo_todense(mat._sort_indices()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "n_batch", "n_dense"), [((3, 4), 0, 0), ((2, 3, 4), 1, 0), ((3, 4, 2), 0, 1)])
 @pytest.mark.jax
 @pytest.mark.table(default=1)
