@@ -129,6 +129,7 @@ MODULES = {
     "compiler/transforms/key_uses": "execute/test_key_reuse.py",
     "compiler/transforms/lift_constants": "compiler/control/test_control.py",
     "compiler/transforms/may_differ": "manual/test_programs.py",
+    "compiler/transforms/merge_equal": "compiler/transforms/test_merge_factorizations.py",
     "compiler/transforms/remat": "api/transformations/test_remat.py",
     "compiler/transforms/repeat_key_uses": "execute/test_key_reuse.py",
     "compiler/transforms/replay": "compiler/transforms/test_transforms.py",

@@ -1,15 +1,15 @@
 """merge_factorizations: equal factorizations of equal matrices run once.
 
-`eigvalsh(x)` and `eigh(x)` factor the same matrix, and so do `det(x)` and `solve(x, b)`. XLA merges equal ops, but not
-the loops over parts of a batch that factorizations are lowered to on CPU. Their operands are equal if the same ops
-compute them, so these ops are merged too: all ops before a factorization, as far as the program has several of it.
+`eigvalsh(x)` and `eigh(x)` factor the same matrix, and so do `det(x)` and `solve(x, b)`. On CPU, a factorization of a
+batch is lowered to a loop over parts of the batch, and XLA does not merge equal loops. Two operands are equal if equal
+ops compute them. So the ops that compute the operands of a repeated factorization are merged as well.
 """
 
 from collections import Counter
 
-from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.transforms.merge_equal import merge_equal
 
 
 @verifies_result
@@ -19,26 +19,14 @@ def merge_factorizations(program: Program) -> Program:
     Returns:
         The new program; `program` itself if no two factorizations are equal.
     """
-    mergeable = _before_repeated_factorizations(program)
-    merged: dict[Value, Value] = {}
-    first_results: dict[tuple[Op, tuple[Value, ...]], tuple[Value, ...]] = {}
-    equations: list[Equation] = []
-    changed = False
-    for original in program.equations:
-        inputs = tuple(merged.get(value, value) for value in original.inputs)
-        if original in mergeable:
-            first = first_results.setdefault((original.op, inputs), original.outputs)
-            if first is not original.outputs:
-                merged.update(zip(original.outputs, first, strict=True))
-                changed |= original.op.is_factorization
-                continue
-        op = original.op.map_programs(merge_factorizations)
-        changed |= op is not original.op
-        is_same = op is original.op and inputs == original.inputs
-        equations.append(original if is_same else original.replace(op=op, inputs=inputs))
-    if not changed:
-        return program
-    return program.with_equations(equations, (merged.get(value, value) for value in program.outputs))
+    merged = merge_equal(program, _before_repeated_factorizations)
+    if merged is program or _factorizations(merged) == _factorizations(program):
+        return program  # only ops before factorizations were equal, which XLA merges
+    return merged
+
+
+def _factorizations(program: Program) -> int:
+    return sum(equation.op.is_factorization for equation in program.walk())
 
 
 def _before_repeated_factorizations(program: Program) -> set[Equation]:
