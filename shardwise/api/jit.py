@@ -153,7 +153,7 @@ class Jitted(Generic[_P, _R]):
                 setattr(self, name, value)
 
     def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
-        """Run the function compiled. A call that is not a repetition of another one ends in `_call` or `_launch`."""
+        """Run the compiled function. This is the fast path, for cached programs; `_call` and `_launch` do the rest."""
         try:
             state = all_threads.state or config.state
             if self._has_static or state.disable_jit or open_frames():

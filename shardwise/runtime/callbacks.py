@@ -46,7 +46,7 @@ class Callbacks:
             del self._runs[run]
         if failures:
             error = error_of_callback(failures[0])
-            # XLA's failure, which is handled here, is how the callback's exception reaches this thread, and no news.
+            # Do not show XLA's failure as the context: it only transports the callback's exception to this thread.
             error.__suppress_context__ |= failures[0].__context__ is None
             raise error
 

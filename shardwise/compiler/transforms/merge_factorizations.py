@@ -32,7 +32,7 @@ def _factorizations(program: Program) -> int:
 def _before_repeated_factorizations(program: Program) -> set[Equation]:
     """Return the factorizations that a program has several of, and all equations that compute their operands.
 
-    Ops with effects run as often as the program says. A barrier keeps a recomputed value apart from the first one.
+    Ops with effects are never merged. Barriers are not merged either: they keep rematerialized values distinct.
     """
     counts = Counter(equation.op for equation in program.equations if equation.op.is_factorization)
     if all(count == 1 for count in counts.values()):
