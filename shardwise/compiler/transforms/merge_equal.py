@@ -9,8 +9,10 @@ from functools import partial
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 
 
+@verifies_result
 def merge_equal(program: Program, select: Callable[[Program], Collection[Equation]]) -> Program:
     """Merge the selected equations that apply equal ops to the same values.
 
