@@ -1,4 +1,4 @@
-# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax, .venv-ecosystem and, by
+# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax, .venv-ecosystem-* and, by
 # test-versions, .venv-PYTHON-jaxlib-VERSION.
 
 PYTHON ?= python3
@@ -24,6 +24,9 @@ QUICK := tests/compiler/shardings/test_factors.py tests/compiler/ir/test_verify.
 	tests/compiler/partition/test_evaluate_shards.py tests/compiler/search/test_search.py \
 	tests/compiler/lower tests/compiler/report/test_timeline.py tests/compiler/test_pipeline.py \
 	tests/processes/test_protocol.py tests/runtime/test_sharding.py tests/api/test_jit.py
+
+# The groups of libraries: each has a folder of programs and an extra in pyproject.toml.
+GROUPS := $(notdir $(wildcard tests/ecosystem/programs/*))
 
 # Environments are installed at the same time; the commands of a target run one after the other.
 MAKEFLAGS += --jobs=2
@@ -79,10 +82,11 @@ test-all: types test-users
 test-versions:
 	$(PYTHON) tests/jaxlib_versions.py -n $(WORKERS) -m "not jax and not slow" $(USERS)
 
-# Libraries written for JAX, on Shardwise and on JAX. If all of them run, write the table of docs/ecosystem.md.
-test-ecosystem: .venv-ecosystem/.installed
-	.venv-ecosystem/bin/pytest tests/ecosystem
-	.venv-ecosystem/bin/python -m tests.ecosystem.table
+# Libraries written for JAX, on Shardwise and on JAX, each group in an environment of its own: their pins conflict. If all
+# of them run, write the table of docs/ecosystem.md.
+test-ecosystem: $(GROUPS:%=.venv-ecosystem-%/.installed)
+	.venv-ecosystem-core/bin/pytest tests/ecosystem
+	.venv-ecosystem-core/bin/python -m tests.ecosystem.table
 
 # Every fault of programs with several processes: kills, stops, signals, wrong variables, garbage on sockets.
 faults: .venv/.checks-installed
@@ -145,8 +149,8 @@ clean:
 .venv-nojax/.checks-installed: pyproject.toml
 	$(call install,.venv-nojax,.[check])
 
-.venv-ecosystem/.installed: pyproject.toml
-	$(call install,.venv-ecosystem,.[ecosystem])
+.venv-ecosystem-%/.installed: pyproject.toml
+	$(call install,.venv-ecosystem-$*,.[ecosystem-$*])
 
 comma := ,
 define install

@@ -2,14 +2,12 @@
 
     python -m tests.ecosystem.table     writes it, after `make test-ecosystem` has run all programs
 
-A program describes in its docstring what it runs, in one paragraph per library: `Name: what runs.`, or
+Versions are those that pyproject.toml pins. A program describes in its docstring what it runs, in one paragraph per library: `Name: what runs.`, or
 `Name (distribution): what runs.` where the distribution has another name.
 """
 
 import ast
 import re
-from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +20,7 @@ _TABLE = re.compile(re.escape(HEAD) + r"(\|.*\n)*")
 def descriptions() -> list[tuple[str, str, str]]:
     """Return the name, the distribution and the description of each library, sorted by name."""
     texts: dict[tuple[str, str], list[str]] = {}
-    for path in sorted((ROOT / "tests/ecosystem/programs").glob("*.py")):
+    for path in sorted((ROOT / "tests/ecosystem/programs").glob("*/*.py")):
         for paragraph in (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n"):
             match = _PARAGRAPH.fullmatch(" ".join(paragraph.split()))
             if match is None:
@@ -32,9 +30,16 @@ def descriptions() -> list[tuple[str, str, str]]:
     return [(*library, "; ".join(of)) for library, of in sorted(texts.items(), key=lambda item: item[0][0].lower())]
 
 
-def table(version_of: Callable[[str], str]) -> str:
+def pinned(distribution: str) -> str:
+    """Return the version of a library that pyproject.toml pins."""
+    match = re.search(rf'^    "{distribution}==([\w.]+)",', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert match is not None, f"pyproject.toml does not pin {distribution} in an extra `ecosystem-GROUP`"
+    return match.group(1)
+
+
+def table() -> str:
     """Return the table, with the versions of distributions."""
-    return HEAD + "".join(f"| {name} | {version_of(of)} | {text} |\n" for name, of, text in descriptions())
+    return HEAD + "".join(f"| {name} | {pinned(of)} | {text} |\n" for name, of, text in descriptions())
 
 
 def current() -> str:
@@ -45,4 +50,4 @@ def current() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(PAGE.read_text().replace(current(), table(version)))
+    PAGE.write_text(PAGE.read_text().replace(current(), table()))
