@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from shardwise.base.unsupported import is_placeholder, used_placeholders
 from shardwise.errors import UnsupportedError
 
 MODULES = {
@@ -51,7 +52,15 @@ def test_use_is_an_error_with_an_alternative(path):
             getattr(module, name)(1, option=2)
         with pytest.raises(UnsupportedError, match=f"jax\\.{path}\\.{name}"):
             _ = getattr(module, name).attribute
-        assert not isinstance(1, getattr(module, name)) and not hasattr(getattr(module, name), "__wrapped__")
+        with pytest.raises(UnsupportedError, match=f"jax\\.{path}\\.{name}"):
+            isinstance(1, getattr(module, name))
+        with pytest.raises(UnsupportedError, match=f"jax\\.{path}\\.{name}"):
+            issubclass(int, getattr(module, name))
+        with pytest.raises(UnsupportedError, match=f"jax\\.{path}\\.{name}"):
+            type("Derived", (getattr(module, name),), {})
+        assert not hasattr(getattr(module, name), "__wrapped__")
+        assert f"jax.{path}.{name}" in used_placeholders()
+        assert is_placeholder(getattr(module, name)) and getattr(module, name) | None  # in annotations
 
 
 @pytest.mark.jax

@@ -86,6 +86,7 @@ _HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_resu
 
 # jaxlib imports this whenever it makes an array of one device, and does without it if that fails.
 _SOUGHT = "jax._src.sharding_impls"
+_JAX_MODULES = str(Path(__file__).resolve().parents[1] / "jax_modules") + os.sep
 
 
 @final
@@ -101,14 +102,19 @@ class JaxBlocker:
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         if name not in ("jax", _SOUGHT):
             return
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            frame = frame.f_back
-        if frame is not None and frame.f_globals is globals():  # jaxlib was called here; its C++ code has no frames
+        if is_jaxlib_asking():
             _hide_jax()  # again, if somebody has tried to import jax in vain
             raise ModuleNotFoundError("jax is not imported on behalf of jaxlib", name=name)
         if name == "jax" and sys.modules.get(_SOUGHT, ...) is None:
             del sys.modules[_SOUGHT]
+
+
+def is_jaxlib_asking() -> bool:
+    """Return whether jaxlib's own code is importing a module, or reading an attribute of one that `as_jax` provides."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen importlib", _JAX_MODULES)):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals is globals()  # jaxlib was called here; its C++ code has no frames
 
 
 def _hide_jax() -> None:

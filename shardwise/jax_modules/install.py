@@ -2,22 +2,32 @@
 
     import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of JAX that they follow
     import jax._src.core        the modules of this folder, which have the private names that libraries use
+    import jax._src.pjit        other modules that JAX has, whose names are placeholders: using one is an error
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
 
-jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it (`JaxBlocker`).
+A name that a module of JAX has and Shardwise's lacks is the public name for the same thing, if there is one, and a
+placeholder otherwise. All other names raise ImportError or AttributeError, so that libraries choose the fallback that
+they have for the release of JAX.
+
+jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it: it finds neither the
+module (`JaxBlocker`) nor, if a library has imported that, names in it.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import shardwise
-from shardwise.base._jaxlib import JaxBlocker
-from shardwise.base.call_site import calling_package
+from shardwise.base._jaxlib import JaxBlocker, is_jaxlib_asking
+from shardwise.base.call_site import calling_package, missing_name_error
+from shardwise.base.unsupported import placeholder
+from shardwise.jax_modules.jax_names import jax_names
 from shardwise.jax_modules.version import JAX_VERSION
 
 # The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.
@@ -36,6 +46,9 @@ _IMPORTED = (
     "tree",
     "tree_util",
 )
+
+_VERSION = ".".join(map(str, JAX_VERSION))
+_ADVICE = "Shardwise has JAX's public names, and the private ones that the libraries in docs/ecosystem.md use."
 
 
 def as_jax() -> ModuleType:
@@ -76,22 +89,14 @@ class JaxModule(ModuleType):
         self.__path__: list[str] = []
         self.__file__ = shardwise.__file__
         self.__version_info__ = JAX_VERSION
-        self.__version__ = ".".join(map(str, JAX_VERSION))
+        self.__version__ = _VERSION
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
             raise AttributeError(f"module 'jax' has no attribute {name!r}", name=name)
-        value = self._find(name)
+        value = _attribute_or_placeholder("jax", name, partial(getattr, shardwise))
         setattr(self, name, value)  # later accesses do not come here
         return value
-
-    def _find(self, name: str) -> Any:
-        if name not in dir(shardwise):
-            try:
-                return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules
-            except ModuleNotFoundError:
-                pass
-        return getattr(shardwise, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *dir(shardwise)})
@@ -118,21 +123,56 @@ def _find_module(name: str) -> ModuleType:
     homes = ("shardwise.jax_modules", "shardwise")
     for home in reversed(homes) if is_public else homes:
         try:
-            return import_module(f"{home}.{path}")
+            return _with_placeholders(import_module(f"{home}.{path}"), name)
         except ModuleNotFoundError as error:
             if not f"{home}.{path}".startswith(str(error.name)):
                 raise
-    raise ModuleNotFoundError(
-        f"{name} is not a module that Shardwise provides{_asked_by()}. It has JAX's public modules, and the private "
-        "names that the libraries in docs/ecosystem.md use.",
-        name=name,
-    )
-
-
-def _asked_by() -> str:
-    """Return which library asks for a name, for messages."""
+    if name in jax_names():
+        return _with_placeholders(_placeholder_module(name), name)
     package = calling_package()
-    return f", and {package} asks for it" if package else ""
+    asks = f", and {package} asks for it" if package else ""
+    raise ModuleNotFoundError(f"{name} is not a module of JAX {_VERSION}, which Shardwise follows{asks}.", name=name)
+
+
+def _placeholder_module(name: str) -> ModuleType:
+    """Return a module that stands for one that JAX has and Shardwise lacks."""
+    module = ModuleType(name, f"A module of JAX that Shardwise lacks. Using one of its names is an error. {_ADVICE}")
+    module.__path__ = []
+    vars(module)["__all__"] = sorted(public for public in jax_names()[name] if not public.startswith("_"))
+    return module
+
+
+def _with_placeholders(module: ModuleType, name: str) -> ModuleType:
+    """Return a module, which now has placeholders for the names of JAX's module `name` that it lacked."""
+    find = vars(module).get("__getattr__", partial(_raise_missing, name))
+    vars(module)["__getattr__"] = lambda missing: _attribute_or_placeholder(name, missing, find)
+    return module
+
+
+def _raise_missing(module: str, name: str) -> NoReturn:
+    raise missing_name_error(f"{module} has no attribute {name!r} in JAX {_VERSION}, which Shardwise follows.", name)
+
+
+def _attribute_or_placeholder(module: str, name: str, find: Callable[[str], Any]) -> Any:
+    """Return what `find` finds, otherwise the submodule, the public name for the same thing, or a placeholder.
+
+    Raises the error of `find` if JAX's module lacks the name.
+    """
+    try:
+        return find(name)
+    except (AttributeError, ImportError):
+        names = jax_names().get(module, {})
+        if f"{module}.{name}" in jax_names():
+            return import_module(f"{module}.{name}")
+        if name not in names or is_jaxlib_asking():
+            raise
+    public = names[name]
+    try:
+        if public is not None:
+            return resolve_name(f"{public.module}:{public.name}")
+    except (AttributeError, ImportError):
+        pass
+    return placeholder(module, name, _ADVICE)
 
 
 @final

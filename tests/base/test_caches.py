@@ -31,6 +31,7 @@ UNREGISTERED = {
     "compiler/special/approximations.py": {"_fit"},
     "compiler/special/incomplete.py": {"_temme"},
     "compiler/plan/hardware.py": {"built_in_chips"},
+    "jax_modules/jax_names.py": {"jax_names"},
     "processes/protocol.py": {"_field_checks", "_text_limits"},
     "runtime/array.py": {"_interned_signature"},
     "runtime/compilation_cache.py": {"_processor", "_folder"},

@@ -1,5 +1,6 @@
 """What a program of this folder prints, and its mesh. It runs on Shardwise and on JAX, over 8 devices or on one."""
 
+import atexit
 import io
 import json
 import os
@@ -52,3 +53,11 @@ def report(name, value):
     if not isinstance(value, str) and not (isinstance(value, list) and value and isinstance(value[0], str)):
         value = np.asarray(value, dtype=float).tolist()
     print(json.dumps([name, value]), flush=True)
+
+
+@atexit.register
+def report_placeholders():
+    """Report on Shardwise the names of JAX that a library used and Shardwise lacks, even if it caught the error."""
+    unsupported = sys.modules.get("shardwise.base.unsupported")
+    if unsupported is not None and unsupported.used_placeholders():
+        report("used placeholders", unsupported.used_placeholders())

@@ -49,10 +49,9 @@ def test_a_library_that_imports_private_names(tmp_path):
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        (
-            "import jax._src.sharding_impls",
-            "jax._src.sharding_impls is not a module that Shardwise provides, and library",
-        ),
+        ("import jax._src.nothing", "jax._src.nothing is not a module of JAX 0"),
+        ("import jax._src.nothing", "which Shardwise follows, and library asks for it."),
+        ("from jax._src.pjit import nothing", "ImportError: jax._src.pjit has no attribute 'nothing' in JAX 0"),
         ("from jax._src.core import nothing", "jax._src.core.nothing, which library asks for, is not provided"),
         ("from jax._src.core import nothing", "It provides ShapedArray, "),
         ("from jax.extend import nothing", "jax.extend.nothing, which library asks for, is not provided"),
@@ -69,6 +68,66 @@ def test_missing_names_are_errors_with_the_library(tmp_path, statement, message)
         fails=True,
     )
     assert message in error.splitlines()[-1]
+
+
+def test_private_names_that_libraries_do_not_use_are_placeholders(tmp_path):
+    """They can be imported; every use is an error, and is recorded where a library catches it."""
+    (tmp_path / "library.py").write_text(
+        textwrap.dedent("""
+        import jax
+        from typing import Optional
+        from jax._src import effects, pjit
+        from jax._src.core import EvalTrace
+        from jax._src.interpreters import pxla
+        from shardwise.base.unsupported import used_placeholders
+        from shardwise.errors import UnsupportedError
+
+        def annotated(a: EvalTrace | None, b: Optional[EvalTrace]): ...
+
+        assert pjit.__all__ and not hasattr(pjit, "nothing") and not used_placeholders()
+        for use in (
+            lambda: EvalTrace(),
+            lambda: EvalTrace.process_primitive,
+            lambda: isinstance(1, EvalTrace),
+            lambda: type("Derived", (dict, EvalTrace), {}),
+            lambda: effects.EffectTypeSet().add_type(int),
+            lambda: pxla.shard_args(),
+        ):
+            try:
+                use()
+            except UnsupportedError as error:
+                print(error)
+        print(used_placeholders())
+        """)
+    )
+    program = (
+        "import sys, shardwise; from shardwise.base.call_site import skip_folder; skip_folder(sys.argv[1]); "
+        "sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library"
+    )
+    lines = run(program, str(tmp_path)).splitlines()
+    names = ["core.EvalTrace"] * 4 + ["effects.EffectTypeSet", "interpreters.pxla.shard_args"]
+    assert len(lines) == len(names) + 1
+    for name, line in zip(names, lines, strict=False):
+        assert line.startswith(f"jax._src.{name} is not supported yet. library uses it. "), line
+    assert lines[-1] == str([f"jax._src.{name}" for name in sorted(set(names))])
+
+
+def test_private_names_of_public_things_are_these():
+    run("""
+        import shardwise
+        shardwise.as_jax()
+        import jax, jaxlib.xla_client
+        from jax._src import api, lib
+        from jax._src.lax import lax
+        from jax._src.numpy import lax_numpy
+        from jax._src.sharding_impls import NamedSharding
+        from jax._src.typing import Array
+        assert api.vmap is jax.vmap and lax.add is jax.lax.add and lax_numpy.arange is jax.numpy.arange
+        assert NamedSharding is jax.sharding.NamedSharding and Array is jax.Array
+        assert lib.xla_client is jaxlib.xla_client
+        # jaxlib looks for names in this module when it creates arrays.
+        assert (jax.jit(lambda x: 2 * x)(jax.numpy.arange(3)) == jax.numpy.array([0, 2, 4])).all()
+    """)
 
 
 def test_missing_names_can_be_looked_for(tmp_path):
