@@ -21,7 +21,7 @@ HEAD = """\
 # is not in all of JAX {all} is followed by the releases that have it: `name@{last}` is in JAX 0.{last} alone.
 # `python -m tests.jax_names` writes this file.
 """
-TESTS = ("jax._src.internal_test_util", "jax._src.test_", "jax._src.pallas.pallas_test_util")
+TESTS = ("jax._src.internal_test_util", "jax._src.pallas.pallas_test_util")
 
 
 class Name(NamedTuple):

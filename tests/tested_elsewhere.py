@@ -41,6 +41,7 @@ MODULES = {
     "api/user_context": "test_parameters_like_jax.py",
     "base/_jaxlib": "test_jaxlib.py",
     "base/dlpack_capsule": "test_dlpack.py",
+    "base/fixed_settings": "base/test_config.py",
     "base/tree_nodes": "test_tree_util.py",
     "base/unspecified": "test_signatures.py",
     "base/unsupported": "test_unsupported.py",

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, final
 
 from shardwise.base.caches import registered_cache
+from shardwise.base.fixed_settings import FIXED_SETTINGS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ABSENT: Any = object()  # the thread does not override the setting
@@ -293,26 +294,6 @@ ALIASES = {"platform_name": "platforms", "dump_ir_to": "dump_to"}
 TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_guard_"))
 
 # JAX's settings that cannot change here: the accepted values, and the reason.
-FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "threefry_partitionable": ((True,), "random bits never depend on the sharding"),
-    "use_shardy_partitioner": ((True, False), "the partitioner is this package's own"),
-    "experimental_xmap_spmd_lowering": ((True, False), "xmap is always partitioned like jit"),
-    "experimental_xmap_spmd_lowering_manual": ((True, False), "xmap is always partitioned like jit"),
-    "experimental_xmap_ensure_fixed_sharding": ((True, False), "xmap is always partitioned like jit"),
-    "allow_f16_reductions": ((True,), "sums of 16-bit floats are always allowed"),
-    "remove_size_one_mesh_axis_from_type": ((False,), "types show mesh axes of every size"),
-    "softmax_custom_jvp": ((True, False), "softmax has a single derivative rule"),
-    "enable_checks": ((True, False), "programs are always verified"),
-    "cpu_collectives_implementation": (("gloo",), "collectives between processes use gloo"),
-    "cpu_enable_async_dispatch": ((True,), "dispatch is always asynchronous"),
-    "disable_most_optimizations": ((False,), "use XLA_FLAGS to select XLA's optimizations"),
-    "array_garbage_collection_guard": ((None, "allow"), "arrays in reference cycles are collected like other objects"),
-    "include_full_tracebacks_in_locations": ((False,), "an op records one line of the user's code"),
-    "traceback_in_locations_limit": ((1,), "an op records one line of the user's code"),
-    "compilation_cache_include_metadata_in_key": ((False,), "source locations are not part of the key"),
-    "persistent_cache_min_entry_size_bytes": ((0, -1), "programs of any size are cached"),
-    "raise_persistent_cache_errors": ((False,), "errors of the cache are logged"),
-}
 
 
 @final

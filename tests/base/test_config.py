@@ -174,6 +174,13 @@ def test_errors(name, value, error, text):
         pass
 
 
+# Fixed settings with a value that is not JAX's default.
+DIFFERENT_FROM_JAX = {
+    "include_full_tracebacks_in_locations",
+    "traceback_in_locations_limit",
+}
+
+
 @pytest.mark.parametrize("name", FIXED_SETTINGS)
 def test_fixed_settings_accept_their_value(name):
     for value in FIXED_SETTINGS[name][0]:
@@ -294,3 +301,14 @@ def test_parsing_flags_changes_nothing():
     before = repr(sw.config)
     sw.config.parse_flags_with_absl()
     assert repr(sw.config) == before
+
+
+@pytest.mark.jax
+def test_all_settings_of_jax_exist():
+    """Programs that set one of them to JAX's default run."""
+    jax = pytest.importorskip("jax")
+    for name, value in jax.config.values.items():
+        short = name.removeprefix("jax_")
+        config.read(name)
+        if short in FIXED_SETTINGS and short not in DIFFERENT_FROM_JAX:
+            assert config.read(name) == getattr(value, "value", value), name

@@ -31,7 +31,7 @@ def helper(): pass
 class _Private: pass
 """,
     "_src/lax": "def add_any(): pass\n_deprecations = {'gone': ('text', None), 'old': ('text', add_any)}",
-    "_src/test_util": "def check(): pass",
+    "_src/internal_test_util": "def check(): pass",
 }
 
 
