@@ -120,6 +120,20 @@ class Ref:
         """The sharding of the array that it holds."""
         return self[...].sharding
 
+    @property
+    def committed(self) -> bool:
+        """Whether the array that it holds is committed to its devices."""
+        return self[...].committed
+
+    @property
+    def format(self) -> Any:
+        """The layout in memory and the sharding of the array that it holds."""
+        return self[...].format
+
+    def unsafe_buffer_pointer(self) -> int:
+        """Return the memory address of the elements on the only device that holds them, until the Ref changes."""
+        return self[...].unsafe_buffer_pointer()
+
     def __getitem__(self, index: Index) -> Array:
         value = self.value_in(_scopes.innermost)
         return value if index is Ellipsis else value[index]

@@ -299,3 +299,10 @@ def test_a_ref_has_the_attributes_of_its_array(mesh):
     assert ref.aval == sw.typeof(ref)
     sharding = NamedSharding(mesh, P("data"))
     assert sw.new_ref(sw.device_put(np.ones(8), sharding)).sharding == sharding
+
+
+def test_where_a_ref_keeps_its_elements():
+    ref = sw.new_ref(jnp.arange(3.0))
+    assert ref.unsafe_buffer_pointer() == ref[...].unsafe_buffer_pointer() != 0
+    assert not ref.committed and sw.new_ref(sw.device_put(jnp.arange(3.0), sw.devices()[1])).committed
+    assert ref.format.sharding == ref.sharding and ref.format.layout.major_to_minor == (0,)
