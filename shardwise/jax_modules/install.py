@@ -4,11 +4,14 @@
     import jax._src.core        the modules of this folder, which have the private names that libraries use
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
 
+`temporary_jax` does the same for the modules of PJRT plugins, while they register their libraries.
+
 jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it (`JaxBlocker`).
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -16,7 +19,7 @@ from types import ModuleType
 from typing import Any, final
 
 import shardwise
-from shardwise.base._jaxlib import JaxBlocker
+from shardwise.base._jaxlib import JaxBlocker, hide_jax
 from shardwise.base.call_site import calling_package
 from shardwise.jax_modules.version import JAX_VERSION
 
@@ -59,12 +62,54 @@ def as_jax() -> ModuleType:
             "Call `shardwise.as_jax()` before the first import of jax or of a library that imports it, or run the "
             "script with `python -m shardwise run`."
         )
-    sys.meta_path.insert(sys.meta_path.index(JaxBlocker) + 1, _Finder())
+    _install_finder()
     jax = import_module("jax")
     for name in _IMPORTED:
         import_module(f"jax.{name}")
     shardwise.config.update("callback_errors", "jax")  # libraries catch JaxRuntimeError
     return jax
+
+
+def _install_finder() -> "_Finder":
+    """Let `import jax` find Shardwise, before any other finder but the one for jaxlib."""
+    finder = _Finder()
+    sys.meta_path.insert(sys.meta_path.index(JaxBlocker) + 1, finder)
+    return finder
+
+
+@contextmanager
+def temporary_jax(module: str) -> Iterator[None]:
+    """Let `import jax` mean Shardwise inside a `with` block, in which a module that is written for jax is imported.
+
+    After `as_jax()` it changes nothing. Otherwise, neither `jax` nor the module is in `sys.modules` afterwards: a later
+    `import jax` finds the real one, which imports the module again. Other threads that import jax meanwhile get
+    Shardwise.
+
+    Args:
+        module: the name of the module.
+
+    Raises:
+        RuntimeError: if the real jax is imported, with which the module would register.
+    """
+    imported = sys.modules.get("jax")
+    if isinstance(imported, JaxModule):
+        yield
+        return
+    if imported is not None:
+        raise RuntimeError(
+            f"it is written for jax, and the real jax, {imported.__file__}, is imported in this process. Call "
+            "`shardwise.as_jax()` at the start of the program"
+        )
+    before = set(sys.modules)
+    finder = _install_finder()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if name in ("jax", module) or name.startswith(("jax.", f"{module}.")):
+                del sys.modules[name]
+        hide_jax()
 
 
 @final
