@@ -242,7 +242,10 @@ class MissingRuleError(NotImplementedError):
 
 
 class UnsupportedError(NotImplementedError):
-    """A name of JAX is used that exists for imports only. The message says what to use instead."""
+    """A name of JAX is used that exists for imports only, or an op has no lowering for the platform of its devices.
+
+    The message says what to use instead.
+    """
 
 
 class HardwareError(ValueError):

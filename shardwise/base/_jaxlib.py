@@ -74,8 +74,7 @@ block_until_ready = _jax.batched_block_until_ready
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
 PERTURBED_SOLVE = "tridiagonal_solve_perturbed_ffi"
-# Prefix of the names of LAPACK's routines; part of the names of the hybrid GPU routines, "cuhybrid_" and "hiphybrid_".
-_LAPACK, _HYBRID = "lapack_", "hybrid_"
+_LAPACK, _HYBRID = "lapack_", ("cuhybrid_", "hiphybrid_")  # prefixes of the names of their routines
 
 # jaxlib keeps Python objects that XLA's threads release until this is called.
 gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
@@ -195,7 +194,7 @@ def gpu_plugin_options() -> dict[str, Any]:
     return dict(_xla.generate_pjrt_gpu_plugin_options())
 
 
-_hybrid_modules: list[Any] = []  # of GPU plugins: routines that call LAPACK on the host
+_hybrid_modules: list[Any] = []  # GPU routines that call LAPACK on the host, and are not initialized yet
 
 
 def register_gpu_kernels(api: Any, platform: str, package: str, extension: str) -> None:
@@ -353,17 +352,17 @@ def _load_libraries(text: str, client: Client) -> None:
     """Load the libraries whose routines a module calls."""
     if _LAPACK in text or PERTURBED_SOLVE in text:
         _register_lapack()
-    if _HYBRID in text:
+    is_hybrid = any(prefix in text for prefix in _HYBRID)
+    if is_hybrid:
         _initialize_hybrid()
-    if (_LAPACK in text or _HYBRID in text) and client.local_device_count() > 1:
+    if (_LAPACK in text or is_hybrid) and client.local_device_count() > 1:
         run_blas_in_calling_thread()
 
 
-@cache
 def _initialize_hybrid() -> None:
     """Let the hybrid GPU routines, which call LAPACK on the host, find LAPACK."""
-    for module in _hybrid_modules:
-        module.initialize()
+    while _hybrid_modules:
+        _hybrid_modules.pop().initialize()
 
 
 @cache

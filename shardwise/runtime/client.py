@@ -261,6 +261,12 @@ def lowering_platform(device: Device) -> str:
     return "cpu" if isinstance(device, AbsentDevice) else pjrt_platform(device.client).lower()
 
 
+def default_lowering_platform() -> str:
+    """Return the platform that functions are lowered for by default; under `target_platform`, that platform."""
+    target = config.target_platform
+    return canonical_lowering_platform(target) if target else lowering_platform(clients.get().devices()[0])
+
+
 def canonical_lowering_platform(name: str) -> str:
     """Return the platform for lowering that a user names: "cuda" for "gpu"; other names are unchanged."""
     return "cuda" if name == "gpu" else name
