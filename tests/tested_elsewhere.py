@@ -248,7 +248,6 @@ MODULES = {
     "random/sampling": "random/test_random_argument_errors.py",
     "ref": "api/test_ref.py",
     "runtime/callbacks": "api/callbacks/test_callback.py",
-    "runtime/client": "api/test_environment.py",
     "runtime/dlpack": "test_dlpack.py",
     "runtime/executable": "runtime/test_compilation_cache.py",
     "runtime/memory_stats": "api/ahead_of_time/test_aot.py",
