@@ -1,9 +1,8 @@
 """Lazy imports: modules, and public names of packages, that are loaded at their first use.
 
-Modules of this package, and libraries that few programs need, are imported after start-up only through this module.
-Three others import modules that somebody names at run time: `jax_modules/install.py`, for `import jax`;
-`runtime/plugins/registry.py`, for the modules of PJRT plugins; and `launch/load_target.py`, for the user's file on a
-command line. Everything else is imported at the head of a file.
+Modules of this package, and libraries that few programs need, are imported after start-up only through this module. Two
+others import modules that somebody names at run time: `jax_modules/install.py`, for `import jax`, and
+`launch/load_target.py`, for the user's file on a command line. Everything else is imported at the head of a file.
 """
 
 import re

@@ -4,7 +4,7 @@
     import jax._src.core        the modules of this folder, which have the private names that libraries use
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
 
-`temporary_jax` does the same for the modules of PJRT plugins, while they register their libraries.
+`initialize_plugin` does the same for the module of a PJRT plugin, while it registers its library.
 
 jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it (`JaxBlocker`).
 """
@@ -77,20 +77,24 @@ def _install_finder() -> "_Finder":
     return finder
 
 
-@contextmanager
-def temporary_jax(module: str) -> Iterator[None]:
-    """Let `import jax` mean Shardwise inside a `with` block, in which a module that is written for jax is imported.
+def initialize_plugin(module: str) -> None:
+    """Import the module of a PJRT plugin, which is written for jax, and call its function `initialize`.
 
-    After `as_jax()` it changes nothing. Otherwise, neither `jax` nor the module is in `sys.modules` afterwards: a later
-    `import jax` finds the real one, which imports the module again. Other threads that import jax meanwhile get
-    Shardwise.
-
-    Args:
-        module: the name of the module.
+    `import jax` means Shardwise meanwhile. After `as_jax()`, it does anyway. Otherwise, neither `jax` nor the module is
+    in `sys.modules` afterwards: a later `import jax` finds the real one, which imports the module again. Other threads
+    that import jax meanwhile get Shardwise.
 
     Raises:
-        RuntimeError: if the real jax is imported, with which the module would register.
+        RuntimeError: if the real jax is imported, with which the module would register its plugin.
+        Exception: any exception of the module.
     """
+    with _temporary_jax(module):
+        import_module(module).initialize()
+
+
+@contextmanager
+def _temporary_jax(module: str) -> Iterator[None]:
+    """Let `import jax` mean Shardwise inside a `with` block, and forget `jax` and a module that is imported there."""
     imported = sys.modules.get("jax")
     if isinstance(imported, JaxModule):
         yield

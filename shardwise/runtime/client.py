@@ -80,7 +80,7 @@ class _Clients:
         if platform == "cpu" or platform in self.by_platform:
             return platform
         in_use = [name for name, client in self.by_platform.items() if client.platform == platform]
-        names = [*in_use, platform, *(_GPU_PLATFORMS if platform == "gpu" else ())]
+        names: list[str] = [*in_use, platform, *(_GPU_PLATFORMS if platform == "gpu" else ())]
         for name in names:
             if name in self.by_platform or plugins.get(name) is not None:
                 return name

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any, final
 
 from shardwise.base.call_site import warn_user
@@ -122,8 +121,7 @@ class _Plugins:
         """Run the function `initialize` of a plugin's module, which registers the plugin here."""
         self._module_origin = origin
         try:
-            with _install.temporary_jax(module):
-                import_module(module).initialize()
+            _install.initialize_plugin(module)
         except PlatformError as error:
             self.report(error)
         except Exception as error:  # of the module's code
