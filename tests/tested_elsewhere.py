@@ -186,6 +186,7 @@ MODULES = {
     "launch/checkpoint_parser": "checkpoints/test_commands.py",
     "launch/collective_check": "launch/test_doctor.py",
     "launch/device_check": "launch/test_doctor.py",
+    "launch/platform_check": "launch/test_doctor.py",
     "launch/guardian": "launch/test_workers.py",
     "launch/script": "jax_modules/test_install.py",
     "launch/simulate_parser": "launch/test_simulate_commands.py",

@@ -59,8 +59,15 @@ def create_client(plugin: Plugin, options: Mapping[str, Any] = _NO_OPTIONS, stor
 
 
 def node_options(plugin: Plugin, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options that describe a process of a cluster to a plugin: none for TPUs, which know their topology."""
-    return _NO_OPTIONS if plugin.name == "tpu" else options
+    """Return the options that describe a process of a cluster to a plugin.
+
+    TPUs know their topology, and get none. `visible_devices` is an option of GPU plugins only.
+    """
+    if plugin.name == "tpu":
+        return _NO_OPTIONS
+    if vendor_of(plugin) is not None:
+        return options
+    return {name: value for name, value in options.items() if name != "visible_devices"}
 
 
 def _client_of_library(plugin: Plugin, options: Mapping[str, Any], store: Store | None) -> Client:

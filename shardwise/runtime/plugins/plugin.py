@@ -37,6 +37,11 @@ class Plugin:
         library = f"{self.library}, " if self.library else ""
         return f"the PJRT plugin {self.name!r} ({library}from {self.origin})"
 
+    @property
+    def has_library(self) -> bool:
+        """Whether a library is loaded before its client is created."""
+        return bool(self.library) or self.api is not None
+
     def resolved_options(self) -> Mapping[str, Any]:
         """Return the options of its client."""
         return self.options() if callable(self.options) else self.options

@@ -47,19 +47,20 @@ class _Plugins:
         self._discover()
         return self._by_name.get(name)
 
+    def all(self) -> list[Plugin]:
+        """Return all plugins, the highest priority first."""
+        self._discover()
+        return sorted(self._by_name.values(), key=lambda plugin: -plugin.priority)
+
     def names(self) -> list[str]:
         """Return the names of all platforms with plugins, the highest priority first."""
-        return [plugin.name for plugin in self._by_priority()]
+        return [plugin.name for plugin in self.all()]
 
     def defaults(self) -> Iterator[Plugin]:
         """Yield the plugins that programs prefer to the CPU, the highest priority first."""
-        for plugin in self._by_priority():
+        for plugin in self.all():
             if plugin.priority > 0 and plugin.name not in self._reported:
                 yield plugin
-
-    def _by_priority(self) -> list[Plugin]:
-        self._discover()
-        return sorted(self._by_name.values(), key=lambda plugin: -plugin.priority)
 
     def register(self, plugin: Plugin) -> Any:
         """Add a plugin, load its library, and return its `PJRT_Api`; None if it has no library.
@@ -77,7 +78,7 @@ class _Plugins:
                     "another name, or before the first use of a device.",
                     plugin.name,
                 )
-            api = load(plugin) if plugin.library or plugin.api is not None else None
+            api = load(plugin) if plugin.has_library else None
             self._by_name[plugin.name] = plugin
             return api
 

@@ -90,7 +90,14 @@ def test_a_plugin_may_have_an_api_in_place_of_a_library(calls):
     assert load(plugin) == "theirs" and calls == [("load api", "mine", "theirs")]
 
 
-def test_tpus_know_their_topology():
-    options = {"node_id": 1, "num_nodes": 2}
-    assert node_options(Plugin("tpu", "a test", "/lib/libtpu.so"), options) == {}
-    assert node_options(Plugin("cuda", "a test", "/lib/xla_cuda_plugin.so"), options) == options
+@pytest.mark.parametrize(
+    ("name", "library", "passed"),
+    [
+        ("tpu", "/lib/libtpu.so", ()),
+        ("renamed", "/lib/xla_cuda_plugin.so", ("node_id", "num_nodes", "visible_devices")),
+        ("mine", "/lib/mine.so", ("node_id", "num_nodes")),
+    ],
+)
+def test_options_of_a_process_in_a_cluster(name, library, passed):
+    options = {"node_id": 1, "num_nodes": 2, "visible_devices": [1]}
+    assert tuple(node_options(Plugin(name, "a test", library), options)) == passed

@@ -18,6 +18,11 @@ def test_options_may_be_a_function(options):
     assert Plugin("mine", "a test", options=options).resolved_options() == {"a": 1}
 
 
+def test_a_library_may_be_loaded_elsewhere_or_be_absent():
+    assert Plugin("mine", "a test", "/lib/mine.so").has_library and Plugin("mine", "a test", api="api").has_library
+    assert not Plugin("mine", "a test", factory=lambda: None).has_library
+
+
 def test_default_priority_is_above_that_of_the_cpu():
     assert Plugin("mine", "a test").priority == PLUGIN_PRIORITY > 0
 
