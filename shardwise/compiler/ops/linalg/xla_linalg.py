@@ -1,7 +1,7 @@
 """XLA's own decompositions, for platforms that have neither LAPACK nor a counterpart of cuSOLVER, such as TPUs.
 
 XLA has ops for Cholesky decompositions and triangular solves, and expands the custom calls `Qr`,
-`ProductOfElementaryHouseholderReflectors` and `Eigh` on every platform.
+`ProductOfElementaryHouseholderReflectors` and `Eigh` on every platform. `xla_lu.py` has LU decompositions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.linalg.xla_lu import lower_lu
 
 Attributes = Mapping[str, str]
 
@@ -59,6 +60,11 @@ def _cholesky(hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], a
     return [hlo.op("stablehlo.cholesky", operands, results[0], f"lower = {lower}"), hlo.constant(0, results[1])]
 
 
+def _lu(hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], attributes: Attributes) -> list[Any]:
+    """Lower `getrf`. The status is always 0."""
+    return [*lower_lu(hlo, operands[0], results[1]), hlo.constant(0, results[2])]
+
+
 def _qr(hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], attributes: Attributes) -> list[Any]:
     """Lower `geqrf`."""
     return hlo.many("stablehlo.custom_call", operands, results, _target("Qr"))
@@ -86,6 +92,7 @@ def _target(name: str) -> str:
 _Lowering = Callable[[Hlo, Sequence[Any], Sequence[ArrayType], Attributes], list[Any]]
 _COUNTERPARTS: dict[str, _Lowering] = {
     "geqrf": _qr,
+    "getrf": _lu,
     "orgqr": _householder_product,
     "potrf": _cholesky,
     "syevd": _eigh,
