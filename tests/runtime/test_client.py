@@ -9,26 +9,7 @@ from shardwise.compiler.shardings.mesh import AbsentDevice
 from shardwise.errors import PlatformError
 from shardwise.runtime import client as module
 from shardwise.runtime.client import _Clients, canonical_lowering_platform, default_lowering_platform, lowering_platform
-from shardwise.runtime.plugins.plugin import Plugin
-from shardwise.runtime.plugins.registry import _Plugins
-
-
-def fake_client(platform, devices=2):
-    """A client as jaxlib has it: GPUs of all vendors have the platform "gpu"."""
-    name = "gpu" if platform in ("cuda", "rocm") else platform
-    client = SimpleNamespace(platform=name, _raw_platform=platform)
-    client.list = [SimpleNamespace(platform=name, id=index, client=client) for index in range(devices)]
-    client.devices = lambda: client.list
-    return client
-
-
-def fake_plugin(name, priority, platform=None, broken=False):
-    def create():
-        if broken:
-            raise OSError("no driver")
-        return fake_client(platform or name)
-
-    return Plugin(name, "a test", priority=priority, factory=create)
+from tests.runtime.plugins.fakes import fake_client, fake_plugin, registry_of
 
 
 @pytest.fixture
@@ -36,11 +17,7 @@ def clients_with(monkeypatch):
     """Return a function that creates clients in a process with these plugins and this value of `platforms`."""
 
     def create(*plugins, platforms=""):
-        registry = _Plugins()
-        registry._is_discovered = True
-        for plugin in plugins:
-            registry.register(plugin)
-        monkeypatch.setattr(module, "plugins", registry)
+        monkeypatch.setattr(module, "plugins", registry_of(*plugins))
         monkeypatch.setattr(
             module, "config", SimpleNamespace(platforms=platforms, num_cpu_devices=1, target_platform="")
         )

@@ -6,7 +6,7 @@
     libtpu                          the package with the library of TPUs, or `TPU_LIBRARY_PATH`
 
 A module registers its plugin by its function `initialize`, which calls `register_plugin` of jax. The libraries of CUDA
-and ROCm lie beside their modules, so they are loaded without running the modules.
+and ROCm are in the folders of their modules, so they are loaded without running the modules.
 """
 
 import json

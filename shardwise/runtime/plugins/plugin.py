@@ -49,7 +49,7 @@ class Plugin:
     def error(self, cause: object) -> PlatformError:
         """Return the error for a plugin that cannot be used."""
         return PlatformError(
-            f"{self} cannot be used: {cause}. Repair it or uninstall it; `shardwise doctor` checks the versions of "
-            "plugins, and SHARDWISE_PLATFORMS=cpu leaves all plugins out.",
+            f"{self} cannot be used: {str(cause).rstrip('. ')}. Repair it or uninstall it; `shardwise doctor` checks "
+            "the versions of plugins, and SHARDWISE_PLATFORMS=cpu leaves all plugins out.",
             self.name,
         )

@@ -114,7 +114,8 @@ class _Plugins:
         if first is not plugin and not _have_same_library(first, plugin):
             warn_user(
                 f"two PJRT plugins have the name {plugin.name!r}: {first} is used, and {plugin} is not. Uninstall "
-                f"one of them, or give its library another name: {VARIABLE}=other{os.pathsep}{plugin.library or 'path'}"
+                "one of them, or load its library under another name: "
+                f"{VARIABLE}=other{os.pathsep}{plugin.library or 'path'}"
             )
         return first is plugin
 

@@ -28,7 +28,7 @@ def test_default_priority_is_above_that_of_the_cpu():
 
 
 def test_error_has_cause_and_remedy():
-    error = Plugin("mine", "a test", "/lib/mine.so").error("it is rusty")
+    error = Plugin("mine", "a test", "/lib/mine.so").error("it is rusty.")
     assert isinstance(error, RuntimeError) and error.platform == "mine"
     assert str(error).startswith(
         "the PJRT plugin 'mine' (/lib/mine.so, from a test) cannot be used: it is rusty. Repair"

@@ -43,7 +43,7 @@ def lower_lu(hlo: Hlo, a: HloValue, pivots: ArrayType) -> list[Any]:
     positions = Iota(pivots.shape, len(pivots.shape) - 1, _INDEX).lower(hlo)
     count = hlo.constant(pivots.shape[-1], ArrayType((), _INDEX))
 
-    def spread(x: HloValue, target: Sequence[int] = shape) -> Any:
+    def broadcast(x: HloValue, target: Sequence[int] = shape) -> Any:
         """Broadcast a scalar, an array without the last two dims, or one whose sizes are those of `target` or 1."""
         if x.type.ndim == len(target):
             kept = tuple(dim for dim, size in enumerate(x.type.shape) if size == target[dim])
@@ -66,27 +66,27 @@ def lower_lu(hlo: Hlo, a: HloValue, pivots: ArrayType) -> list[Any]:
 
     def eliminate(state: Sequence[Any]) -> list[Any]:
         step, x, so_far = state
-        here = spread(step)
+        here = broadcast(step)
         magnitudes = _magnitude(hlo, part(x, None, step))
-        is_done = lower_compare(hlo, "LT", part(rows, None, zero), spread(step, magnitudes.type.shape))
+        is_done = lower_compare(hlo, "LT", part(rows, None, zero), broadcast(step, magnitudes.type.shape))
         magnitudes = select(is_done, hlo.constant(-1, magnitudes.type), magnitudes)
         pivot = Argmax((row_dim,), _INDEX).lower(hlo, Reshape(shape[:-1]).lower(hlo, magnitudes))
-        is_pivot_row, is_row = lower_compare(hlo, "EQ", rows, spread(pivot)), lower_compare(hlo, "EQ", rows, here)
+        is_pivot_row, is_row = lower_compare(hlo, "EQ", rows, broadcast(pivot)), lower_compare(hlo, "EQ", rows, here)
         pivot_row = Sum((row_dim,)).lower(hlo, select(is_pivot_row, x, hlo.constant(0, x.type)))
-        pivot_row = spread(Reshape((*shape[:-2], 1, shape[-1])).lower(hlo, pivot_row))
-        x = select(is_row, pivot_row, select(is_pivot_row, spread(part(x, step, None)), x))
+        pivot_row = broadcast(Reshape((*shape[:-2], 1, shape[-1])).lower(hlo, pivot_row))
+        x = select(is_row, pivot_row, select(is_pivot_row, broadcast(part(x, step, None)), x))
         # A pivot of zero leaves its column, which is zero then, as LAPACK does.
-        divisor = spread(part(x, step, step))
+        divisor = broadcast(part(x, step, step))
         is_below = lower_compare(hlo, "GT", rows, here)
         is_divided = And().lower(hlo, is_below, lower_compare(hlo, "NE", divisor, hlo.constant(0, divisor.type)))
-        column = spread(part(x, None, step))
+        column = broadcast(part(x, None, step))
         column = select(is_divided, Div().lower(hlo, column, divisor), column)
         update = Sub().lower(hlo, x, Mul().lower(hlo, column, pivot_row))
         is_right = lower_compare(hlo, "GT", columns, here)
         x = select(And().lower(hlo, is_below, is_right), update, x)
         x = select(lower_compare(hlo, "EQ", columns, here), column, x)
-        from_one = spread(Add().lower(hlo, pivot, spread(one, pivot.type.shape)), pivots.shape)
-        is_position = lower_compare(hlo, "EQ", positions, spread(step, pivots.shape))
+        from_one = broadcast(Add().lower(hlo, pivot, broadcast(one, pivot.type.shape)), pivots.shape)
+        is_position = lower_compare(hlo, "EQ", positions, broadcast(step, pivots.shape))
         return [Add().lower(hlo, step, one), x, select(is_position, from_one, so_far)]
 
     _, packed, found = hlo.loop([zero, a, hlo.constant(0, pivots)], has_more, eliminate)
