@@ -70,10 +70,17 @@ class _Clients:
 
     def _create_platform(self, name: str) -> Client:
         if name not in self.by_platform:
-            plugin = None if name == "cpu" else plugins.get(name)
-            self.by_platform[name] = cpu_client(config.num_cpu_devices) if plugin is None else create_client(plugin)
+            self.by_platform[name] = self._new_client(name)
             _on_first_use()
         return self.by_platform[name]
+
+    @staticmethod
+    def _new_client(name: str) -> Client:
+        if name == "cpu":
+            return cpu_client(config.num_cpu_devices)
+        plugin = plugins.get(name)
+        assert plugin is not None, name
+        return create_client(plugin)
 
     def _resolve(self, platform: str) -> str:
         """Return the platform that a name means. A client's own name, such as "gpu", means the first such client."""

@@ -18,7 +18,7 @@ from shardwise.runtime.plugins.discovery import (
 )
 from shardwise.runtime.plugins.plugin import Plugin
 
-# The modules of plugins are written for jax. This layer does not depend on the modules above it that stand for jax.
+# Modules of plugins import jax, and find the modules that stand for it, which are above this layer.
 _install = lazy_module("shardwise.jax_modules.install")
 
 
@@ -36,7 +36,8 @@ class _Plugins:
         self._lock = threading.RLock()  # a module registers its plugin while plugins are discovered
         self._is_discovered = False
         self._module_origin = ""  # of the module that is being initialized
-        self._reported: set[str] = set()  # plugins whose failure was a warning already
+        self._registered: set[str] = set()  # the names of the plugins that the program has registered
+        self._reported: set[str] = set()  # the names of the plugins whose failure was a warning already
 
     def renew_lock(self) -> None:
         """Replace the lock in a forked child, in which the thread that held it does not exist."""
@@ -63,16 +64,20 @@ class _Plugins:
                 yield plugin
 
     def register(self, plugin: Plugin) -> Any:
-        """Add a plugin, load its library, and return its `PJRT_Api`; None if it has no library.
+        """Add a plugin, load its library, and return its `PJRT_Api`.
+
+        The result is None if the plugin has no library, or if it is installed and another one of its name is used.
 
         Raises:
             PlatformError: if the library cannot be loaded, or if another one of the same name is loaded already.
         """
         with self._lock:
             if self._module_origin:
-                if not self._add(plugin):
-                    return None
-            elif is_loaded(plugin.name):
+                used = self._add(plugin)
+                return (
+                    load(used) if plugin.has_library and (used is plugin or _have_same_library(used, plugin)) else None
+                )
+            if is_loaded(plugin.name):
                 raise PlatformError(
                     f"{plugin} cannot be registered: {self._by_name[plugin.name]} is loaded already. Register it under "
                     "another name, or before the first use of a device.",
@@ -80,6 +85,7 @@ class _Plugins:
                 )
             api = load(plugin) if plugin.has_library else None
             self._by_name[plugin.name] = plugin
+            self._registered.add(plugin.name)
             return api
 
     @property
@@ -108,16 +114,17 @@ class _Plugins:
             if (tpu := tpu_plugin()) is not None:
                 self._add(tpu)
 
-    def _add(self, plugin: Plugin) -> bool:
-        """Add an installed plugin, unless there is one of the same name; return whether it was added."""
+    def _add(self, plugin: Plugin) -> Plugin:
+        """Add an installed plugin, unless there is one of the same name; return the one that is used."""
         first = self._by_name.setdefault(plugin.name, plugin)
-        if first is not plugin and not _have_same_library(first, plugin):
+        is_expected = first is plugin or _have_same_library(first, plugin) or plugin.name in self._registered
+        if not is_expected:
             warn_user(
                 f"two PJRT plugins have the name {plugin.name!r}: {first} is used, and {plugin} is not. Uninstall "
                 "one of them, or load its library under another name: "
                 f"{VARIABLE}=other{os.pathsep}{plugin.library or 'path'}"
             )
-        return first is plugin
+        return first
 
     def _initialize(self, module: str, origin: str) -> None:
         """Run the function `initialize` of a plugin's module, which registers the plugin here."""

@@ -64,6 +64,26 @@ def test_a_registered_plugin_replaces_an_installed_one(install):
     assert plugins.register(ours) is None and plugins.get("mine") is ours
 
 
+def test_a_plugin_that_was_registered_before_the_search_stays(install):
+    plugins = install([Plugin("mine", "variable", "/installed.so")])
+    ours = Plugin("mine", "register_backend_factory", factory=lambda: cpu_client(1))
+    plugins.register(ours)
+    assert plugins.get("mine") is ours  # without a warning
+
+
+def test_a_module_gets_the_api_of_the_same_library_under_its_name(install, monkeypatch):
+    """It registers kernels with it."""
+    named = Plugin("mine", "variable", "/mine.so")
+    plugins = install([named])
+    plugins.get("mine")
+    monkeypatch.setattr(create_client, "_apis", {"mine": "api"})
+    plugins._module_origin = "a module"
+    assert plugins.register(Plugin("mine", "a module", "/mine.so")) == "api"
+    with pytest.warns(UserWarning, match="two PJRT plugins have the name 'mine'"):
+        assert plugins.register(Plugin("mine", "a module", "/other.so")) is None
+    assert plugins.get("mine") is named
+
+
 def test_a_plugin_that_is_loaded_stays(install, monkeypatch):
     loaded = Plugin("mine", "variable", "/installed.so")
     plugins = install([loaded])
