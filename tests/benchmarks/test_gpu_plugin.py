@@ -39,6 +39,7 @@ def test_a_broken_library_that_is_requested():
     assert run(BY_NAME["broken and requested"], "/lib/cuda.so") == []
 
 
+@pytest.mark.slow
 def test_a_library_that_fails_is_a_problem_with_diagnostics():
     problems = run(BY_NAME["variable"], "/nowhere/cuda.so")
     assert problems[0] == "the process failed"

@@ -159,6 +159,7 @@ def test_a_module_of_an_entry_point(tmp_path):
     assert "Warning" not in errors
 
 
+@pytest.mark.slow
 def test_platforms_select_and_order(tmp_path):
     add_module(tmp_path, "jax_plugins.mine", REGISTERS)
     program = "import shardwise as sw; print(len(sw.devices()), *sw.extend.backend.backends())"
@@ -166,6 +167,7 @@ def test_platforms_select_and_order(tmp_path):
     assert run(program, tmp_path, JAX_PLATFORMS="mine,cpu")[0] == "3 mine"
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_the_real_jax_finds_the_module_afterwards(tmp_path):
     """It imports the module again, which registers with it."""
@@ -179,6 +181,7 @@ def test_the_real_jax_finds_the_module_afterwards(tmp_path):
     assert run(program, tmp_path)[0].split() == ["3", "True", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_if_the_real_jax_is_imported_there_is_a_warning(tmp_path):
     assert find_spec("jax") is not None
@@ -191,6 +194,7 @@ def test_if_the_real_jax_is_imported_there_is_a_warning(tmp_path):
     assert "Call `shardwise.as_jax()` at the start of the program" in errors
 
 
+@pytest.mark.slow
 def test_under_as_jax_the_modules_stay(tmp_path):
     add_module(tmp_path, "jax_plugins.mine", REGISTERS)
     program = "import sys, shardwise as sw; sw.as_jax(); print(len(sw.devices()), 'jax_plugins.mine' in sys.modules)"
@@ -198,6 +202,11 @@ def test_under_as_jax_the_modules_stay(tmp_path):
 
 
 FAILURES = {
+    "library": (
+        "from jax._src.xla_bridge import register_plugin as register\n"
+        "def initialize(): register('broken', library_path='/no/broken.so')",
+        "the PJRT plugin 'broken' (/no/broken.so, from jax_plugins.broken, the package jax_plugins) cannot be used",
+    ),
     "import": ("import absent_library", "ModuleNotFoundError: No module named 'absent_library'"),
     "no initialize": ("", "AttributeError: module 'jax_plugins.broken' has no attribute 'initialize'"),
     "exception": ("def initialize(): 1 / 0", "ZeroDivisionError: division by zero"),
@@ -205,14 +214,10 @@ FAILURES = {
         "from jax._src import nothing",
         "jax._src.nothing, which jax_plugins asks for, is not provided by Shardwise",
     ),
-    "library": (
-        "from jax._src.xla_bridge import register_plugin as register\n"
-        "def initialize(): register('broken', library_path='/no/broken.so')",
-        "the PJRT plugin 'broken' (/no/broken.so, from jax_plugins.broken, the package jax_plugins) cannot be used",
-    ),
 }
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_module_that_fails_is_one_warning_and_the_program_continues(tmp_path, kind):
     code, message = FAILURES[kind]
