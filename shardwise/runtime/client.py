@@ -32,6 +32,14 @@ else:
 _GPU_PLATFORMS = ("cuda", "rocm", "oneapi")  # the platforms that "gpu" may mean, in this order, as in JAX
 
 
+# How to install the plugins of platforms that users ask for.
+_INSTALLATION = {
+    "gpu": "pip install 'shardwise[cuda12]' installs that of NVIDIA GPUs",
+    "cuda": "pip install 'shardwise[cuda12]' installs it",
+    "tpu": "pip install libtpu installs it",
+}
+
+
 @final
 class DeviceList(list[Any]):
     """A list of devices that can be reshaped into the grid of a mesh."""
@@ -91,9 +99,10 @@ class _Clients:
         for name in names:
             if name in self.by_platform or plugins.get(name) is not None:
                 return name
+        hint = f"; {_INSTALLATION[platform]}" if platform in _INSTALLATION else ""
         raise PlatformError(
-            f"the platform {platform!r} is not supported: no PJRT plugin of this name is installed. Platforms of this "
-            f"machine: {', '.join(['cpu', *plugins.names()])}.",
+            f"the platform {platform!r} is not supported: no PJRT plugin of this name is installed{hint}. Platforms of "
+            f"this machine: {', '.join(['cpu', *plugins.names()])}.",
             platform,
         )
 

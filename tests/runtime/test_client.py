@@ -81,7 +81,13 @@ def test_the_platform_of_a_client_in_use_is_its_name_too(clients_with):
 
 def test_unknown_platforms_list_the_known_ones(clients_with):
     clients = clients_with(fake_plugin("low", 10), fake_plugin("high", 20))
-    with pytest.raises(PlatformError, match=r"'gpu' is not supported: .* Platforms of this machine: cpu, high, low\."):
+    with pytest.raises(
+        PlatformError, match=r"'abacus' is not supported: .* installed. Platforms of .*: cpu, high, low\."
+    ):
+        clients.get("abacus")
+    with pytest.raises(
+        PlatformError, match=r"installed; pip install 'shardwise\[cuda12\]' installs that of NVIDIA GPUs\."
+    ):
         clients.get("gpu")
 
 
