@@ -27,6 +27,7 @@ __all__ = [
     "NonConcreteBooleanIndexError",
     "OutOfMemoryError",
     "PeerFailure",
+    "PlatformError",
     "ProgramError",
     "ProgramMismatch",
     "RendezvousError",
@@ -76,6 +77,21 @@ class PeerFailure(JaxRuntimeError):  # type: ignore[misc]
 
 class ProgramMismatch(JaxRuntimeError):  # type: ignore[misc]
     """The processes of a set launched different programs, or the same programs in a different order."""
+
+
+class PlatformError(RuntimeError):
+    """A platform is unknown, its PJRT plugin cannot be loaded, or it has no usable device.
+
+    Attributes:
+        platform: the name of the platform.
+    """
+
+    def __init__(self, text: str, platform: str):
+        super().__init__(text)
+        self.platform = platform
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PlatformError, (self.args[0], self.platform)
 
 
 class RendezvousError(RuntimeError):
@@ -226,7 +242,10 @@ class MissingRuleError(NotImplementedError):
 
 
 class UnsupportedError(NotImplementedError):
-    """A name of JAX is used that exists for imports only. The message says what to use instead."""
+    """A name of JAX is used that exists for imports only, or an op has no lowering for the platform of its devices.
+
+    The message says what to use instead.
+    """
 
 
 class HardwareError(ValueError):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -459,10 +460,71 @@ def test_cluster_of_one_process():
     assert run.stdout.split() == ["3", "0", "False"]
 
 
-def test_cuda_client():
-    if _jaxlib.cuda_library() is None:
-        pytest.skip("the CUDA plugin is not installed")
-    assert {device.platform for device in _jaxlib.cuda_client().devices()} == {"gpu"}
+def test_libraries_that_are_no_plugins_are_runtime_failures(tmp_path):
+    with pytest.raises(_jaxlib.RuntimeFailure, match="No such file"):
+        _jaxlib.load_plugin("absent", str(tmp_path / "absent.so"))
+    with pytest.raises(_jaxlib.RuntimeFailure, match="not initialized"):
+        _jaxlib.plugin_client("absent", {})
+    with pytest.raises(TypeError):
+        _jaxlib.load_plugin_api("absent", "no capsule")
+
+
+def test_pjrt_names_of_platforms(client):
+    assert _jaxlib.pjrt_platform(client) == "cpu"
+
+
+def test_options_of_gpu_plugins(monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
+    options: _jaxlib.PluginOptions = _jaxlib.gpu_plugin_options()
+    assert options["allocator"] == "platform"
+
+
+_EXTENSION = """
+calls = []
+def register_custom_type(api, *arguments): calls.append(("type", api, *arguments))
+def register_custom_call_target(api, *arguments): calls.append(("call", api, *arguments[:4]))
+def ffi_types(): return {"state": 1}
+def ffi_handlers(): return {"sort": 2}
+"""
+
+
+def test_kernels_of_gpus_are_registered_with_the_plugin(tmp_path, monkeypatch):
+    """With a package of fake kernels, on a platform that nothing else uses."""
+    package = tmp_path / "fake_kernels"
+    package.mkdir()
+    (package / "extension.py").write_text(_EXTENSION)
+    for index, part in enumerate(("_solver", "_sparse", "_hybrid", "_linalg")):
+        code = (
+            f"def registrations(): return {{{part!r}: {index}}}\nis_ready = []\ninitialize = lambda: is_ready.append(1)"
+        )
+        (package / f"{part}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    _jaxlib.register_gpu_kernels("api", "FAKE", "fake_kernels", "extension")
+    calls = import_module("fake_kernels.extension").calls
+    assert calls[0][:3] == ("type", "api", "state")
+    assert [call[1:5] for call in calls[1:]] == [
+        ("api", "sort", 2, "FAKE"),
+        *(("api", part, index, "FAKE") for index, part in enumerate(("_solver", "_sparse", "_hybrid", "_linalg"))),
+    ]
+    hybrid = import_module("fake_kernels._hybrid")
+    assert hybrid.is_ready == []
+    _jaxlib._initialize_hybrid()
+    _jaxlib._initialize_hybrid()
+    assert hybrid.is_ready == [1]
+
+
+def test_jax_is_hidden_unless_it_is_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax._src.sharding_impls", "theirs")
+    monkeypatch.setitem(sys.modules, "jax", "theirs")
+    _jaxlib.hide_jax()
+    assert sys.modules["jax._src.sharding_impls"] == "theirs"
+    monkeypatch.delitem(sys.modules, "jax")
+    _jaxlib.hide_jax()
+    assert sys.modules["jax._src.sharding_impls"] is None
+
+
+def test_plugins_see_the_module_of_jaxlib():
+    assert _jaxlib.xla_client.__name__ == "jaxlib.xla_client"
 
 
 def test_every_name_is_exercised():

@@ -10,7 +10,7 @@ from shardwise.base._jaxlib import from_dlpack as buffer_from_dlpack
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.runtime.array import DLPACK_DEVICES, ArrayImpl, single_device_array
-from shardwise.runtime.client import local_devices
+from shardwise.runtime.client import local_devices, lowering_platform
 from shardwise.runtime.dlpack import type_in
 from shardwise.typing import Placement
 
@@ -22,7 +22,7 @@ def from_dlpack(name: str, x: Any, device: Placement, copy: bool | None) -> Arra
             f"{name}: {type(x).__name__} does not support DLPack: it has no `__dlpack__` and `__dlpack_device__`"
         )
     device_type, device_id = (int(part) for part in x.__dlpack_device__())
-    candidates = [device for device in local_devices() if DLPACK_DEVICES.get(device.platform) == device_type]
+    candidates = [device for device in local_devices() if DLPACK_DEVICES.get(lowering_platform(device)) == device_type]
     if candidates and device_type == DLPACK_DEVICES["cpu"]:
         source = candidates[0]  # virtual CPU devices share one memory, which DLPack calls device 0
     else:

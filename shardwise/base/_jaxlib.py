@@ -12,10 +12,8 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from importlib.util import find_spec
-from pathlib import Path
 from threading import RLock, get_ident
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
@@ -58,6 +56,7 @@ RuntimeFailure = _jax.JaxRuntimeError
 Device = _jax.Device  # no TypeAlias: mypy rejects `isinstance` with an alias of Any
 Client: TypeAlias = _jax.Client
 Executable: TypeAlias = _jax.LoadedExecutable
+xla_client = _xla  # plugins register kernels with it
 Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
 Token: TypeAlias = _jax.ShardedToken  # of a run
 ProfileData: TypeAlias = _profile_data.ProfileData
@@ -75,7 +74,7 @@ block_until_ready = _jax.batched_block_until_ready
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
 PERTURBED_SOLVE = "tridiagonal_solve_perturbed_ffi"
-_LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # prefixes of the names of their routines
+_LAPACK, _HYBRID = "lapack_", ("cuhybrid_", "hiphybrid_")  # prefixes of the names of their routines
 
 # jaxlib keeps Python objects that XLA's threads release until this is called.
 gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
@@ -103,7 +102,7 @@ class JaxBlocker:
         if name not in ("jax", _SOUGHT):
             return
         if is_jaxlib_asking():
-            _hide_jax()  # again, if somebody has tried to import jax in vain
+            hide_jax()  # again, if somebody has tried to import jax in vain
             raise ModuleNotFoundError("jax is not imported on behalf of jaxlib", name=name)
         if name == "jax" and sys.modules.get(_SOUGHT, ...) is None:
             del sys.modules[_SOUGHT]
@@ -117,14 +116,14 @@ def is_jaxlib_asking() -> bool:
     return frame is not None and frame.f_globals is globals()  # jaxlib was called here; its C++ code has no frames
 
 
-def _hide_jax() -> None:
+def hide_jax() -> None:
     """Let imports of the module that jaxlib looks for fail at once, unless jax is imported."""
     if "jax" not in sys.modules:
         sys.modules[_SOUGHT] = None  # type: ignore[assignment]
 
 
 sys.meta_path.insert(0, JaxBlocker)
-_hide_jax()
+hide_jax()
 
 
 @final
@@ -168,45 +167,67 @@ def cpu_client(devices: int) -> Client:
     return _xla.make_cpu_client(num_devices=devices)
 
 
-@cache
-def cuda_library() -> Path | None:
-    """Return the path of the CUDA plugin, or None if it is not installed."""
-    plugins = find_spec("jax_plugins")
-    folders = plugins.submodule_search_locations if plugins else None
-    return next((path for folder in folders or () for path in sorted(Path(folder).glob("*/xla_cuda_plugin.so"))), None)
+PluginOptions = Mapping[str, str | int | list[int] | float | bool]
 
 
-def _cuda_package(library: Path) -> str:
-    """Return the name of the package with the CUDA plugin's kernels, such as `jax_cuda13_plugin`."""
-    return f"jax_cuda{library.parent.name.removeprefix('xla_cuda')}_plugin"
+def load_plugin(name: str, library: str) -> Any:
+    """Load the shared library of a PJRT plugin under a name, once per process, and return its `PJRT_Api`."""
+    api = _xla.load_pjrt_plugin_dynamically(name, library)
+    _profiler.register_plugin_profiler(api)
+    return api
 
 
-def cuda_client(
-    options: Mapping[str, str | int | list[int] | float] = MappingProxyType({}), store: Store | None = None
-) -> Client:
-    """Create a client with GPUs, as the plugin's `initialize` does, but without importing jax.
+def load_plugin_api(name: str, api: Any) -> None:
+    """Make the `PJRT_Api` of a plugin whose library is loaded already known under a name, once per process."""
+    _xla.load_pjrt_plugin_with_c_api(name, api)
+
+
+def plugin_client(name: str, options: PluginOptions, store: Store | None = None) -> Client:
+    """Create a client of a loaded PJRT plugin.
 
     Args:
-        options: further options of the plugin: `visible_devices`, and `node_id` and `num_nodes` in a cluster.
-        store: the connection to the coordination service of a cluster, through which NCCL's processes meet.
+        name: the name under which the plugin was loaded.
+        options: the plugin's options.
+        store: the connection to the coordination service of a cluster.
     """
-    library = cuda_library()
-    assert library is not None
-    package = _cuda_package(library)
-    api = _xla.load_pjrt_plugin_dynamically("cuda", str(library))
-    _xla.initialize_pjrt_plugin("cuda")
-    _profiler.register_plugin_profiler(api)
-    extension = lazy_module(f"{package}.cuda_plugin_extension")
-    _xla.register_custom_type_handler("CUDA", partial(extension.register_custom_type, api))
-    _xla.register_custom_call_handler("CUDA", partial(extension.register_custom_call_target, api))
-    for name, value in extension.ffi_types().items():
-        _xla.register_custom_type(name, value, platform="CUDA")
-    handlers = {**extension.ffi_handlers()}
+    if not _xla.pjrt_plugin_initialized(name):
+        _xla.initialize_pjrt_plugin(name)
+    return _xla.make_c_api_client(name, dict(options), store)
+
+
+def gpu_plugin_options() -> dict[str, Any]:
+    """Return the options of a GPU plugin: those of the memory allocator, from XLA's environment variables."""
+    return dict(_xla.generate_pjrt_gpu_plugin_options())
+
+
+_hybrid_modules: list[Any] = []  # GPU routines that call LAPACK on the host, and are not initialized yet
+
+
+def register_gpu_kernels(api: Any, platform: str, package: str, extension: str) -> None:
+    """Register jaxlib's GPU kernels (cuSOLVER, cuSPARSE and others) as custom calls of a plugin, without importing jax.
+
+    Args:
+        api: the `PJRT_Api` of the plugin.
+        platform: XLA's name of the platform, "CUDA" or "ROCM".
+        package: the package with the kernels, such as "jax_cuda13_plugin".
+        extension: the module of the package that registers them with the plugin.
+    """
+    registrar = lazy_module(f"{package}.{extension}")
+    _xla.register_custom_type_handler(platform, partial(registrar.register_custom_type, api))
+    _xla.register_custom_call_handler(platform, partial(registrar.register_custom_call_target, api))
+    for name, value in registrar.ffi_types().items():
+        _xla.register_custom_type(name, value, platform=platform)
+    handlers = {**registrar.ffi_handlers()}
     for part in ("_solver", "_sparse", "_hybrid", "_linalg"):
         handlers.update(lazy_module(f"{package}.{part}").registrations())
     for name, value in handlers.items():
-        _xla.register_custom_call_target(name, value, platform="CUDA", api_version=1)
-    return _xla.make_c_api_client("cuda", {**_xla.generate_pjrt_gpu_plugin_options(), **options}, store)
+        _xla.register_custom_call_target(name, value, platform=platform, api_version=1)
+    _hybrid_modules.append(lazy_module(f"{package}._hybrid"))
+
+
+def pjrt_platform(client: Client) -> str:
+    """Return the platform of a client as PJRT calls it: "cuda" or "rocm", which `client.platform` both calls "gpu"."""
+    return str(client._raw_platform)
 
 
 # Seconds: XLA aborts the process when a timeout of its own passes, so ours come first.
@@ -337,18 +358,17 @@ def _load_libraries(text: str, client: Client) -> None:
     """Load the libraries whose routines a module calls."""
     if _LAPACK in text or PERTURBED_SOLVE in text:
         _register_lapack()
-    if _HYBRID in text:
+    is_hybrid = any(prefix in text for prefix in _HYBRID)
+    if is_hybrid:
         _initialize_hybrid()
-    if (_LAPACK in text or _HYBRID in text) and client.local_device_count() > 1:
+    if (_LAPACK in text or is_hybrid) and client.local_device_count() > 1:
         run_blas_in_calling_thread()
 
 
-@cache
 def _initialize_hybrid() -> None:
     """Let the hybrid GPU routines, which call LAPACK on the host, find LAPACK."""
-    library = cuda_library()
-    assert library is not None
-    lazy_module(f"{_cuda_package(library)}._hybrid").initialize()
+    while _hybrid_modules:
+        _hybrid_modules.pop().initialize()
 
 
 @cache

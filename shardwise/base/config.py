@@ -179,7 +179,8 @@ SETTINGS = {
     ),
     "platforms": Setting(
         "",
-        "the platforms to use, separated by commas, the default first: cpu, gpu (cuda); empty for GPUs, or else CPU",
+        "the platforms to use, separated by commas, the default first: cpu, or the name of a PJRT plugin, such as "
+        "cuda, rocm, gpu (any of these) or tpu; empty for the plugin of the highest priority with devices, or else cpu",
         frozen_by=FIRST_USE,
     ),
     "num_cpu_devices": Setting(
@@ -265,7 +266,8 @@ SETTINGS = {
     ),
     "chip_table": Setting(
         "~/.config/shardwise/chips.toml",
-        "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes",
+        "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes; "
+        "plans use them for devices that are not in the built-in table",
     ),
     "checkpoint_scans": Setting(
         "none",
@@ -288,6 +290,9 @@ SETTINGS = {
         0.0, "the shortest compilation, in seconds, whose result is written to that folder"
     ),
 }
+
+# JAX's environment variables of settings, which count if those of this package are not set.
+_JAX_VARIABLES = {"num_cpu_devices": "JAX_NUM_CPU_DEVICES", "platforms": "JAX_PLATFORMS"}
 
 # Other names of settings, and the settings that `transfer_guard` sets together.
 ALIASES = {"platform_name": "platforms", "dump_ir_to": "dump_to"}
@@ -565,11 +570,11 @@ def _initial_value(name: str) -> Any:
     """Return the value of a setting from the environment, or its default."""
     variable = f"SHARDWISE_{name.upper()}"
     text = os.environ.get(variable)
-    if name == "num_cpu_devices" and text is None:  # JAX programs set it by JAX's variable or by an XLA flag
-        variable = "JAX_NUM_CPU_DEVICES"
+    if name in _JAX_VARIABLES and text is None:
+        variable = _JAX_VARIABLES[name]
         text = os.environ.get(variable)
-        text = None if text == "-1" else text  # JAX's default
-    if name == "num_cpu_devices" and text is None:
+        text = None if text == "-1" else text  # JAX's default of the number of devices
+    if name == "num_cpu_devices" and text is None:  # JAX programs also set it by an XLA flag
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith(f"{_HOST_DEVICES}=")]
         if flags:
             variable, _, text = flags[-1].partition("=")

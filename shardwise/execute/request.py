@@ -32,7 +32,7 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.runtime.array import ArrayImpl, ArraySignature, array_signature
-from shardwise.runtime.client import local_devices, platform_of
+from shardwise.runtime.client import local_devices, lowering_platform
 from shardwise.runtime.sharding import PositionalSharding, SingleDeviceSharding, check_argument_type, mesh_of
 
 
@@ -394,7 +394,7 @@ def partition_request(
         pins,
         out_pins,
         request.donated,
-        request.platform or platform_of(device),
+        request.platform or lowering_platform(device),
         chip or chip_of(device.device_kind),
         memory_limit_of(chip or chip_of(device.device_kind)),
         request.out_names,

@@ -24,10 +24,11 @@ from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.api.transformations.differentiate import grad
 from shardwise.base._jaxlib import jaxlib_version
 from shardwise.compiler.plan.chip import Chip, Link
-from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip_of
+from shardwise.compiler.plan.chip_table import PLATFORMS
+from shardwise.compiler.plan.hardware import CPU, built_in_chip_of, built_in_chips
 from shardwise.compiler.traffic import all_reduce
 from shardwise.nn.attention import dot_product_attention
-from shardwise.runtime.client import default_backend, local_devices
+from shardwise.runtime.client import default_backend, default_lowering_platform, local_devices
 from shardwise.sharding import Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -63,10 +64,10 @@ class Sizes:
 
     @staticmethod
     def of_platform(platform: str) -> "Sizes":
-        """Return the sizes for the devices of a platform."""
+        """Return the sizes for the devices of a platform, by PJRT's name."""
         if platform == "cpu":
             return Sizes((256, 512, 1024), (1 << 20, 1 << 22, 1 << 24), 16, 64, None, (1 << 10, 1 << 16, 1 << 22), 5)
-        attention = (8, 2048, 16, 128) if platform == "gpu" else None
+        attention = (8, 2048, 16, 128) if platform == "cuda" else None  # by cuDNN
         collectives = tuple(1 << power for power in (12, 16, 20, 24, 28))
         return Sizes((2048, 4096, 8192), (1 << 24, 1 << 26, 1 << 28), 256, 64, attention, collectives, 20)
 
@@ -129,7 +130,7 @@ def calibrate(
     """
     devices = local_devices()
     device_kind = str(devices[0].device_kind)
-    sizes = sizes or Sizes.of_platform(default_backend())
+    sizes = sizes or Sizes.of_platform(default_lowering_platform())
     base = _base(devices[0])
     measurements: list[Measurement] = []
     programs = list(_programs(sizes, len(devices)))
@@ -166,10 +167,11 @@ def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devi
 
 def _base(device: Any) -> Chip:
     """Return the built-in chip of a device, or a chip whose peak rates will be the measured rates."""
-    known = chip_of(str(device.device_kind))
-    platform = default_backend()
-    if known is not CPU or platform == "cpu":
+    known = built_in_chip_of(str(device.device_kind))
+    if known is not None:
         return known
+    # Functions for a platform without a tracing mode of its own are traced with portable ops, as for the CPU.
+    platform = default_backend() if default_backend() in PLATFORMS else CPU.platform
     memory = (device.memory_stats() or {}).get("bytes_limit", CPU.memory)
     kinds, cores = (str(device.device_kind),), int(getattr(device, "core_count", 1))
     return replace(CPU, name="", device_kinds=kinds, memory=memory, cores=cores, overlaps=True, platform=platform)

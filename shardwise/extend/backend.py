@@ -1,16 +1,18 @@
 """jax.extend.backend: the PJRT clients of this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from shardwise.base._jaxlib import Client, Device, compile_options
+from shardwise.base._jaxlib import Client, Device, PluginOptions, compile_options
 from shardwise.base.caches import clear_all, register
 from shardwise.base.lazy import publish
 from shardwise.errors import UnsupportedError
 from shardwise.execute.request import default_device
 from shardwise.runtime.client import clients
+from shardwise.runtime.plugins.plugin import PLUGIN_PRIORITY, Plugin
+from shardwise.runtime.plugins.registry import plugins
 
 
 class _SupportsCacheClear(Protocol):
@@ -138,26 +140,82 @@ def register_backend_cache(cache: _SupportsCacheClear, for_what: str) -> None:
     register(cache.cache_clear)
 
 
-def register_backend_factory(name: str, factory: object, **options: object) -> None:
-    """Raise an error: the platforms are the CPU, and GPUs through jaxlib's CUDA plugin.
+def register_backend_factory(
+    name: str,
+    factory: Callable[[], Client | None],
+    *,
+    priority: int = 0,
+    fail_quietly: bool = True,
+    experimental: bool = False,
+    make_topology: object = None,
+    c_api: object = None,
+) -> None:
+    """Register a platform whose client a function creates, when a device of the platform is first used.
 
     Args:
-        name: the name of a platform.
-        factory: a function that creates its client.
-        **options: JAX's options of the platform.
+        name: the name of the platform.
+        factory: a function that returns the client; None if the platform is not available.
+        priority: programs run on the platform with the highest priority; the CPU has priority 0.
+        fail_quietly: not used: if the platform fails and was not asked for, there is a warning.
+        experimental: not used.
+        make_topology: not used.
+        c_api: not used.
 
     Raises:
-        UnsupportedError: always.
+        RuntimeError: if the platform is in use already.
 
     Example:
         >>> jax.extend.backend.register_backend_factory("mine", lambda: None)
+        >>> jax.devices("mine")
         Traceback (most recent call last):
-        shardwise.errors.UnsupportedError: ...
+        shardwise.errors.PlatformError: ...
     """
-    raise UnsupportedError(
-        f"register_backend_factory: the platform {name!r} cannot be added. Programs run on the CPU, and on GPUs if "
-        "jaxlib's CUDA plugin is installed: `pip install 'shardwise[cuda12]'`."
-    )
+    clients.check_unused(name)
+    plugins.register(Plugin(name, "register_backend_factory", priority=priority, factory=factory))
+
+
+def register_plugin(
+    plugin_name: str,
+    *,
+    priority: int = PLUGIN_PRIORITY,
+    library_path: str | None = None,
+    options: PluginOptions | Callable[[], PluginOptions] | None = None,
+    c_api: Any | None = None,
+    factory: Callable[[], Client | None] | None = None,
+    make_topology: object = None,
+) -> Any:
+    """Register a PJRT plugin and load its library. Its client is created when a device of it is first used.
+
+    Under `as_jax()`, this is `jax._src.xla_bridge.register_plugin`, which the modules of plugins call.
+
+    Args:
+        plugin_name: the name of the platform.
+        priority: programs run on the platform with the highest priority; the CPU has priority 0.
+        library_path: the path of the plugin's shared library.
+        options: the options of the client, or a function that returns them.
+        c_api: the `PJRT_Api` of a library that is loaded already, in place of `library_path`.
+        factory: a function that creates the client, in place of `options`.
+        make_topology: not used.
+
+    Returns:
+        The `PJRT_Api` of the library; None if another plugin of this name has precedence.
+
+    Raises:
+        ValueError: unless exactly one of `library_path` and `c_api` is passed, or if both `options` and `factory` are.
+        RuntimeError: if the library cannot be loaded, or if a platform of this name is in use already.
+
+    Example:
+        >>> jax.extend.backend.register_plugin("mine", library_path="/nowhere/mine.so")
+        Traceback (most recent call last):
+        shardwise.errors.PlatformError: ...
+    """
+    if (library_path is None) == (c_api is None):
+        raise ValueError(f"register_plugin: {plugin_name!r} needs either library_path or c_api")
+    if factory is not None and options is not None:
+        raise ValueError(f"register_plugin: {plugin_name!r} has a factory, to which options are not passed")
+    clients.check_unused(plugin_name)
+    plugin = Plugin(plugin_name, plugins.origin, library_path or "", options or {}, priority, factory, c_api)
+    return plugins.register(plugin)
 
 
 def get_compile_options(

@@ -9,12 +9,15 @@ A name that a module of JAX has and Shardwise's lacks is the public name for the
 placeholder otherwise. All other names raise ImportError or AttributeError, so that libraries choose the fallback that
 they have for the release of JAX.
 
+`initialize_plugin` does the same for the module of a PJRT plugin, while it registers its library.
+
 jaxlib's own code looks for `jax._src.sharding_impls` when it creates arrays, and works without it: it finds neither the
 module (`JaxBlocker`) nor, if a library has imported that, names in it.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -24,7 +27,7 @@ from types import ModuleType
 from typing import Any, NoReturn, final
 
 import shardwise
-from shardwise.base._jaxlib import JaxBlocker, is_jaxlib_asking
+from shardwise.base._jaxlib import JaxBlocker, hide_jax, is_jaxlib_asking
 from shardwise.base.call_site import calling_package, missing_name_error
 from shardwise.base.unsupported import placeholder
 from shardwise.jax_modules.jax_names import jax_names
@@ -72,12 +75,58 @@ def as_jax() -> ModuleType:
             "Call `shardwise.as_jax()` before the first import of jax or of a library that imports it, or run the "
             "script with `python -m shardwise run`."
         )
-    sys.meta_path.insert(sys.meta_path.index(JaxBlocker) + 1, _Finder())
+    _install_finder()
     jax = import_module("jax")
     for name in _IMPORTED:
         import_module(f"jax.{name}")
     shardwise.config.update("callback_errors", "jax")  # libraries catch JaxRuntimeError
     return jax
+
+
+def _install_finder() -> "_Finder":
+    """Let `import jax` find Shardwise, before any other finder but the one for jaxlib."""
+    finder = _Finder()
+    sys.meta_path.insert(sys.meta_path.index(JaxBlocker) + 1, finder)
+    return finder
+
+
+def initialize_plugin(module: str) -> None:
+    """Import the module of a PJRT plugin, which is written for jax, and call its function `initialize`.
+
+    `import jax` means Shardwise meanwhile. After `as_jax()`, it does anyway. Otherwise, neither `jax` nor the module is
+    in `sys.modules` afterwards: a later `import jax` finds the real one, which imports the module again. Other threads
+    that import jax meanwhile get Shardwise.
+
+    Raises:
+        RuntimeError: if the real jax is imported, with which the module would register its plugin.
+        Exception: any exception of the module.
+    """
+    with _temporary_jax(module):
+        import_module(module).initialize()
+
+
+@contextmanager
+def _temporary_jax(module: str) -> Iterator[None]:
+    """Let `import jax` mean Shardwise inside a `with` block, and forget `jax` and a module that is imported there."""
+    imported = sys.modules.get("jax")
+    if isinstance(imported, JaxModule):
+        yield
+        return
+    if imported is not None:
+        raise RuntimeError(
+            f"it is written for jax, and the real jax, {imported.__file__}, is imported in this process. Call "
+            "`shardwise.as_jax()` at the start of the program"
+        )
+    before = set(sys.modules)
+    finder = _install_finder()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if name in ("jax", module) or name.startswith(("jax.", f"{module}.")):
+                del sys.modules[name]
+        hide_jax()
 
 
 @final
@@ -94,7 +143,7 @@ class JaxModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
             raise AttributeError(f"module 'jax' has no attribute {name!r}", name=name)
-        value = _attribute_or_placeholder("jax", name, partial(getattr, shardwise))
+        value = _attribute_or_placeholder("jax", partial(getattr, shardwise), name)
         setattr(self, name, value)  # later accesses do not come here
         return value
 
@@ -145,7 +194,8 @@ def _placeholder_module(name: str) -> ModuleType:
 def _with_placeholders(module: ModuleType, name: str) -> ModuleType:
     """Return a module, which now has placeholders for the names of JAX's module `name` that it lacked."""
     find = vars(module).get("__getattr__", partial(_raise_missing, name))
-    vars(module)["__getattr__"] = lambda missing: _attribute_or_placeholder(name, missing, find)
+    if not (isinstance(find, partial) and find.func is _attribute_or_placeholder):  # it has them already
+        vars(module)["__getattr__"] = partial(_attribute_or_placeholder, name, find)
     return module
 
 
@@ -153,7 +203,7 @@ def _raise_missing(module: str, name: str) -> NoReturn:
     raise missing_name_error(f"{module} has no attribute {name!r} in JAX {_VERSION}, which Shardwise follows.", name)
 
 
-def _attribute_or_placeholder(module: str, name: str, find: Callable[[str], Any]) -> Any:
+def _attribute_or_placeholder(module: str, find: Callable[[str], Any], name: str) -> Any:
     """Return what `find` finds, otherwise the submodule, the public name for the same thing, or a placeholder.
 
     Raises the error of `find` if JAX's module lacks the name.

@@ -123,6 +123,21 @@ def _installed(name: str) -> str | None:
         return None
 
 
+def check_platforms() -> Check:
+    """Load the libraries of all installed PJRT plugins, in a separate process."""
+    run = _run_python("-m", "shardwise.launch.platform_check")
+    if run.returncode:
+        fix = "set SHARDWISE_PLATFORMS=cpu to leave all plugins out, and uninstall plugins until the check passes"
+        return Check("platforms", "error", _last_line(run), fix)
+    found = json.loads(run.stdout)
+    problems = [*found["warnings"], *(plugin["problem"] for plugin in found["plugins"] if plugin["problem"])]
+    if problems:
+        fix = "repair or uninstall the plugin, or set SHARDWISE_PLATFORMS=cpu"
+        return Check("platforms", "warning", " ".join(problems), fix)
+    names = [f"{plugin['name']} ({plugin['library']}, priority {plugin['priority']})" for plugin in found["plugins"]]
+    return Check("platforms", "ok", ", ".join([*names, "cpu"]))
+
+
 def check_devices() -> Check:
     """Run a program on the first device, in a separate process, because XLA aborts a process with invalid flags."""
     run = _run_python("-m", "shardwise.launch.device_check")
@@ -245,6 +260,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "python": check_python,
     "jaxlib": check_jaxlib,
     "plugins": check_plugins,
+    "platforms": check_platforms,
     "devices": check_devices,
     "memory": check_memory,
     "ports": check_ports,

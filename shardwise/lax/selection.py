@@ -10,7 +10,7 @@ from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, c
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BITS
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.runtime.client import default_backend
+from shardwise.runtime.client import default_backend, default_lowering_platform
 from shardwise.typing import ArrayLike
 
 
@@ -79,7 +79,7 @@ def platform_dependent(
     Args:
         *args: the arguments of the function.
         default: the function for platforms that have no function of their own.
-        **per_platform: functions by platform: `cpu=`, `gpu=` or `cuda=`, and so on.
+        **per_platform: functions by platform: `cpu=`, `gpu=` for GPUs of all vendors, `cuda=`, `tpu=`, and so on.
 
     Returns:
         The result of the chosen function.
@@ -92,7 +92,7 @@ def platform_dependent(
         Array(4, dtype=int32, weak_type=True)
     """
     platform = default_backend()
-    names = {"gpu": ("gpu", "cuda")}.get(platform, (platform,))
+    names = (platform, default_lowering_platform())
     function = next((per_platform[name] for name in names if name in per_platform), default)
     if function is None:
         raise NotImplementedError(

@@ -28,7 +28,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.nn import blockwise_attention as blockwise
 from shardwise.nn.blockwise_attention import AttentionOptions, attention_scores, blockwise_attention
 from shardwise.nn.normalization import softmax
-from shardwise.runtime.client import default_backend
+from shardwise.runtime.client import default_lowering_platform
 from shardwise.typing import ArrayLike
 
 # Number of scores per head from which on they are computed blockwise: 4 MiB of f32. Below it, the loop costs more.
@@ -185,8 +185,8 @@ def prefers_fused(options: AttentionOptions, query: ArrayType) -> bool:
 
 def _cudnn_obstacle(options: AttentionOptions, query: ArrayType) -> str:
     """Return why cuDNN's kernel does not support a call; the empty string if it does."""
-    if default_backend() != "gpu":
-        return f"the platform is {default_backend()!r}"
+    if (platform := default_lowering_platform()) != "cuda":
+        return f"the platform is {platform!r}"
     if query.dtype not in (np.float16, ml_dtypes.bfloat16):
         return f"it computes in bf16 and f16, not in {query}"
     if query.shape[-1] % 8 or query.shape[-1] > 128:

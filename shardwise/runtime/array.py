@@ -39,7 +39,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingTypeError
 from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
 from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size
-from shardwise.runtime.client import local_devices, process_index
+from shardwise.runtime.client import local_devices, lowering_platform, process_index
 from shardwise.runtime.memory_layout import Format, row_major
 from shardwise.runtime.out_of_memory import array_needs, check_memory
 from shardwise.runtime.process_set_registry import process_sets
@@ -50,7 +50,7 @@ from shardwise.typing import DTypeLike
 if TYPE_CHECKING:
     from shardwise.runtime.process_set import ProcessSet
 
-DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
+DLPACK_DEVICES = {"cpu": 1, "cuda": 2, "rocm": 10}  # DLPack's device types, by PJRT's names of platforms
 
 
 @final
@@ -464,7 +464,12 @@ class ArrayImpl(Array):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device = self._only_device()
-        return DLPACK_DEVICES[device.platform], 0 if device.platform == "cpu" else int(device.id)
+        platform = lowering_platform(device)
+        if platform not in DLPACK_DEVICES:
+            raise BufferError(
+                f"this {self.type} is on {device}, whose memory DLPack does not support: `np.asarray` copies"
+            )
+        return DLPACK_DEVICES[platform], 0 if platform == "cpu" else int(device.id)
 
     def __dlpack__(
         self,

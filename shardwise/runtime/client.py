@@ -1,7 +1,7 @@
 """Clients: the PJRT clients of this process, one for each platform, created when their devices are first used.
 
-A platform is a kind of device: `cpu` or `gpu`. Programs run on the first of `config.platforms`. If that is empty, they
-run on GPUs if there are any, else on the CPU.
+A platform is `cpu`, or has a PJRT plugin, such as `cuda` or `tpu`. Programs run on the first of `config.platforms`. If
+that is empty, they run on the platform with the highest priority whose plugin has devices, else on the CPU.
 
 In a process that `shardwise launch` started, the first use of a device joins the other processes, and `cluster.py`
 creates the clients.
@@ -9,33 +9,35 @@ creates the clients.
 
 import os
 import threading
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import (
-    Client,
-    Device,
-    RuntimeFailure,
-    cpu_client,
-    cuda_client,
-    cuda_library,
-    record_tracebacks,
-)
+from shardwise.base._jaxlib import Client, Device, cpu_client, pjrt_platform, record_tracebacks
 from shardwise.base.config import FIRST_USE, config
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import lazy_module
-from shardwise.compiler.shardings.mesh import device_grid
+from shardwise.compiler.shardings.mesh import AbsentDevice, device_grid
+from shardwise.errors import PlatformError
 from shardwise.processes.variables import LAUNCHER_PID
+from shardwise.runtime.plugins.create_client import create_client
+from shardwise.runtime.plugins.registry import plugins
 
 if TYPE_CHECKING:
     from shardwise.runtime import launched_process
 else:
     launched_process = lazy_module("shardwise.runtime.launched_process")  # imports this module, in 110 ms
 
-_PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # user-facing name → canonical name
+_GPU_PLATFORMS = ("cuda", "rocm", "oneapi")  # the platforms that "gpu" may mean, in this order, as in JAX
+
+
+# How to install the plugins of platforms that users ask for.
+_INSTALLATION = {
+    "gpu": "pip install 'shardwise[cuda12]' installs that of NVIDIA GPUs",
+    "cuda": "pip install 'shardwise[cuda12]' installs it",
+    "tpu": "pip install libtpu installs it",
+}
 
 
 @final
@@ -61,8 +63,8 @@ class _Clients:
 
     def get(self, platform: str | None = None) -> Client:
         """Return the client of a platform, or of the default platform."""
-        name = self._default if platform is None else _platform_name(platform)
-        return self.by_platform[name] if name in self.by_platform else self._create(platform)
+        client = self.by_platform.get(self._default if platform is None else platform)
+        return self._create(platform) if client is None else client
 
     def _create(self, platform: str | None) -> Client:
         with self._creation:
@@ -72,16 +74,46 @@ class _Clients:
                 if not self._default:
                     self._choose_default()
                 return self.by_platform[self._default]
-            return self._create_platform(platform)
+            return self._create_platform(self._resolve(platform))
 
-    def _create_platform(self, platform: str) -> Client:
-        name = _platform_name(platform)
+    def _create_platform(self, name: str) -> Client:
         if name not in self.by_platform:
-            if name == "gpu" and cuda_library() is None:
-                raise _no_platform_error(platform, "is not available: jaxlib's CUDA plugin is not installed")
-            self.by_platform[name] = cuda_client() if name == "gpu" else cpu_client(config.num_cpu_devices)
+            self.by_platform[name] = self._new_client(name)
             _on_first_use()
         return self.by_platform[name]
+
+    @staticmethod
+    def _new_client(name: str) -> Client:
+        if name == "cpu":
+            return cpu_client(config.num_cpu_devices)
+        plugin = plugins.get(name)
+        assert plugin is not None, name
+        return create_client(plugin)
+
+    def _resolve(self, platform: str) -> str:
+        """Return the platform that a name means. A client's own name, such as "gpu", means the first such client."""
+        if platform == "cpu" or platform in self.by_platform:
+            return platform
+        in_use = [name for name, client in self.by_platform.items() if client.platform == platform]
+        names: list[str] = [*in_use, platform, *(_GPU_PLATFORMS if platform == "gpu" else ())]
+        for name in names:
+            if name in self.by_platform or plugins.get(name) is not None:
+                return name
+        hint = f"; {_INSTALLATION[platform]}" if platform in _INSTALLATION else ""
+        raise PlatformError(
+            f"the platform {platform!r} is not supported: no PJRT plugin of this name is installed{hint}. Platforms of "
+            f"this machine: {', '.join(['cpu', *plugins.names()])}.",
+            platform,
+        )
+
+    def check_unused(self, platform: str) -> None:
+        """Raise an error if a platform has a client, which lives as long as the process."""
+        if platform in self.by_platform or platform == "cpu":
+            raise PlatformError(
+                f"the platform {platform!r} is in use already: register it under another name, or before the first use "
+                "of a device",
+                platform,
+            )
 
     def set(self, platform: str, client: Client) -> None:
         """Use this client for a platform, and make the platform the default."""
@@ -97,22 +129,25 @@ class _Clients:
     def exist(self) -> bool:
         return bool(self.by_platform)
 
+    def requested(self) -> str:
+        """Return the platform that the user has requested as the default; empty if there is none."""
+        names = [name.strip() for name in config.platforms.split(",") if name.strip()]
+        return self._resolve(names[0]) if names else ""
+
     def _choose_default(self) -> None:
-        platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]
-        if platforms:
-            self._create_platform(platforms[0])
-            self._default = _platform_name(platforms[0])
+        name = self.requested()
+        if name:
+            self._create_platform(name)
+            self._default = name
             return
-        if cuda_library() is not None:
+        for plugin in plugins.defaults():
             try:
-                self._create_platform("gpu")
-                self._default = "gpu"
+                self._create_platform(plugin.name)
+            except PlatformError as error:
+                plugins.report(error)
+            else:
+                self._default = plugin.name
                 return
-            except RuntimeFailure as error:
-                warnings.warn(
-                    f"The CUDA plugin is installed, but no GPU is available; programs run on the CPU. {error}",
-                    stacklevel=4,
-                )
         self._create_platform("cpu")
         self._default = "cpu"
 
@@ -120,17 +155,6 @@ class _Clients:
 def _on_first_use() -> None:
     record_tracebacks(config.memory_profile_lines)
     config.freeze(FIRST_USE)
-
-
-def _platform_name(platform: str) -> str:
-    if platform not in _PLATFORMS:
-        raise _no_platform_error(platform, "is not supported")
-    return _PLATFORMS[platform]
-
-
-def _no_platform_error(platform: str, reason: str) -> RuntimeError:
-    available = ["cpu", *(["gpu"] if cuda_library() is not None else [])]
-    return RuntimeError(f"the platform {platform!r} {reason}. Platforms of this machine: {', '.join(available)}.")
 
 
 clients = _Clients()
@@ -234,7 +258,7 @@ def default_backend() -> str:
     While `simulate` or `explain` traces a function for other hardware, it is the platform of that hardware.
 
     Returns:
-        "cpu" or "gpu"; for other hardware also "tpu".
+        "cpu", "gpu", "tpu", or the name of another platform.
 
     Example:
         >>> jax.default_backend()
@@ -244,10 +268,21 @@ def default_backend() -> str:
 
 
 def platform_of(device: Device) -> str:
-    """Return the platform of a device: `cpu` or `gpu`."""
-    return _PLATFORMS[str(device.platform)]
+    """Return the platform of a device as JAX calls it: "cpu", "gpu" for GPUs of all vendors, "tpu" or another name."""
+    return str(device.platform)
 
 
-def canonical_platform(name: str) -> str:
-    """Return the canonical name of a platform for lowering: `gpu` for `cuda`. Unknown names are returned unchanged."""
-    return _PLATFORMS.get(name, name)
+def lowering_platform(device: Device) -> str:
+    """Return the platform that programs for a device are lowered for: "cpu", "cuda", "rocm", "tpu" or another name."""
+    return "cpu" if isinstance(device, AbsentDevice) else pjrt_platform(device.client).lower()
+
+
+def default_lowering_platform() -> str:
+    """Return the platform that functions are lowered for by default; under `target_platform`, that platform."""
+    target = config.target_platform
+    return canonical_lowering_platform(target) if target else lowering_platform(clients.get().devices()[0])
+
+
+def canonical_lowering_platform(name: str) -> str:
+    """Return the platform for lowering that a user names: "cuda" for "gpu"; other names are unchanged."""
+    return "cuda" if name == "gpu" else name

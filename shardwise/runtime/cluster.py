@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -25,12 +24,10 @@ from shardwise.base._jaxlib import (
     RuntimeFailure,
     cluster_cpu_client,
     cluster_store,
-    cuda_client,
-    cuda_library,
     jaxlib_version,
 )
 from shardwise.base.config import config
-from shardwise.errors import PeerFailure, ProgramMismatch
+from shardwise.errors import PeerFailure, PlatformError, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer
@@ -38,6 +35,9 @@ from shardwise.processes.protocol import resolve, split_address
 from shardwise.processes.relay import Relay
 from shardwise.processes.supervised_call import call_supervised, drain_calls
 from shardwise.runtime.client import clients
+from shardwise.runtime.plugins.create_client import create_client, node_options
+from shardwise.runtime.plugins.plugin import Plugin
+from shardwise.runtime.plugins.registry import plugins
 from shardwise.runtime.process_set_registry import process_sets
 from shardwise.version import __version__
 
@@ -221,30 +221,28 @@ class _Cluster:
     def _create_clients(
         self, member: Member, local_device_ids: Sequence[int] | None, partition_index: int | None
     ) -> None:
-        """Create the CPU client, and the GPU client if there are GPUs. All processes create the same clients."""
+        """Create the CPU client, and that of the default platform. All processes create the same clients."""
         rank, processes, host = member.rank, member.num_processes, member.local_host
 
         def create(make_client: Callable[..., Client], *arguments: object) -> Client:
             make = partial(make_client, *arguments)
             return self.wait_for_processes(make, range(processes), _INITIALIZE)
 
-        platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]
         clients.set("cpu", create(cluster_cpu_client, self._store, rank, processes, config.num_cpu_devices, host))
-        if (platforms and platforms[0] == "cpu") or cuda_library() is None:
-            return
         options: dict[str, Any] = {"node_id": rank, "num_nodes": processes}
         if local_device_ids is not None:
             options["visible_devices"] = list(local_device_ids)
         if partition_index is not None:
             options["partition_index"] = partition_index
-        try:
-            clients.set("gpu", create(cuda_client, options, self._store))
-        except RuntimeFailure as error:
-            if platforms or isinstance(error, PeerFailure):
-                raise
-            warnings.warn(
-                f"The CUDA plugin is installed, but no GPU is available; programs run on the CPU. {error}", stacklevel=6
-            )
+        requested = clients.requested()
+        for plugin in _cluster_plugins(requested):
+            try:
+                clients.set(plugin.name, create(create_client, plugin, node_options(plugin, options), self._store))
+                return
+            except PlatformError as error:
+                if requested:
+                    raise
+                plugins.report(error)
 
     def leave(self) -> None:
         """Wait until all processes leave, and disconnect. If a process has failed, disconnect at once."""
@@ -328,6 +326,14 @@ class _Cluster:
             self._coordinator = None
 
 
+def _cluster_plugins(requested: str) -> list[Plugin]:
+    """Return the plugins to try for the default platform: that of the requested platform, or all by priority."""
+    if not requested:
+        return list(plugins.defaults())
+    plugin = None if requested == "cpu" else plugins.get(requested)
+    return [] if plugin is None else [plugin]
+
+
 def _set_collective_timeout(seconds: float) -> None:
     """Limit the time that XLA's CPU collectives wait, which is half an hour by default. XLA reads its flags once.
 
@@ -348,6 +354,7 @@ def _requirements() -> dict[str, str]:
         "the processor": platform.machine(),
         "XLA_FLAGS": " ".join(sorted(flags)),
         "the setting platforms": config.platforms,
+        "the PJRT plugins": ", ".join(plugin.name for plugin in _cluster_plugins(clients.requested())),
         "the setting enable_x64": str(config.enable_x64),
     }
 

@@ -24,7 +24,7 @@ RAW = {"functools.lru_cache", "functools.cache"}
 
 # Uses of `functools.lru_cache` and `functools.cache` that `clear_all` leaves alone; `base/caches.py` says why.
 UNREGISTERED = {
-    "base/_jaxlib.py": {"cuda_library", "_initialize_hybrid", "_register_lapack"},
+    "base/_jaxlib.py": {"_register_lapack"},
     "base/blas_threads.py": {"run_blas_in_calling_thread"},
     "base/caches.py": {"registered_cache"},
     "compiler/arrays/operands.py": {"_staged"},

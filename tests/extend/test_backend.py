@@ -2,10 +2,12 @@
 
 from functools import lru_cache
 
+import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.errors import UnsupportedError
+from shardwise.base._jaxlib import cpu_client
+from shardwise.errors import PlatformError, UnsupportedError
 from shardwise.extend import backend
 
 
@@ -36,8 +38,54 @@ def test_caches_are_cleared():
     assert cached.cache_info().currsize == 0
 
 
-def test_platforms_cannot_be_added_or_removed():
-    with pytest.raises(UnsupportedError, match="the platform 'mine' cannot be added"):
-        backend.register_backend_factory("mine", lambda: None, priority=1)
+def test_platforms_cannot_be_removed():
     with pytest.raises(UnsupportedError, match=r"Call `clear_caches\(\)`"):
         backend.clear_backends()
+
+
+def test_a_platform_is_added_by_a_factory():
+    backend.register_backend_factory("of a factory", lambda: cpu_client(3))
+    device = sw.devices("of a factory")[2]
+    assert sw.local_device_count("of a factory") == 3 and sw.default_backend() == "cpu"  # its priority is 0
+    x = sw.device_put(np.arange(4.0, dtype=np.float32), device)
+    assert sw.jit(lambda x: x @ x)(x).devices() == {device}
+    assert float(sw.grad(lambda x: (x * x).sum())(x)[3]) == 6.0
+    with pytest.raises(PlatformError, match="the platform 'of a factory' is in use already"):
+        backend.register_backend_factory("of a factory", lambda: None)
+
+
+@pytest.mark.parametrize("factory", [lambda: None, lambda: 1 / 0], ids=["none", "exception"])
+def test_a_factory_that_fails(factory):
+    backend.register_backend_factory("broken", factory)
+    with pytest.raises(
+        PlatformError, match=r"the PJRT plugin 'broken' \(from register_backend_factory\) cannot be used"
+    ):
+        sw.devices("broken")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, ValueError, "'mine' needs either library_path or c_api"),
+        ({"library_path": "/a.so", "c_api": 1}, ValueError, "'mine' needs either library_path or c_api"),
+        (
+            {"library_path": "/a.so", "factory": lambda: None, "options": {}},
+            ValueError,
+            "'mine' has a factory, to which options are not passed",
+        ),
+        (
+            {"library_path": "/no/a.so"},
+            PlatformError,
+            r"'mine' \(/no/a.so, from register_plugin\) cannot be used: .*No such",
+        ),
+    ],
+    ids=["nothing", "both", "factory and options", "missing"],
+)
+def test_errors_of_register_plugin(arguments, error, message):
+    with pytest.raises(error, match=message):
+        backend.register_plugin("mine", **arguments)
+
+
+def test_the_name_of_the_cpu_is_taken():
+    with pytest.raises(PlatformError, match="the platform 'cpu' is in use already"):
+        backend.register_plugin("cpu", library_path="/a.so")

@@ -60,6 +60,16 @@ def test_plugins_must_have_the_version_of_jaxlib():
     assert missing.status == "warning" and "jax-cuda12-plugin[with-cuda]" in missing.fix
 
 
+def test_a_plugin_that_cannot_be_loaded_is_a_warning(tmp_path, monkeypatch):
+    library = tmp_path / "mine.so"
+    library.write_text("not a library, although it is as long as the header of one would be, and somewhat longer")
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"mine:{library},nonsense")
+    check = doctor.check_platforms()
+    assert check.status == "warning" and "uninstall the plugin" in check.fix
+    assert f"the PJRT plugin 'mine' ({library}, from PJRT_NAMES_AND_LIBRARY_PATHS) cannot be used" in check.detail
+    assert "has the entry 'nonsense'" in check.detail
+
+
 def test_little_memory_is_a_warning():
     assert doctor.check_memory(2**34).status == "ok"
     check = doctor.check_memory(2**28)

@@ -195,7 +195,9 @@ def test_gpus_run_the_collective_of_xla():
     function = exchange_on(abstract, ("x",), [[3, 0], [1, 2]])
     _, stages, _ = trace_and_partition(lambda *xs: [function(*xs)], args, abstract, [(("x", "y"),)] * 6)
     (line,) = [
-        line for line in hlo_text(lower(stages.local, platform="gpu").text).splitlines() if "ragged-all-to-all(" in line
+        line
+        for line in hlo_text(lower(stages.local, platform="cuda").text).splitlines()
+        if "ragged-all-to-all(" in line
     ]
     assert "replica_groups={{6,0},{2,4},{7,1},{3,5}}" in line
     assert "channel_id" not in line  # with a channel, the groups would consist of partitions

@@ -229,7 +229,7 @@ def test_offloaded_values_are_annotated_in_stablehlo_for_gpus():
     assert "in_memory[kind='pinned_host']" in lowered.as_text("program")
     assert "annotate_device_placement" not in lowered.as_text()  # on CPUs, all memories are host memory
     program, pin = lowered._request.program, Pin(Layout.replicated(2))
-    text = run_stages(program, AbstractMesh((1,), ("x",)), [pin], [pin], (), "gpu").module.text
+    text = run_stages(program, AbstractMesh((1,), ("x",)), [pin], [pin], (), "cuda").module.text
     marks = re.findall(r"annotate_device_placement.*_xla_buffer_placement\"? = \"(\w+)\"", text)
     assert marks == ["pinned_host", "device"]  # to the host, and back for the addition
 

@@ -29,7 +29,7 @@ from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer
 from shardwise.runtime.array import ArrayImpl, ArraySignature
-from shardwise.runtime.client import canonical_platform
+from shardwise.runtime.client import canonical_lowering_platform
 from shardwise.runtime.memory_stats import MemoryStats
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Traced(_Stage):
             names = tuple(lowering_platforms)
             if len(names) != 1 or not isinstance(names[0], str):
                 raise ValueError(f"lower: lowering_platforms must be a tuple of one name, not {lowering_platforms!r}")
-            request = replace(request, platform=canonical_platform(names[0]))
+            request = replace(request, platform=canonical_lowering_platform(names[0]))
         captured = [as_array(x) for x in self._captured]
         prepared = lower_for_compile(request, captured)
         return Lowered(request, prepared, captured, self.in_tree, self.out_tree, self._options, self._launches)

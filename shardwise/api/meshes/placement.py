@@ -36,6 +36,7 @@ from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_count
 from shardwise.runtime.memory_layout import Format, sharding_of_format
 from shardwise.runtime.sharding import SingleDeviceSharding, is_scoped, mesh_of, resolve_sharding
+from shardwise.runtime.torus_order import is_in_torus, splits_by_default, torus_grid
 from shardwise.runtime.transfer_guard import check_transfer
 from shardwise.typing import ArrayLike, Placement
 
@@ -51,19 +52,22 @@ def make_mesh(
 ) -> Mesh:
     """Create a mesh of devices with named axes.
 
+    TPUs are ordered by their coordinates, as `experimental.mesh_utils.create_device_mesh` does: each axis of the mesh
+    is one or several axes of their torus. Other devices keep their order.
+
     Args:
         axis_shapes: the size of each axis.
         axis_names: the name of each axis.
         axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`, or `AxisType.Explicit` if
             the setting `mesh_axis_types` is "explicit".
-        devices: the devices to use, in mesh order; by default the first of all devices.
+        devices: the devices to use, in mesh order unless they are TPUs; by default the first of all devices.
 
     Returns:
         The mesh.
 
     Raises:
         ShardingError: if there are fewer devices than the mesh needs, if sizes and names differ in number, if a name
-            repeats, or if a size is not an integer.
+            repeats, if a size is not an integer, or if the sizes do not fit the torus of TPUs.
         TypeError: if `axis_types` holds something else.
 
     Example:
@@ -81,7 +85,19 @@ def make_mesh(
         )
     if axis_types is None:
         axis_types = AxisType(config.mesh_axis_types)
-    return Mesh(device_grid(available[:count], sizes), tuple(axis_names), axis_types)
+    return Mesh(_ordered_grid(available[:count], sizes), tuple(axis_names), axis_types)
+
+
+def _ordered_grid(devices: list[Any], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Arrange the devices of a mesh: TPUs by their coordinates, others in their order."""
+    if not is_in_torus(devices):
+        return device_grid(devices, sizes)
+    if len({getattr(device, "slice_index", 0) for device in devices}) > 1:
+        raise ShardingError(
+            "make_mesh: the devices are in several slices, between which there are no fast links. Arrange them with "
+            "`experimental.mesh_utils.create_hybrid_device_mesh`, and pass the array to `Mesh`."
+        )
+    return torus_grid(sizes, devices, split_axes=splits_by_default(devices))
 
 
 def device_put(

@@ -98,7 +98,9 @@ class HloValue:
 class Hlo(Protocol):
     """The StableHLO builder that `lower` receives. Operands and results are `HloValue`s."""
 
-    platform: str  # the target platform: cpu, gpu
+    platform: str  # PJRT's name of the target platform: cpu, cuda, rocm, tpu or another
+
+    def unsupported(self, reason: str) -> Exception: ...
 
     def op(
         self,

@@ -16,9 +16,12 @@ from shardwise.compiler.ops.collective.collectives import Collective, Collective
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import UnsupportedError
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _TOKEN = "!stablehlo.token"
+# The name of the platform in the call target of Python callbacks, by platform. XLA has no such target for others.
+_CALLBACK_PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu"}
 
 
 @final
@@ -43,6 +46,7 @@ class Builder:
     def __init__(self, mesh: AbstractMesh, platform: str = "cpu"):
         self.mesh = mesh
         self.platform = platform
+        self._source, self._op_name = Source("", 0, ""), ""
         self.lines: list[str] = []
         self.location = ""
         self._metadata = ""
@@ -61,6 +65,15 @@ class Builder:
         where = f'("{_escape(source.file)}":{source.line}:0)' if source.file else ""
         self.location = f' loc("{name}"{where})'
         self._metadata = source.metadata
+        self._source, self._op_name = source, op_name
+
+    def unsupported(self, reason: str) -> UnsupportedError:
+        """Return the error for an op that cannot be lowered for the platform."""
+        place = f" at {self._source.place}" if self._source.file else ""
+        return UnsupportedError(
+            f"{self._op_name}{place} has no lowering for the platform {self.platform!r}: {reason}. Move the operands "
+            "to a CPU with `device_put(x, devices('cpu')[0])` and compute there."
+        )
 
     def _frontend_attributes(self, name: str, own: Mapping[str, str] | None = None) -> str:
         """Return the attributes of an op that XLA keeps in HLO, as text: its own, and those of the source line."""
@@ -183,6 +196,8 @@ class Builder:
             results: the types of its results.
             effect: "ordered", "unordered", or empty if it has no side effect.
         """
+        if self.platform not in _CALLBACK_PLATFORMS:
+            raise self.unsupported("XLA calls Python functions on CPUs and GPUs only")
         ordered = effect == "ordered"
         index = len(self.callbacks)
         self.callbacks.append(HostCallback(function, tuple(results), ordered))
@@ -192,7 +207,7 @@ class Builder:
             for types in ([x.type for x in operands], results)
         ]
         attributes = (
-            f'call_target_name = "xla_ffi_python_{self.platform}_callback", '
+            f'call_target_name = "xla_ffi_python_{_CALLBACK_PLATFORMS[self.platform]}_callback", '
             f"has_side_effect = {'true' if effect else 'false'}, "
             f"api_version = 4 : i32, backend_config = {{index = {index} : ui64}}, "
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"

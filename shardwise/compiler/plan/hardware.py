@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwise.base.call_site import warn_user
 from shardwise.base.config import SETTINGS, config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip, Link
@@ -87,16 +88,40 @@ def chip(hardware: str | Chip) -> Chip:
 
 
 def chip_of(device_kind: str) -> Chip:
-    """Return the built-in chip of a device with this PJRT `device_kind`; the CPU if it is unknown.
+    """Return the chip of a device with this PJRT `device_kind`, for plans.
 
-    Users' tables are not read, because all processes of a program must plan with the same specs.
+    It is a built-in chip. If there is none, it is the chip of the user's table that `shardwise calibrate` wrote for the
+    kind, and otherwise the CPU, with a warning. All processes of a program must plan with the same specs, so the user's
+    table must be the same on all hosts; if it is not, the processes compile different programs, which is an error.
     """
-    if device_kind in CPU.device_kinds:
-        return CPU
-    for row in built_in_chips().values():
-        if any(kind.lower() in device_kind.lower() for kind in row.device_kinds):
-            return row
-    return CPU
+    found = built_in_chip_of(device_kind) or _chip_of_kind(device_kind, _user_chips())
+    if found is None:
+        _warn_of_unknown_kind(device_kind)
+    return found or CPU
+
+
+def built_in_chip_of(device_kind: str) -> Chip | None:
+    """Return the built-in chip of a device with this PJRT `device_kind`; None if it is unknown."""
+    return CPU if device_kind in CPU.device_kinds else _chip_of_kind(device_kind, built_in_chips())
+
+
+def _chip_of_kind(device_kind: str, chips: Mapping[str, Chip]) -> Chip | None:
+    matches = (row for row in chips.values() if any(kind.lower() in device_kind.lower() for kind in row.device_kinds))
+    return next(matches, None)
+
+
+_unknown_kinds: set[str] = set()  # each is one warning
+
+
+def _warn_of_unknown_kind(device_kind: str) -> None:
+    if device_kind not in _unknown_kinds:
+        _unknown_kinds.add(device_kind)
+        warn_user(
+            f"the devices are of the kind {device_kind!r}, whose specs are unknown. Programs compute the same, but "
+            "their layouts are planned with the specs of virtual CPU devices, and may be slow. Run `shardwise "
+            f"calibrate` once: it measures the devices and writes their specs to {config.chip_table}, which plans then "
+            "use."
+        )
 
 
 def _chip_of_table(path: str, name: str | None) -> Chip:

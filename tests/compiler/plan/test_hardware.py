@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.compiler.plan.hardware import built_in_chips, chip, chip_of
+from shardwise.compiler.plan.hardware import built_in_chip_of, built_in_chips, chip, chip_of
 from shardwise.errors import HardwareError
 
 CHIPS = built_in_chips()
@@ -23,12 +23,22 @@ CHIPS = built_in_chips()
         ("TPU v5", "v5p"),
         ("TPU v5p", "v5p"),
         ("TPU v6 lite", "v6e"),
-        ("something new", "cpu"),
     ],
     ids=lambda text: text.replace(" ", "_"),
 )
 def test_a_chip_is_found_by_its_device_kind(kind, name):
     assert chip_of(kind) is CHIPS[name]
+
+
+def test_an_unknown_device_kind_is_one_warning_unless_it_was_calibrated(tmp_path):
+    table = tmp_path / "mine.toml"
+    table.write_text('[abacus-measured]\nextends = "cpu"\ndevice_kinds = ["Abacus 3"]\nbf16_flops = 7.0\n')
+    with sw.config.override("chip_table", str(table)):
+        with pytest.warns(UserWarning, match=r"'Abacus 4', whose specs are unknown.*Run `shardwise calibrate` once"):
+            assert chip_of("Abacus 4") is CHIPS["cpu"]
+        assert chip_of("Abacus 4") is CHIPS["cpu"]  # a second warning would be an error here
+        assert chip_of("Abacus 3").bf16_flops == 7.0
+        assert built_in_chip_of("Abacus 3") is None
 
 
 def test_a_chip_is_found_by_its_name():

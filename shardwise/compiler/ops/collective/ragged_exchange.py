@@ -8,8 +8,8 @@ one element per slice: the first row of the slice in `x`, its number of rows, th
 which it is written, and the number of rows of each received slice. With k slices and n members, each member receives
 k/n consecutive slices. Rows outside `x` or `output` are not sent. Where received slices overlap, the last one wins.
 
-On GPUs it is XLA's ragged-all-to-all. XLA's CPU backend does not implement it, so every device gathers the rows of all
-devices and selects the rows that are sent to it.
+On GPUs and TPUs it is XLA's ragged-all-to-all. XLA's CPU backend does not implement it, so every device gathers the
+rows of all devices and selects the rows that are sent to it.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,6 +41,8 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import Traffic, all_to_all
+
+_NATIVE_PLATFORMS = ("cuda", "rocm", "tpu")
 
 Apply = Callable[..., Any]  # (op, *operands) → result: in a frame, or in an HLO builder
 _Value: TypeAlias = Operand | HloValue
@@ -86,7 +88,7 @@ class RaggedAllToAll(Collective):
     def lower(self, hlo: Hlo, x: HloValue, output: HloValue, *slices: HloValue) -> Any:
         if not x.type.size:
             return output
-        if hlo.platform != "cpu":
+        if hlo.platform in _NATIVE_PLATFORMS:
             # Channel 0 means no channel, because groups consist of replicas. XLA's converter crashes without the
             # attribute.
             attributes = (

@@ -219,7 +219,7 @@ class FusedAttention(Attention):
 
     def lower(self, hlo: Hlo, q: HloValue, k: HloValue, v: HloValue, bias: HloValue | None = None) -> Any:
         out, rows = self.out_types(q.type, k.type, v.type)
-        if hlo.platform == "gpu":
+        if hlo.platform == "cuda":
             operands = [x for x in (q, k, v, bias) if x is not None]
             products = {
                 "bmm1_dot_dimension_numbers": _dimension_numbers(3, 3, (0, 2), (0, 2)),
@@ -277,7 +277,7 @@ class FusedAttentionGrad(Attention):
         ct: HloValue,
         bias: HloValue | None = None,
     ) -> Any:
-        if hlo.platform == "gpu":
+        if hlo.platform == "cuda":
             operands = [x for x in (q, k, v, logsumexp, ct, bias, out) if x is not None]
             products = {
                 "bmm1_grad_gemm1_dot_dimension_numbers": _dimension_numbers(2, 1, (0, 1), (0, 2)),

@@ -1,20 +1,17 @@
 """Calls of cuSOLVER, cuBLAS and cuSPARSE that replace LAPACK's routines on GPUs.
 
-The factors may differ from LAPACK's in signs and phases, which are not unique in a decomposition.
+ROCm's libraries have the same routines: the names of their call targets start with "hip" instead of "cu". The factors
+may differ from LAPACK's in signs and phases, which are not unique in a decomposition.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.linalg.xla_linalg import Attributes, char_attribute, flag, triangular_solve
 
-Attributes = Mapping[str, str]
-
-
-def char_attribute(text: str) -> str:
-    """Format a character that selects a variant of a routine as an attribute of its custom call."""
-    return f"{ord(text)} : ui8"
+PREFIXES = {"cuda": "cu", "rocm": "hip"}  # of call targets, by platform
 
 
 def gpu_call(
@@ -27,26 +24,26 @@ def gpu_call(
     attributes: Attributes,
 ) -> list[Any]:
     """Lower a call of LAPACK's routine `name` to its GPU counterpart. The arguments are as in `lapack_call`."""
-    special = {
-        "gesdd": _singular_values,
-        "gesvd": _singular_values,
-        "trsm": _triangular_solve,
-        "gtsv": _tridiagonal_solve,
-    }
+    if name == "trsm":
+        return triangular_solve(hlo, operands, results, attributes)  # XLA calls cuBLAS
+    special = {"gesdd": _singular_values, "gesvd": _singular_values, "gtsv": _tridiagonal_solve}
     if name in special:
         return special[name](hlo, operands, results, batch, attributes)
     if name not in _COUNTERPARTS:
-        raise NotImplementedError(
-            f"LAPACK's {name} has no counterpart on GPUs: move the array to a CPU with "
-            "`device_put(x, devices('cpu')[0])` and compute there"
-        )
+        raise hlo.unsupported(f"LAPACK's {name} has no counterpart on GPUs")
     target, convert_attributes = _COUNTERPARTS[name]
     if name == "geev":
-        target = f"cuhybrid_eig_{'comp' if operands[0].type.dtype.kind == 'c' else 'real'}"
+        target = f"hybrid_eig_{'comp' if operands[0].type.dtype.kind == 'c' else 'real'}"
     operand_layouts = [minor_to_major(x.type, batch) for x in operands]
     result_layouts = [minor_to_major(type, batch) for type in results]
     return hlo.custom_call(
-        target, operands, results, convert_attributes(attributes), operand_layouts, result_layouts, written
+        gpu_target(hlo, target),
+        operands,
+        results,
+        convert_attributes(attributes),
+        operand_layouts,
+        result_layouts,
+        written,
     )
 
 
@@ -56,29 +53,31 @@ def minor_to_major(type: ArrayType, batch: int, row_major: bool = False) -> tupl
     return (dims[1], dims[0], *dims[2:]) if type.ndim == batch + 2 and not row_major else dims
 
 
-def _flag(value: bool) -> str:
-    return str(value).lower()
+def gpu_target(hlo: Hlo, name: str) -> str:
+    """Return the full name of a call target: `cusolver_potrf_ffi` for `solver_potrf_ffi` on CUDA."""
+    return PREFIXES[hlo.platform] + name
 
 
 def _is_lower(attributes: Attributes) -> dict[str, str]:
-    return {"lower": _flag(attributes["uplo"] == char_attribute("L"))}
+    return {"lower": flag(attributes["uplo"] == char_attribute("L"))}
 
 
 def _vectors(attributes: Attributes) -> dict[str, str]:
-    sides = {side: _flag(attributes[f"compute_{side}"] == char_attribute("V")) for side in ("left", "right")}
+    sides = {side: flag(attributes[f"compute_{side}"] == char_attribute("V")) for side in ("left", "right")}
     return {**sides, "magma": '"auto"'}
 
 
-# Routines with the same operands and results under another name → the call target, and a function of the attributes.
+# Routines with the same operands and results under another name → the call target without its prefix, and a function
+# of the attributes.
 _COUNTERPARTS: dict[str, tuple[str, Callable[[Attributes], dict[str, str]]]] = {
-    "potrf": ("cusolver_potrf_ffi", _is_lower),
-    "getrf": ("cusolver_getrf_ffi", lambda attributes: {}),
-    "geqrf": ("cusolver_geqrf_ffi", lambda attributes: {}),
-    "orgqr": ("cusolver_orgqr_ffi", lambda attributes: {}),
-    "ormqr": ("cusolver_ormqr_ffi", dict),
-    "syevd": ("cusolver_syevd_ffi", lambda attributes: {"algorithm": "0 : ui8", **_is_lower(attributes)}),
-    "sytrd": ("cusolver_sytrd_ffi", _is_lower),
-    "geev": ("cuhybrid_eig", _vectors),
+    "potrf": ("solver_potrf_ffi", _is_lower),
+    "getrf": ("solver_getrf_ffi", lambda attributes: {}),
+    "geqrf": ("solver_geqrf_ffi", lambda attributes: {}),
+    "orgqr": ("solver_orgqr_ffi", lambda attributes: {}),
+    "ormqr": ("solver_ormqr_ffi", dict),
+    "syevd": ("solver_syevd_ffi", lambda attributes: {"algorithm": "0 : ui8", **_is_lower(attributes)}),
+    "sytrd": ("solver_sytrd_ffi", _is_lower),
+    "geev": ("hybrid_eig", _vectors),
 }
 
 
@@ -98,28 +97,14 @@ def _singular_values(
     types = (a, values, *((vh, u) if wide else (u, vh)), info)
     layouts = [minor_to_major(type, batch, row_major=wide) for type in (operands[0].type, *types)]
     options = {
-        "compute_uv": _flag(attributes["mode"] != char_attribute("N")),
-        "full_matrices": _flag(attributes["mode"] == char_attribute("A")),
-        "transposed": _flag(wide),
+        "compute_uv": flag(attributes["mode"] != char_attribute("N")),
+        "full_matrices": flag(attributes["mode"] == char_attribute("A")),
+        "transposed": flag(wide),
     }
     overwritten, singular_values, left, right, status = hlo.custom_call(
-        "cusolver_gesvd_ffi", operands, types, options, layouts[:1], layouts[1:], ((0, 0),)
+        gpu_target(hlo, "solver_gesvd_ffi"), operands, types, options, layouts[:1], layouts[1:], ((0, 0),)
     )
     return [overwritten, singular_values, *((right, left) if wide else (left, right)), status]
-
-
-def _triangular_solve(
-    hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
-) -> list[Any]:
-    """Lower `trsm` to XLA's own op, which calls cuBLAS."""
-    transposes = {char_attribute("N"): "NO_TRANSPOSE", char_attribute("T"): "TRANSPOSE", char_attribute("C"): "ADJOINT"}
-    text = (
-        f"left_side = {_flag(attributes['side'] == char_attribute('L'))}, "
-        f"lower = {_flag(attributes['uplo'] == char_attribute('L'))}, "
-        f"unit_diagonal = {_flag(attributes['diag'] == char_attribute('U'))}, "
-        f"transpose_a = #stablehlo<transpose {transposes[attributes['trans_x']]}>"
-    )
-    return [hlo.op("stablehlo.triangular_solve", operands, results[0], text)]
 
 
 def _tridiagonal_solve(
@@ -127,5 +112,7 @@ def _tridiagonal_solve(
 ) -> list[Any]:
     """Lower `gtsv` to cuSPARSE's solver, which does not overwrite the diagonals and does not report failures."""
     layouts = [minor_to_major(x.type, batch) for x in operands]
-    (x,) = hlo.custom_call("cusparse_gtsv2_ffi", operands, results[3:4], {}, layouts, layouts[3:], ((0, 3),))
+    (x,) = hlo.custom_call(
+        gpu_target(hlo, "sparse_gtsv2_ffi"), operands, results[3:4], {}, layouts, layouts[3:], ((0, 3),)
+    )
     return [*operands[:3], x, hlo.constant(0, results[4])]

@@ -25,9 +25,9 @@ from shardwise.compiler.ops.linalg.batched import (
     row_column_mask,
     scale_columns,
 )
-from shardwise.compiler.ops.linalg.cusolver import char_attribute
 from shardwise.compiler.ops.linalg.lapack import lapack_call, nan_on_failure, numpy_nan_unless, numpy_routine
 from shardwise.compiler.ops.linalg.lu import solve
+from shardwise.compiler.ops.linalg.xla_linalg import char_attribute
 from shardwise.compiler.ops.reduce.argminmax import Argmax
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum

@@ -10,8 +10,8 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.select import complex_part_type
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
-from shardwise.compiler.ops.linalg.cusolver import char_attribute
 from shardwise.compiler.ops.linalg.lapack import lapack_call, nan_on_failure, numpy_nan_unless, numpy_routine
+from shardwise.compiler.ops.linalg.xla_linalg import char_attribute
 
 
 class SimilarityReduction(BatchedMatrixOp):

@@ -1,7 +1,7 @@
 """LAPACK's routines by name, as custom calls of a compiled program and as functions of NumPy arrays.
 
 Both call the same library, so that results also agree in signs and phases, which are not unique in a decomposition.
-`cusolver.py` has the GPU counterparts.
+`cusolver.py` has the counterparts on GPUs, and `xla_linalg.py` those on other platforms.
 """
 
 import math
@@ -19,7 +19,8 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
-from shardwise.compiler.ops.linalg.cusolver import gpu_call, minor_to_major
+from shardwise.compiler.ops.linalg.cusolver import PREFIXES, gpu_call, gpu_target, minor_to_major
+from shardwise.compiler.ops.linalg.xla_linalg import xla_call
 
 scipy = lazy_module("scipy")  # importing scipy.linalg takes 280 ms, and only `reference` needs it
 
@@ -58,9 +59,14 @@ def lapack_call(
     """Lower a call of a routine, which runs once for each index of the first `batch` dims.
 
     `written` are pairs (result, operand that it overwrites). LAPACK's matrices are column-major.
+
+    Raises:
+        UnsupportedError: if the platform has no counterpart of the routine.
     """
-    if hlo.platform == "gpu":
+    if hlo.platform in PREFIXES:
         return gpu_call(hlo, name, operands, results, batch, written, attributes)
+    if hlo.platform != "cpu":
+        return xla_call(hlo, name, operands, results, attributes)
 
     def call(operands: Sequence[Any], results: Sequence[ArrayType], batch: int) -> list[Any]:
         return hlo.custom_call(
@@ -82,8 +88,10 @@ def lapack_call(
 
 def perturbed_tridiagonal_solve(hlo: Hlo, operands: Sequence[Any], result: ArrayType, batch: int) -> Any:
     """Lower a call of jaxlib's solver of tridiagonal systems that perturbs tiny pivots."""
+    if hlo.platform != "cpu" and hlo.platform not in PREFIXES:
+        raise hlo.unsupported("jaxlib's solver with perturbed pivots exists for CPUs and GPUs")
     (x,) = hlo.custom_call(
-        "cu_tridiagonal_solve_perturbed" if hlo.platform == "gpu" else PERTURBED_SOLVE,
+        PERTURBED_SOLVE if hlo.platform == "cpu" else gpu_target(hlo, "_tridiagonal_solve_perturbed"),
         operands,
         [result],
         {},

@@ -25,9 +25,9 @@ from shardwise.compiler.ops.linalg.batched import (
     scale_columns,
     scale_rows,
 )
-from shardwise.compiler.ops.linalg.cusolver import char_attribute
 from shardwise.compiler.ops.linalg.eigen import reciprocal_differences
 from shardwise.compiler.ops.linalg.lapack import lapack_call, nan_on_failure, numpy_nan_unless, numpy_routine
+from shardwise.compiler.ops.linalg.xla_linalg import char_attribute
 from shardwise.compiler.ops.shape.constants import zeros_like
 
 

@@ -26,7 +26,6 @@ from shardwise.compiler.ops.linalg.batched import (
     scale_rows,
     upper_triangle,
 )
-from shardwise.compiler.ops.linalg.cusolver import char_attribute
 from shardwise.compiler.ops.linalg.lapack import (
     lapack_call,
     mask_triangle,
@@ -36,6 +35,7 @@ from shardwise.compiler.ops.linalg.lapack import (
     perturbed_tridiagonal_solve,
     routine_name,
 )
+from shardwise.compiler.ops.linalg.xla_linalg import char_attribute
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
 

@@ -1,18 +1,21 @@
 """The calls of cuSOLVER, cuBLAS and cuSPARSE in programs that are lowered for GPUs. No GPU is needed."""
 
+import re
+
 import numpy as np
 import pytest
 
 import shardwise as sw
 from shardwise import lax
+from shardwise.errors import UnsupportedError
 from shardwise.scipy import linalg
 
 SQUARE = (5, 5)
 
 
-def lowered(function, *shapes, dtype=np.float32):
+def lowered(function, *shapes, dtype=np.float32, platform="cuda"):
     args = [sw.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    return sw.jit(function).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+    return sw.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,9 @@ def test_routines_of_lapack_have_counterparts(function, shapes, dtype, target):
     text = lowered(function, *shapes, dtype=dtype)
     assert target in text
     assert "lapack" not in text
+    on_rocm = lowered(function, *shapes, dtype=dtype, platform="rocm")
+    assert re.sub("^cu", "hip", target) in on_rocm
+    assert '"cu' not in on_rocm
 
 
 @pytest.mark.parametrize(
@@ -59,5 +65,6 @@ def test_wide_matrices_are_passed_to_gesvd_as_their_transpose(shape, full, vecto
 
 
 def test_a_routine_without_a_counterpart_raises():
-    with pytest.raises(NotImplementedError, match=r"LAPACK's gees has no counterpart on GPUs: move the array to a CPU"):
+    message = "schur at .* has no lowering for the platform 'cuda': LAPACK's gees has no counterpart on GPUs. Move the"
+    with pytest.raises(UnsupportedError, match=message):
         lowered(linalg.schur, SQUARE)

@@ -1,0 +1,1 @@
+"""PJRT plugins: the shared libraries through which XLA uses GPUs, TPUs and other devices than the CPU."""
