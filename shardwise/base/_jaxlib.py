@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from threading import RLock, get_ident
 from pathlib import Path
+from threading import RLock, get_ident
 from types import ModuleType
 from typing import Any, TypeAlias, final
 
