@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from shardwise.base.caches import registered_cache
+from shardwise.base.render_hooks import renderers
 from shardwise.base.unspecified import UNSPECIFIED
 from shardwise.errors import ShardingError
 
@@ -106,6 +107,10 @@ class _MeshAxes:
 
     def _has_only(self, axis_type: AxisType) -> bool:
         return bool(self.axis_types) and all(kind is axis_type for kind in self.axis_types)
+
+    def _repr_html_(self) -> str | None:
+        """Return a picture of the devices for notebooks; None for a mesh without axes, which notebooks show as text."""
+        return renderers.pictures.mesh_html(self)
 
 
 @final
