@@ -15,6 +15,7 @@ from types import SimpleNamespace
 # the benchmarks run with them.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and every derivative is verified
+os.environ["SHARDWISE_PROGRESS"] = "false"  # with `pytest -s`, standard error may be a terminal
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # JAX is an oracle for programs on several devices
 
 import pytest

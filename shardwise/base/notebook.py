@@ -6,7 +6,8 @@ the running cell. IPython is not imported here: a process that runs it has impor
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
+from uuid import uuid4
 
 
 def ipython_shell() -> Any | None:
@@ -46,3 +47,24 @@ def display(representations: Mapping[str, str]) -> None:
     shell = ipython_shell()
     assert shell is not None
     shell.display_pub.publish(dict(representations))
+
+
+@final
+class OutputLine:
+    """A line of text below the running cell that can be replaced and removed, from any thread."""
+
+    def __init__(self) -> None:
+        self._shell = ipython_shell()
+        self._id = uuid4().hex
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Show the line, in place of the text before."""
+        assert self._shell is not None
+        output = {"text/plain": text}
+        self._shell.display_pub.publish(output, transient={"display_id": self._id}, update=self._is_shown)
+        self._is_shown = True
+
+    def remove(self) -> None:
+        """Replace the line by an empty output. A notebook cannot delete one output of a cell."""
+        self.show("")
