@@ -20,6 +20,8 @@ html_theme = "furo"
 html_title = f"Shardwise {release}"
 html_static_path = ["_static"]
 html_css_files = ["page.css", "pictures.css"]
+html_js_files = ["copy.js"]
+html_search_scorer = "scorer.js"
 html_copy_source = False
 html_show_sourcelink = False
 # Signatures of many parameters, one on each line.
