@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
+import shardwise
+
 SITE = Path(__file__).resolve().parent
 sys.path.insert(0, str(SITE))  # the extension `pictures`
-
-import shardwise
 
 project = "Shardwise"
 project_copyright = "the Shardwise authors. Apache-2.0"

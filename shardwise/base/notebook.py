@@ -4,10 +4,10 @@ Comes in: the file name of a code object, or the representations of an object. G
 the running cell. IPython is not imported here: a process that runs it has imported it already.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, final
-from uuid import uuid4
 
 
 def ipython_shell() -> Any | None:
@@ -55,7 +55,7 @@ class OutputLine:
 
     def __init__(self) -> None:
         self._shell = ipython_shell()
-        self._id = uuid4().hex
+        self._id = os.urandom(16).hex()  # other kernels may have shown outputs in the same notebook
         self._is_shown = False
 
     def show(self, text: str) -> None:
