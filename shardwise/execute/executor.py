@@ -6,7 +6,6 @@ frame; importing this module installs it.
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -227,10 +226,9 @@ class LoweredRequest:
         for number, is_donated in enumerate(self.request.donated):
             if is_donated and number not in self.stages.module.aliases:
                 signature = self.request.signatures[number]
-                warnings.warn(
+                warn_user(
                     f"{self.request.names[number]} of `{self.request.program.name}` is donated, but no result has its "
                     f"type and sharding ({signature.type} in {signature.sharding}), so its memory is not reused.",
-                    stacklevel=4,
                 )
         self._warn_of_gathers()
         self._warn_of_resharded_arguments()
