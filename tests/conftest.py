@@ -9,11 +9,13 @@ import gc
 import os
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 # The tests compile thousands of small programs, and LLVM's optimizations would take most of the time. `make demo` and
 # the benchmarks run with them.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and every derivative is verified
+os.environ["SHARDWISE_PROGRESS"] = "false"  # with `pytest -s`, standard error may be a terminal
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # JAX is an oracle for programs on several devices
 
 import pytest
@@ -34,6 +36,24 @@ def explicit_mesh():
     """A 4 × 2 mesh with the Explicit axes `X` and `Y`, which is the current mesh during the test."""
     with sw.set_mesh(sw.make_mesh((4, 2), ("X", "Y"), axis_types=sw.sharding.AxisType.Explicit)) as mesh:
         yield mesh
+
+
+@pytest.fixture
+def ipython(monkeypatch):
+    """A shell in place of IPython's, which runs cell 3 under the file name `/tmp/ipykernel_1/3.py`.
+
+    `outputs` lists the outputs of the cell, each as a dict from MIME types to representations.
+    """
+    outputs = []
+    cells = {"/tmp/ipykernel_1/3.py": ("Cell", "In[3]")}
+    shell = SimpleNamespace(
+        execution_count=3,
+        compile=SimpleNamespace(format_code_name=cells.get),
+        display_pub=SimpleNamespace(publish=outputs.append),
+        outputs=outputs,
+    )
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    return shell
 
 
 def pytest_addoption(parser):

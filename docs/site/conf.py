@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # the extension `pictures`
-
 import shardwise
+
+SITE = Path(__file__).resolve().parent
+sys.path.insert(0, str(SITE))  # the extension `pictures`
 
 project = "Shardwise"
 project_copyright = "the Shardwise authors. Apache-2.0"
@@ -20,6 +21,8 @@ html_theme = "furo"
 html_title = f"Shardwise {release}"
 html_static_path = ["_static"]
 html_css_files = ["page.css", "pictures.css"]
+html_js_files = ["copy.js"]
+html_search_scorer = str(SITE / "scorer.js")  # Sphinx opens it in the current folder otherwise
 html_copy_source = False
 html_show_sourcelink = False
 # Signatures of many parameters, one on each line.

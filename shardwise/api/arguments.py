@@ -9,6 +9,7 @@ from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.ref import Ref
 from shardwise.api.transformations.float0 import flatten_hiding_float0, hide_float0
+from shardwise.base.call_site import format_line
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.types import ArrayType
@@ -35,7 +36,7 @@ def check_function(name: str, function: object) -> None:
 def describe_function(function: Callable[..., Any]) -> str:
     """Return a function's name and source line for messages: "`train_step` (train.py:41)"."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    line = f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})" if code is not None else ""
+    line = f" ({format_line(code.co_filename, code.co_firstlineno)})" if code is not None else ""
     return f"`{function_name(function)}`{line}"
 
 

@@ -41,6 +41,7 @@ from shardwise.api.transformations.float0 import hide_float0, is_float0
 from shardwise.base._jaxlib import CompilerOptions, Device
 from shardwise.base.caches import register
 from shardwise.base.config import State, all_threads, config
+from shardwise.base.progress import Task
 from shardwise.base.unspecified import UNSPECIFIED, Unspecified
 from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
@@ -349,7 +350,7 @@ class Jitted(Generic[_P, _R]):
                     f"no_tracing is set, so {describe_function(self.function)} cannot be traced here for arguments of "
                     f"types {', '.join(map(str, arguments.types)) or 'none'}"
                 )
-            with mesh_context.traced_for(mesh):
+            with mesh_context.traced_for(mesh), Task(f"tracing `{function_name(self.function)}`"):
                 traced = trace(
                     self._body(arguments.split),
                     arguments.structure,

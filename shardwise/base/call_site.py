@@ -9,6 +9,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, final
 
+from shardwise.base.notebook import cell_name
+
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
 
@@ -53,6 +55,12 @@ def _outside_frame() -> FrameType | None:
     return frame
 
 
+def format_line(file: str, line: int) -> str:
+    """Return `train.py:41` for a line of a file, and `Cell In[3], line 2` for a line of a notebook."""
+    cell = cell_name(file)
+    return f"{file.rpartition('/')[2]}:{line}" if cell is None else f"{cell}, line {line}"
+
+
 class CallSite(NamedTuple):
     """A call in the code outside of this package. Its line is looked up only when it is printed, which takes longer."""
 
@@ -60,9 +68,9 @@ class CallSite(NamedTuple):
     instruction: int  # the offset in the code
 
     def __str__(self) -> str:
-        """Return `train.py:41`."""
+        """Return the line as `format_line` does."""
         lines = (line for start, end, line in self.code.co_lines() if start <= self.instruction < end)
-        return f"{self.code.co_filename.rpartition('/')[2]}:{next(lines, None) or self.code.co_firstlineno}"
+        return format_line(self.code.co_filename, next(lines, None) or self.code.co_firstlineno)
 
 
 def call_site() -> CallSite | None:
@@ -120,7 +128,7 @@ class UserLine:
 
     def warn(self, text: str, category: type[Warning] = UserWarning) -> None:
         """Issue a warning; by Python's default filters, it is shown once per line."""
-        warnings.warn_explicit(text, category, self.file, self.line, self.module, self.registry)
+        warnings.warn_explicit(text, category, cell_name(self.file) or self.file, self.line, self.module, self.registry)
 
 
 def warn_user(text: str, category: type[Warning] = UserWarning) -> None:

@@ -194,6 +194,11 @@ SETTINGS = {
     "debug_nans": Setting(False, "check every result for NaN, and report the op and the source line of the first"),
     "debug_infs": Setting(False, "check every result for infinities, as `debug_nans` does for NaN"),
     "log_compiles": Setting(False, "log every compilation and its duration"),
+    "progress": Setting(
+        True,
+        "whether traces, compilations, `autoshard` and sweeps of more than 5 seconds show their stage and duration: on "
+        "standard error if it is a terminal, or below the cell of a notebook",
+    ),
     "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
     "no_tracing": Setting(False, "whether tracing a jitted function is an error, such as for arguments of a new shape"),
     "no_execution": Setting(False, "whether running a compiled program is an error"),
@@ -373,6 +378,7 @@ class Config(threading.local):
     debug_nans: bool
     debug_infs: bool
     log_compiles: bool
+    progress: bool
     explain_cache_misses: bool
     no_tracing: bool
     no_execution: bool

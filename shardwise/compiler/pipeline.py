@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module as module_of
+from shardwise.base.progress import set_stage
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
@@ -101,6 +102,7 @@ def run_stages(
     """
     dump = StageDump(keeps=bool(config.dump_to)) if dump is None else dump
     dump.add("trace", program)
+    set_stage("simplifying")
     # Shardings are erased after `simplify`, because `merge_stacks` and `crop_pads` skip values with Explicit shardings.
     simplified, shardings = erase_shardings(simplify(program, dump), mesh)
     dump.add("erase_shardings", simplified)
@@ -112,14 +114,17 @@ def run_stages(
         _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
+    set_stage("choosing layouts")
     problem = layout_problem(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
     dump.add("layout_problem", problem)
     plan = choose(problem, chip)
     dump.add("choose", plan)
+    set_stage("partitioning")
     local = partition(problem, plan)
     dump.add("partition", local)
     donors = [number for number, is_donated in enumerate(donated) if is_donated]
     planned = PartitionedProgram(problem, plan, local)
+    set_stage("improving the plan")
     # `fit_memory` is last, because the two searches before it may increase memory by up to `MEMORY_RATIO`.
     if local.collectives():
         planned = move_exchanges.move_exchanges(planned, donors)
@@ -131,6 +136,7 @@ def run_stages(
         planned = fit_memory.fit_memory(planned, memory_limit, donors)
         dump.add("fit_memory", planned)
     problem, plan, local = planned
+    set_stage("lowering")
     module = lower(local, donated, platform)
     dump.add("lower", module)
     if config.dump_to:

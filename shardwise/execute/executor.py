@@ -6,7 +6,6 @@ frame; importing this module installs it.
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from shardwise.base.caches import register, registered_cache
 from shardwise.base.call_site import call_site, warn_user
 from shardwise.base.config import all_threads, config
 from shardwise.base.lazy import lazy_module
+from shardwise.base.progress import Task
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.control.callback import Callback
@@ -226,10 +226,9 @@ class LoweredRequest:
         for number, is_donated in enumerate(self.request.donated):
             if is_donated and number not in self.stages.module.aliases:
                 signature = self.request.signatures[number]
-                warnings.warn(
+                warn_user(
                     f"{self.request.names[number]} of `{self.request.program.name}` is donated, but no result has its "
                     f"type and sharding ({signature.type} in {signature.sharding}), so its memory is not reused.",
-                    stacklevel=4,
                 )
         self._warn_of_gathers()
         self._warn_of_resharded_arguments()
@@ -278,9 +277,11 @@ class LoweredRequest:
         start, name = time.perf_counter(), self.request.program.name
         try:
             out_shardings = [sharding.in_default_memory for sharding in self.out_shardings]
-            executable = load(
-                self.stages, self.target.devices, out_shardings, self.target.committed, options, serialized
-            )
+            with Task(f"compiling `{name}`") as task:
+                task.stage = "XLA"
+                executable = load(
+                    self.stages, self.target.devices, out_shardings, self.target.committed, options, serialized
+                )
         except RuntimeFailure as error:
             check_memory(error, f"the compilation of `{name}`")
             if options and "option" in str(error):
@@ -346,7 +347,8 @@ def lower_request(
     if request.kept is not None:
         constants = [constants[number - arguments] for number in request.kept if number >= arguments]
     target = request.target()
-    stages, moves = partition_request(request, target, chip, dump)
+    with Task(f"planning `{request.program.name}`"):
+        stages, moves = partition_request(request, target, chip, dump)
     target = target.refined(stages.problem.mesh)
     return LoweredRequest(request, list(constants), target, stages, moves)
 
@@ -360,7 +362,8 @@ def lower_for_compile(request: Request, constants: Sequence[ArrayImpl] = ()) -> 
 
 def compile_request(request: Request, constants: Sequence[ArrayImpl] = (), options: CompilerOptions = ()) -> Launch:
     """Compile a request. `constants` are captured arrays, bound as the last inputs; `options` are XLA's."""
-    return lower_for_compile(request, constants).compile(options)
+    with Task(f"compiling `{request.program.name}`"):
+        return lower_for_compile(request, constants).compile(options)
 
 
 def compiler_options(options: object, function: str) -> CompilerOptions:

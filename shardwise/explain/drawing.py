@@ -1,6 +1,9 @@
-"""SVG drawings for the page of a plan: the mesh, layouts of arrays, steps over time, memory over time."""
+"""SVG drawings of meshes, specs and layouts of arrays, and of the steps and the memory of a plan over time.
 
-from collections.abc import Iterable, Iterator, Sequence
+Colors come from the style sheet of the page or notebook: the classes `d0` to `d7` are the colors of devices.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 
@@ -12,30 +15,142 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.explain.text import human_bytes, human_seconds
 
 _COLORS = 8
-_MAX_CELLS = 16  # along one side; a larger mesh or layout is not drawn
+_MAX_CELLS = 16  # along one side; a larger mesh is abbreviated, and a larger layout is not drawn
+_FIRST_CELLS = 6  # of an abbreviated side; one more cell is the last
 _MAX_LABELS = 64  # with more cells there is no room for labels
 _ROW = 15.0  # the least height of a row of cells with labels, in SVG units
+_CHARACTER = 6.0  # the width of a character of a label
+_CELL = 28.0  # the least width and height of a cell of a grid
+_LABEL = 160.0  # the most that a grid grows for the label of a side
 _WIDTH = 1000.0  # of charts, in SVG units; the page stretches them
 
 
-def draw_mesh(mesh: AbstractMesh) -> str:
-    """Draw the devices as a grid, the first axis down and the others across; "" for one device or too many."""
-    if not mesh.axis_names or mesh.device_count > _MAX_CELLS**2:
+def draw_mesh(mesh: AbstractMesh, ids: Sequence[int] | None = None) -> str:
+    """Draw the devices as a grid, the first axis down and the others across; "" for a mesh without axes.
+
+    Args:
+        mesh: the mesh.
+        ids: the ids of its devices, in mesh order; by default, their positions.
+    """
+    if not mesh.axis_names:
         return ""
     rows = mesh.axis_sizes[0] if len(mesh.axis_sizes) > 1 else 1
     columns = mesh.device_count // rows
-    if columns > 2 * _MAX_CELLS or rows > _MAX_CELLS:
-        return ""
-    cell, left, top = (28 if columns <= _MAX_CELLS else 20), 22, 18
-    names = mesh.axis_names if rows > 1 else ("", *mesh.axis_names)
-    parts = [_text(left + columns * cell / 2, 8, f"{' × '.join(names[1:])}", "name")]
-    if rows > 1:
-        middle = top + rows * cell / 2
-        parts.append(f'<g transform="rotate(-90 8 {middle})">{_text(8, middle, names[0], "name")}</g>')
-    for device in range(mesh.device_count):
-        x, y = left + device % columns * cell, top + device // columns * cell
-        parts.append(_cell(x, y, cell - 3, cell - 3, [device], device_text([device]), f"device {device}"))
-    return _svg(left + columns * cell, top + rows * cell, parts, f"mesh of {mesh.device_count} devices: {mesh}")
+    *down, across = (mesh.axis_names[0], " × ".join(mesh.axis_names[1:])) if rows > 1 else mesh.axis_names[-1:]
+    title = f"mesh of {mesh.device_count} devices: {mesh}"
+    return _draw_grid(rows, columns, lambda i, j: [i * columns + j], "".join(down), across, ids, title)
+
+
+def draw_shards(layout: Layout, mesh: AbstractMesh, ids: Sequence[int] | None = None) -> str:
+    """Draw the devices that hold each shard of an array of unknown shape, along at most two dims.
+
+    Args:
+        layout: the layout of the array, with one entry per dim.
+        mesh: the mesh.
+        ids: the ids of its devices, in mesh order; by default, their positions.
+    """
+    sharded = [dim for dim, axes in enumerate(layout.dims) if axes]
+    drawn = sorted((sharded + [dim for dim in range(len(layout.dims)) if dim not in sharded])[:2])
+    *rest, across = drawn or (None,)
+    down = rest[0] if rest else None
+    rows, columns = (1 if dim is None else mesh.extent(layout.dims[dim]) for dim in (down, across))
+    return _draw_grid(
+        rows,
+        columns,
+        lambda i, j: _devices_with(layout, mesh, down, i, across, j),
+        _dim_text(layout, down),
+        _dim_text(layout, across),
+        ids,
+        f"{layout} on {mesh}",
+    )
+
+
+def _dim_text(layout: Layout, dim: int | None) -> str:
+    return "" if dim is None else f"dim {dim}: {' × '.join(layout.dims[dim])}" if layout.dims[dim] else f"dim {dim}"
+
+
+def draw_spec(entries: Sequence[Sequence[str] | None]) -> str:
+    """Draw a box per dim with the mesh axes that shard it; "" without dims.
+
+    Args:
+        entries: the axes of each dim, or None for a dim that the planner shards.
+    """
+    parts, left, height = [], 2.0, 24.0
+    colors = {axes: index for index, axes in enumerate(dict.fromkeys(tuple(axes) for axes in entries if axes))}
+    for dim in _abbreviate(len(entries)):
+        if dim is None:
+            parts.append(_text(left + 10, 20 + height / 2, "…"))
+            left += 20
+            continue
+        axes = entries[dim]
+        text = "?" if axes is None else " × ".join(axes) or "–"
+        kind = "chosen by the planner" if axes is None else f"sharded over {text}" if axes else "not sharded"
+        width = max(44.0, _CHARACTER * len(text) + 12)
+        color = f"d{colors[tuple(axes)] % _COLORS}" if axes else "plain"
+        parts.append(_text(left + width / 2, 9, f"dim {dim}", "name"))
+        parts.append(_box(left, 18, width, height, color, text, f"dim {dim}: {kind}"))
+        left += width + 4
+    return _svg(left, 20 + height, parts, "dims and the mesh axes that shard them") if parts else ""
+
+
+def _draw_grid(
+    rows: int,
+    columns: int,
+    devices_at: Callable[[int, int], list[int]],
+    down: str,
+    across: str,
+    ids: Sequence[int] | None,
+    title: str,
+) -> str:
+    """Draw a grid with the devices of every cell; a long side is abbreviated.
+
+    Args:
+        rows: the number of rows.
+        columns: the number of columns.
+        devices_at: a function that returns the positions in the mesh of the devices of a cell.
+        down: the label of the rows.
+        across: the label of the columns.
+        ids: the ids of all devices, in mesh order; by default, their positions.
+        title: the description for screen readers.
+    """
+    shown_rows, shown_columns = _abbreviate(rows), _abbreviate(columns)
+    cells = {(i, j): devices_at(i, j) for i in shown_rows for j in shown_columns if i is not None and j is not None}
+    names = {place: sorted(device if ids is None else ids[device] for device in cell) for place, cell in cells.items()}
+    labels = {place: device_text(devices) for place, devices in names.items()}
+    left, top = 22.0, 18.0
+    height = max(_CELL, _label_width(down) / len(shown_rows))
+    width = max(
+        _CELL, _label_width(across) / len(shown_columns), _CHARACTER * max(len(label) for label in labels.values()) + 6
+    )
+    total_width, total_height = width * len(shown_columns), height * len(shown_rows)
+    parts = [_text(left + total_width / 2, 8, _shorten(across, total_width), "name")]
+    if down:
+        middle, label = top + total_height / 2, _shorten(down, total_height)
+        parts.append(f'<g transform="rotate(-90 8 {middle})">{_text(8, middle, label, "name")}</g>')
+    for y, i in enumerate(shown_rows):
+        for x, j in enumerate(shown_columns):
+            x_start, y_start = left + x * width, top + y * height
+            if i is None or j is None:
+                parts.append(_text(x_start + width / 2, y_start + height / 2, "…"))
+                continue
+            devices = f"device{'s' if len(names[i, j]) > 1 else ''} {device_text(names[i, j], 24)}"
+            parts.append(_cell(x_start, y_start, width - 3, height - 3, cells[i, j], labels[i, j], devices))
+    return _svg(left + total_width, top + total_height, parts, title)
+
+
+def _abbreviate(count: int) -> list[int | None]:
+    """Return the indices of the cells to draw along a side, and None for those that are omitted."""
+    return list(range(count)) if count <= _MAX_CELLS else [*range(_FIRST_CELLS), None, count - 1]
+
+
+def _label_width(text: str) -> float:
+    return min(_CHARACTER * len(text), _LABEL)
+
+
+def _shorten(text: str, width: float) -> str:
+    """Return the part of a label that fits in this width."""
+    most = max(1, int(width / _CHARACTER))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> str:
@@ -76,12 +191,16 @@ def _spans(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh, dim: int 
             yield index * shard_size, min((index + 1) * shard_size, size)
 
 
-def _devices_with(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, across: int, j: int) -> list[int]:
+def _devices_with(
+    layout: Layout, mesh: AbstractMesh, down: int | None, i: int, across: int | None, j: int
+) -> list[int]:
+    """Return the devices that hold shard `i` of the dim `down` and shard `j` of the dim `across`."""
     if not mesh.axis_names:
         return [0]
-    here = mesh.coordinates(layout.dims[across]) == j
-    if down is not None:
-        here = here & (mesh.coordinates(layout.dims[down]) == i)
+    here = np.ones(mesh.device_count, bool)
+    for dim, index in ((down, i), (across, j)):
+        if dim is not None:
+            here &= mesh.coordinates(layout.dims[dim]) == index
     return [int(device) for device in np.nonzero(here)[0]]
 
 
@@ -185,9 +304,13 @@ def _axis(total: float) -> str:
 
 
 def _cell(x: float, y: float, width: float, height: float, devices: Sequence[int], label: str, title: str) -> str:
-    color = devices[0] % _COLORS if devices else 0
+    """Draw a box in the color of its first device."""
+    return _box(x, y, width, height, f"d{devices[0] % _COLORS if devices else 0}", label, title)
+
+
+def _box(x: float, y: float, width: float, height: float, css: str, label: str, title: str) -> str:
     box = (
-        f'<rect class="d{color}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{max(height, 1):.1f}" '
+        f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{max(height, 1):.1f}" '
         f'rx="2"><title>{escape(title)}</title></rect>'
     )
     return box + (_text(x + width / 2, y + height / 2, label) if label else "")

@@ -1,4 +1,4 @@
-"""CSS and JavaScript that are inlined in the plan page: its style, and the sorting of its tables."""
+"""CSS and JavaScript that are inlined: the style of the plan page, the sorting of its tables, notebooks' pictures."""
 
 STYLE = """
 :root {
@@ -83,9 +83,26 @@ details > summary { cursor: pointer; color: var(--soft); margin: 0 0 10px; }
 }
 @media print { .scroll, .scroll.low { overflow: visible; max-height: none; } }
 """
+HUES = (205, 28, 135, 270, 350, 175, 50, 315)  # of the devices
 STYLE += "".join(
-    f".d{number} {{ fill: hsl({hue} var(--tint)); stroke: hsl({hue} var(--edge)); }}\n"
-    for number, hue in enumerate((205, 28, 135, 270, 350, 175, 50, 315))
+    f".d{index} {{ fill: hsl({hue} var(--tint)); stroke: hsl({hue} var(--edge)); }}\n" for index, hue in enumerate(HUES)
+)
+
+# Notebooks have themes of their own, light and dark, that a style sheet cannot read. So text has the notebook's color,
+# and the colors of devices let its background through.
+PICTURE_STYLE = """
+.shardwise-picture svg { display: block; max-width: 100%; height: auto; margin: 4px 0; }
+.shardwise-picture rect { stroke-width: 1; }
+.shardwise-picture rect.plain { fill: none; stroke: currentColor; stroke-opacity: 0.4; }
+.shardwise-picture text {
+  fill: currentColor; font: 10px system-ui, sans-serif; text-anchor: middle; dominant-baseline: central;
+}
+.shardwise-picture text.name { opacity: 0.75; }
+.shardwise-picture small { opacity: 0.75; }
+"""
+PICTURE_STYLE += "".join(
+    f".shardwise-picture .d{index} {{ fill: hsl({hue} 60% 50% / 0.3); stroke: hsl({hue} 45% 50%); }}\n"
+    for index, hue in enumerate(HUES)
 )
 
 SCRIPT = """

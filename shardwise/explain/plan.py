@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.jit import Jitted, jit
+from shardwise.base import notebook
 from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module
+from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
-from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
@@ -24,19 +25,21 @@ if TYPE_CHECKING:
     from shardwise.compiler.report.report import CollectiveRow, Plan
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
-    from shardwise.explain import page, text
+    from shardwise.explain import notebook_picture, page, text
 else:  # their imports take 40 to 60 ms each, and `import shardwise` imports this module
     planning = lazy_module("shardwise.execute.plan_report")
     advising = lazy_module("shardwise.explain.advise")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
+    notebook_picture = lazy_module("shardwise.explain.notebook_picture")
 
 renderers.text = lambda plan: text.format_report(plan, ())
 renderers.page = lambda plan: page.format_page(plan, ())
+renderers.pictures = notebook_picture
 
 
 @final
 class Explanation(HtmlReport):
-    """The plan of a function, with advice. It prints as text; a notebook shows it as a page.
+    """The plan of a function, with advice. It prints as text; a notebook shows it as a page, once per cell.
 
     Attributes:
         plan: the plan as data, without the advice.
@@ -52,6 +55,7 @@ class Explanation(HtmlReport):
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
         self._prepared = prepared
         self._with_advice = with_advice
+        self._displayed_in: int | None = None  # the cell that has displayed it
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -89,17 +93,32 @@ class Explanation(HtmlReport):
     def __str__(self) -> str:
         return text.format_report(self.plan, self._advice_lines())
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return repr(self.plan)
 
     def to_html(self) -> str:
         """Return the plan and the advice as one self-contained HTML page."""
         return page.format_page(self.plan, self._advice_lines())
+
+    def show(self) -> None:
+        """Print the plan and the advice. In IPython, display them below the running cell, unless it shows them."""
+        cell = notebook.running_cell()
+        if cell is None:
+            print(self)
+        elif cell != self._displayed_in:
+            self._displayed_in = cell
+            notebook.display({"text/plain": str(self), "text/html": self._repr_html_()})
+
+    # IPython also calls it for the last expression of a cell. `explain(f)(x)` has shown its result then.
+    _ipython_display_ = show
 
 
 def explain(
     function: Callable[..., Any] | Lowered, *, hardware: str | Chip | None = None, advise: bool = True
 ) -> Callable[..., Explanation]:
     """Return a function that prints and returns the plan of `function` for given arguments, without running it.
+
+    A notebook shows the plan as a page instead.
 
     Args:
         function: the function, jitted or not; or a lowered or compiled function, which needs no arguments:
@@ -129,7 +148,7 @@ def explain(
 
     def call(*args: Any, **keywords: Any) -> Explanation:
         explanation = Explanation(prepare(function, args, keywords, target_chip), target_chip, advise)
-        print(explanation)
+        explanation.show()
         return explanation
 
     return call

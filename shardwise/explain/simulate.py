@@ -9,9 +9,9 @@ from typing import Any, final
 from shardwise import tree_util
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.base.render_hooks import HtmlReport
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
-from shardwise.compiler.report.render_hooks import HtmlReport
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.report.timeline import Step
 from shardwise.execute import plan_report as planning

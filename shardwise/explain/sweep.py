@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise.base.lazy import lazy_module
+from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.errors import ShardingError, StrategyError
@@ -180,9 +181,11 @@ def sweep(
     if empty := [name for name, values in axes.items() if not values]:
         raise ValueError(f"sweep: there are no values of {empty[0]!r}, so there is nothing to simulate")
     rows = []
-    for values in product(*axes.values()):
-        choice = dict(zip(axes, values, strict=True))
-        rows.append(_row(function, arguments, choice, overlap))
+    choices = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    with Task(f"sweep of `{getattr(function, '__name__', 'function')}`") as task:
+        for index, choice in enumerate(choices, 1):
+            task.stage = f"configuration {index} of {len(choices)}"
+            rows.append(_row(function, arguments, choice, overlap))
     name = next((row.run.plan.name for row in rows if row.run is not None), getattr(function, "__name__", "function"))
     return Sweep(name, tuple(axes), tuple(rows))
 

@@ -12,6 +12,7 @@ from shardwise import tree_util
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted, jit
 from shardwise.api.static_args import NO_ARGUMENTS
+from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip as chip_named
 from shardwise.compiler.plan.hardware import chip_of
@@ -137,7 +138,8 @@ def autoshard(
         assert size is not None
         limit = memory_limit_of(chip) if memory_limit is None else memory_limit
         search = VariantSearch(source, chip, limit, options)
-        alternatives = search.run(size, None if found is None else found.abstract)
+        with Task(f"autoshard of `{function_name(jitted.function)}`"):
+            alternatives = search.run(size, None if found is None else found.abstract)
         if not alternatives:
             if stages is not None and found is None and all(size % number for number in stages):
                 raise ValueError(f"autoshard: none of the numbers of stages, {stages}, divides the {size} devices")
@@ -263,7 +265,8 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
         f"{human_bytes(search.memory_limit)} per device on {count} × {search.chip.name}. The smallest plan needs "
         f"{human_bytes(least.peak_bytes)}: {least.name} on mesh {least.mesh}."
     )
-    larger = _smallest_count(search, count) if may_grow else None
+    with Task(f"autoshard of `{function_name(search.source.jitted.function)}`"):
+        larger = _smallest_count(search, count) if may_grow else None
     if larger is None:
         more = f" No plan on up to {count << _LARGER} devices fits either." if may_grow else ""
         return AutoshardError(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from shardwise.base.progress import set_stage
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
@@ -157,6 +158,7 @@ class Evaluator:
         """Return the predicted costs of these layouts. Layouts that were evaluated before keep their first name."""
         known = self.known.get((mesh, layouts))
         if known is None:
+            set_stage(f"{name} on mesh {mesh}")
             problem = self.layout_problem(mesh, layouts)
             known = self._estimate(problem, name, mesh, layouts)
             if known is None or known.seconds < _PROMISING * self.state.fastest:

@@ -4,7 +4,6 @@ With slices the positions are static: the values are padded to the shape of the 
 a mesh only the values move. With integers or arrays the update is a scatter, which drops updates out of bounds.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +13,7 @@ from typing import Any, ParamSpec, final
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.base.call_site import warn_user
 from shardwise.base.config import config
 from shardwise.compiler.arrays.argument_types import ArrayLike, Index
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
@@ -230,11 +230,10 @@ class IndexUpdateRef:
             values = np.asarray(values, self.array.type.dtype) if low <= values <= high else values
         values_type = type_of(values, f"at.{name}")
         if promote_dtypes(f"at.{name}", (self.array.type, values_type))[0] != self.array.type.dtype:
-            warnings.warn(
+            warn_user(
                 f"at.{name}: values of {values_type} are cast to the narrower {self.array.type}; JAX will make this an "
                 "error. Convert them with `.astype`",
                 FutureWarning,
-                stacklevel=3,
             )
         if broadcast_shapes(f"at.{name}", indexer.shape, values_type.shape) != indexer.shape:
             raise ValueError(

@@ -5,12 +5,12 @@ functions accept both, and functions that return keys return the form that they 
 implementation `config.default_prng_impl`.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from shardwise.base.call_site import warn_user
 from shardwise.base.config import config
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
@@ -289,7 +289,7 @@ def _check_raw_keys_are_allowed(name: str, key_type: ArrayType) -> None:
     )
     if config.legacy_prng_key == "error":
         raise ValueError(text)
-    warnings.warn(text, stacklevel=4)
+    warn_user(text)
 
 
 def _checked_raw_keys(name: str, key: ArrayLike) -> Any:

@@ -567,7 +567,10 @@ class ArrayImpl(Array):
             return repr(self) if self.is_deleted() or self.is_unreduced else local_part_str(self, process_index())
         return repr(self) if is_key(self.type.dtype) else array_str(self)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        """Return a table with the sharding and the elements; None for a scalar, which notebooks show by its repr."""
+        if not self.type.ndim:
+            return None
         return f"<pre>{self!r}</pre>" if self.is_deleted() else array_html(self)
 
 

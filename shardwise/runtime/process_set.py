@@ -16,7 +16,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, final
 from weakref import ref
@@ -24,7 +23,7 @@ from weakref import ref
 import numpy as np
 
 from shardwise.base._jaxlib import Buffers, RuntimeFailure, Token
-from shardwise.base.call_site import user_frame
+from shardwise.base.call_site import format_line, user_frame
 from shardwise.base.config import config
 from shardwise.compiler.lower.hlo import without_locations
 from shardwise.errors import PeerFailure, ProgramMismatch
@@ -197,7 +196,7 @@ class ProcessSet:
             ProgramMismatch: if the values differ.
         """
         frame = user_frame()
-        where = f" at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else ""
+        where = f" at {format_line(frame.f_code.co_filename, frame.f_lineno)}" if frame is not None else ""
         numbers = np.array2string(value.reshape(-1), threshold=1000, max_line_width=100)
         content = f"{type} {value.shape}".encode() + value.tobytes()
         self._compare(_Program(f"{VALUE}{type}{where}", numbers, content))

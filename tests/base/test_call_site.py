@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from shardwise.base.call_site import user_frame, warn_user
+from shardwise.base.call_site import CallSite, UserLine, format_line, user_frame, warn_user
 
 
 def test_user_frame_is_this_one():
@@ -25,3 +25,22 @@ def test_warning_is_shown_once_per_line():
         for _ in range(3):
             warn_user("again")
     assert len(caught) == 1
+
+
+CELL = "/tmp/ipykernel_1/3.py"
+
+
+def test_a_line_of_a_file_has_the_name_of_the_file():
+    assert format_line("/home/me/train.py", 41) == "train.py:41"
+
+
+def test_a_line_of_a_notebook_has_the_name_of_its_cell(ipython):
+    assert format_line(CELL, 2) == "Cell In[3], line 2"
+    assert format_line("/home/me/train.py", 41) == "train.py:41"
+    assert str(CallSite(compile("\nx = 1", CELL, "exec"), 2)) == "Cell In[3], line 2"
+
+
+def test_a_warning_at_a_line_of_a_notebook_has_the_name_of_its_cell(ipython):
+    with pytest.warns(UserWarning, match="careful") as caught:
+        UserLine(CELL, 2, "__main__", {}).warn("careful")
+    assert (caught[0].filename, caught[0].lineno) == ("Cell In[3]", 2)

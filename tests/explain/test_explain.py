@@ -68,3 +68,20 @@ def test_a_function_that_only_calls_a_jitted_one_shows_all_results_of_it(mesh):
     assert explanation.counts() == sw.explain(step, advise=False)(x).counts()
     assert [row.name for row in explanation.plan.outputs] == ["`output`", "update 0"]
     assert sw.explain(sw.jit(wrapper), advise=False)(x).counts() == {"all_reduce": 1}
+
+
+def test_the_plan_is_printed_once(mesh, capsys):
+    """The repr of the result, which an interactive prompt shows below it, has one line."""
+    plan = sw.explain(jnp.sin, advise=False)(shaped(mesh, P("data"), 8))
+    assert capsys.readouterr().out == f"{plan}\n"
+    assert repr(plan).startswith("<plan of sin on mesh data=4, model=2: no collectives") and "\n" not in repr(plan)
+
+
+def test_a_cell_shows_the_plan_once(mesh, ipython, capsys):
+    plan = sw.explain(jnp.sin, advise=False)(shaped(mesh, P("data"), 8))
+    plan._ipython_display_()  # IPython calls it if the call is the last expression of the cell
+    assert ipython.outputs == [{"text/plain": str(plan), "text/html": plan._repr_html_()}]
+    assert capsys.readouterr().out == ""
+    ipython.execution_count += 1
+    plan._ipython_display_()  # `plan` is the last expression of the next cell
+    assert len(ipython.outputs) == 2

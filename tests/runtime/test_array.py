@@ -313,6 +313,11 @@ def test_html_repr_shows_the_shards_of_each_device(mesh):
     )
 
 
+def test_notebooks_show_a_scalar_by_its_repr():
+    x = jnp.asarray(4.0)
+    assert repr(x) == "Array(4., dtype=float32, weak_type=True)" and x._repr_html_() is None
+
+
 def test_attributes():
     x = jnp.ones((2, 3), jnp.bfloat16)
     assert (x.shape, x.ndim, x.size, x.nbytes, len(x)) == ((2, 3), 2, 6, 12, 2)

@@ -2,13 +2,13 @@
 
 import inspect
 import operator
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from shardwise.base.call_site import warn_user
 from shardwise.base.config import config
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import DTypeLike, is_inexact
@@ -181,7 +181,7 @@ def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     )
     if config.numpy_rank_promotion == "raise":
         raise ValueError(text)
-    warnings.warn(text, stacklevel=3)
+    warn_user(text)
 
 
 def static_integer(name: str, parameter: str, value: Any) -> int:

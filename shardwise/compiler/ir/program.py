@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from shardwise.base.call_site import format_line
 from shardwise.compiler.ir.format import format_equation, format_program
 from shardwise.compiler.ir.types import ArrayType
 
@@ -35,8 +36,8 @@ class Source(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The file and line, such as `train.py:41`."""
-        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "an unknown line"
+        """The file and line, such as `train.py:41`, or the cell and line of a notebook."""
+        return format_line(self.file, self.line) if self.file else "an unknown line"
 
     def __str__(self) -> str:
         """Return `train.py:41`, or `train.py:41 in encoder/attention` if there are scopes."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
@@ -18,7 +19,6 @@ from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.report.origins import CHOSEN, FREE, INPUT, LayoutOrigins, layout_origins
-from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.report.typed_reason import explicit_type, format_typed_reason
 from shardwise.compiler.shardings.layout import Layout

@@ -7,7 +7,6 @@ refer, with the axis types that `auto_axes`, `explicit_axes` and `use_abstract_m
 
 import math
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from shardwise.base.caches import registered_cache
+from shardwise.base.call_site import warn_user
+from shardwise.base.render_hooks import renderers
 from shardwise.base.unspecified import UNSPECIFIED
 from shardwise.errors import ShardingError
 
@@ -106,6 +107,10 @@ class _MeshAxes:
 
     def _has_only(self, axis_type: AxisType) -> bool:
         return bool(self.axis_types) and all(kind is axis_type for kind in self.axis_types)
+
+    def _repr_html_(self) -> str | None:
+        """Return a picture of the devices for notebooks; None for a mesh without axes, which notebooks show as text."""
+        return renderers.pictures.mesh_html(self)
 
 
 @final
@@ -428,17 +433,15 @@ class Mesh(_MeshAxes, ContextDecorator):
         grid = np.array(devices, dtype=object)  # a copy, because the mesh's own array is made read-only below
         if grid.ndim == 1 and len(names) > 1:
             sizes = _even_factors(grid.size, len(names))
-            warnings.warn(
+            warn_user(
                 f"Mesh got a flat list of {grid.size} devices for {len(names)} axis names, and arranges them as "
                 f"{' × '.join(map(str, sizes))}. Write the shape: Mesh(np.array(devices).reshape{sizes}, {names})",
-                stacklevel=2,
             )
             grid = grid.reshape(sizes)
         self.abstract = AbstractMesh(grid.shape, names, axis_types)
         if (manual := self.abstract.manual_axes) and not isinstance(grid.flat[0], AbsentDevice):
-            warnings.warn(
+            warn_user(
                 f"The Manual axes {', '.join(manual)} of a mesh are planned like Auto axes outside `shard_map`.",
-                stacklevel=2,
             )
         if len(set(map(id, grid.flat))) != grid.size:
             raise ShardingError(f"a mesh cannot contain a device twice: {list(grid.flat)}")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, final
 
+from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, absent_mesh, mesh_context
@@ -135,6 +136,10 @@ class NamedSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"NamedSharding(mesh({self.mesh_shape}), {self.spec}{memory_text(self.nondefault_memory)})"
+
+    def _repr_html_(self) -> str:
+        """Return a picture of the devices that hold each shard, for notebooks."""
+        return renderers.pictures.sharding_html(self)
 
 
 def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:

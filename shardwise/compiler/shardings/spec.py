@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
+from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
@@ -89,6 +90,10 @@ class PartitionSpec(tuple[Any, ...]):
             if axes
         ]
         return f"P({', '.join([*map(repr, self), *sums])})"
+
+    def _repr_html_(self) -> str:
+        """Return a picture of the mesh axes of each dim, for notebooks."""
+        return renderers.pictures.spec_html(self)
 
     def __add__(self, other: Iterable[Any]) -> "PartitionSpec":
         if isinstance(other, PartitionSpec):

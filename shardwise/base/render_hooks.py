@@ -1,4 +1,4 @@
-"""Hooks that render plans as text and HTML, and the base class of objects with an HTML page.
+"""Hooks that render plans, meshes and shardings, and the base class of objects with an HTML page.
 
 `explain` installs the renderers, because the compiler does not import it.
 """
@@ -6,18 +6,33 @@
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from shardwise.base.lazy import lazy_module
 
 html = lazy_module("html")  # its import takes 2.5 ms, and only notebooks need it
 
 
+class Pictures(Protocol):
+    """A module that draws meshes and shardings for notebooks."""
+
+    def mesh_html(self, mesh: Any) -> str | None: ...
+    def sharding_html(self, sharding: Any) -> str: ...
+    def spec_html(self, spec: Any) -> str: ...
+
+
 class _Renderers:
-    """The functions that render a Plan. `shardwise.explain.plan` sets them."""
+    """The functions that render objects of the compiler. `shardwise.explain.plan` sets them.
+
+    Attributes:
+        text: formats a Plan as text.
+        page: formats a Plan as an HTML page.
+        pictures: draws meshes and shardings as HTML.
+    """
 
     text: Callable[[Any], str]
     page: Callable[[Any], str]
+    pictures: Pictures
 
 
 renderers = _Renderers()

@@ -3,7 +3,7 @@
 import html
 import re
 
-from shardwise.compiler.report.render_hooks import HtmlReport
+from shardwise.base.render_hooks import HtmlReport
 
 
 class Report(HtmlReport):
