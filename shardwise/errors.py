@@ -10,6 +10,7 @@ from shardwise.base.lazy import set_public_names
 
 __all__ = [
     "AutoshardError",
+    "BroadcastError",
     "CheckpointError",
     "CheckpointExists",
     "CheckpointMismatch",
@@ -277,6 +278,13 @@ class UnboundAxisError(_DocumentedError, NameError, section="unbound-axis-name")
 
     def __reduce__(self) -> tuple[object, ...]:
         return UnboundAxisError, (str(self), self.axis)
+
+
+class BroadcastError(_DocumentedError, TypeError, ValueError, section="shapes-do-not-broadcast"):
+    """The shapes of operands do not broadcast.
+
+    JAX raises a TypeError or a ValueError, depending on the ranks of the operands; this is both.
+    """
 
 
 class MissingRuleError(_DocumentedError, NotImplementedError, section="an-op-has-no-rule"):

@@ -153,10 +153,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         (3, 4)
     """
     static_shapes = [tuple(map(operator.index, shape)) for shape in shapes]
-    try:
-        return operands.broadcast_shapes("broadcast_shapes", *static_shapes) if static_shapes else ()
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    return operands.broadcast_shapes("broadcast_shapes", *static_shapes) if static_shapes else ()
 
 
 @documented(ARRAY, returns="The array with `rank` dims.", raises=["ValueError: if `x` has more than `rank` dims."])

@@ -19,7 +19,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.errors import ConcretizationTypeError
+from shardwise.errors import BroadcastError, ConcretizationTypeError
 
 if TYPE_CHECKING:
     from shardwise.compiler.arrays.methods import Array
@@ -130,7 +130,7 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     for sizes in zip(*((1,) * (ndim - len(shape)) + shape for shape in shapes), strict=True):
         not_one = {size for size in sizes if size != 1}
         if len(not_one) > 1:
-            raise TypeError(
+            raise BroadcastError(
                 f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: "
                 f"sizes {' and '.join(map(str, sizes))} meet at dim {len(out) - ndim}, and neither is 1"
             )

@@ -1,4 +1,4 @@
-"""Python scalars as operands."""
+"""Python scalars as operands, and shapes that do not broadcast."""
 
 import numpy as np
 import pytest
@@ -13,3 +13,10 @@ def test_a_python_integer_out_of_range_raises():
 
 def test_python_integers_wrap_in_narrow_dtypes():
     np.testing.assert_array_equal(run(lambda x: x + (-1), np.array([0, 1], np.uint8)), [255, 0])
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError])
+@pytest.mark.parametrize("shape", [(4,), (3, 10)])
+def test_shapes_that_do_not_broadcast_raise_either_error_of_jax(shape, error):
+    with pytest.raises(error, match=r"shapes \(3,\) and .* do not broadcast"):
+        run(lambda x, y: x * y, np.zeros(3, np.float32), np.zeros(shape, np.float32))
