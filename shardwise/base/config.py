@@ -110,9 +110,8 @@ _HOST_DEVICES = "--xla_force_host_platform_device_count"
 SETTINGS = {
     "jax_compatibility": Setting(  # the first, because it selects the defaults of others
         "extended",
-        "whether programs may do more than in JAX (extended), or behave exactly as in JAX (exact): each difference that "
-        "docs/from-jax.md lists is then an error of the same class or has JAX's result, except failures of processes; "
-        "it selects the defaults of other settings",
+        "whether programs may do more than in JAX (extended), or behave exactly as in JAX (exact), in each row of the "
+        "table in docs/from-jax.md but failures of processes; it selects the defaults of other settings",
         choices=("extended", "exact"),
         frozen_by=FIRST_USE,
     ),
@@ -647,7 +646,9 @@ def _initial_value(name: str) -> Any:
     setting = SETTINGS[name]
     if text is not None:
         return setting.parse(variable, text)
-    return setting.exact_default if setting.has_exact_default and Config.jax_compatibility == "exact" else setting.default
+    return (
+        setting.exact_default if setting.has_exact_default and Config.jax_compatibility == "exact" else setting.default
+    )
 
 
 def _initial_config() -> Config:
