@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from shardwise.compiler.ir.types import ArrayType, spec_text
 from shardwise.compiler.shardings.explicit import Axes
-from shardwise.errors import ShardingTypeError
+from shardwise.errors import ShardingError, ShardingTypeError
 
 _EXACT = "The setting jax_compatibility is 'exact': otherwise, the devices exchange elements."
 
@@ -61,6 +61,16 @@ def check_equal(op_name: str, types: Sequence[ArrayType]) -> None:
                 f"{op_name}: operands 0 and {index}, {types[0]} and {type}, are sharded differently, and JAX needs "
                 f"equal shardings here. Reshard one of them: `reshard(x, {spec_text(types[0])})`. {_EXACT}"
             )
+
+
+def check_equal_batches(op_name: str, x: ArrayType, y: ArrayType) -> None:
+    """Raise ShardingError if two stacks of matrices are sharded differently along the dims before the last two."""
+    batches = [[dim_axes(type, dim) for dim in range(type.ndim - 2)] for type in (x, y)]
+    if x.shape[:-2] == y.shape[:-2] and batches[0] != batches[1]:
+        raise ShardingError(
+            f"{op_name}: the dims before the last two of {x} and {y} are sharded differently, and JAX needs equal "
+            f"shardings here. Reshard one of them, `reshard(x, P(...))`. {_EXACT}"
+        )
 
 
 def _replicating_call(type: ArrayType, dims: Collection[int]) -> str:

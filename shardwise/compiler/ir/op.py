@@ -546,16 +546,18 @@ def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
     return tuple([type.with_varying(op.result_varying(axes)) for type in results]) if axes else results
 
 
-@registered_cache(maxsize=65536)
 def check_shardings(op: Op, types: tuple[ArrayType, ...]) -> None:
-    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open.
-
-    Cached: operands without a conflict are checked once.
-    """
+    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open."""
     if any([type.explicit is not None for type in types]) and not (op.infers_sharding or op.infers_varying):
-        if config.is_exact:
+        if config.is_exact:  # not cached: JAX's rule may depend on the current mesh
             op.check_as_jax(*types)
-        _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
+        _check_conflicts(op, types)
+
+
+@registered_cache(maxsize=65536)
+def _check_conflicts(op: Op, types: tuple[ArrayType, ...]) -> None:
+    """Apply the factor rule strictly. Cached: operands without a conflict are checked once."""
+    _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
 
 
 def check_scope(op: Op, types: tuple[ArrayType, ...]) -> None:
