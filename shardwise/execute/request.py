@@ -11,6 +11,7 @@ from typing import Any, final
 from shardwise.base.config import config
 from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.output_memory import out_kinds
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -237,6 +238,17 @@ class Request:
             f"  Put it there once, with `device_put(…, {requested})`, or change in_shardings; None keeps the sharding "
             "of an argument."
         )
+
+    def out_memory_kinds(self) -> tuple[str | None, ...]:
+        """Return the memory kinds of the results: the memory of the operands if `jax_compatibility` is "exact".
+
+        Raises:
+            ValueError: if `jax_compatibility` is "exact" and the operands of an op are in different memories.
+        """
+        kinds = [signature.sharding.nondefault_memory for signature in self.signatures]
+        for index, sharding in enumerate(self.in_shardings):
+            kinds[index] = kinds[index] if sharding is None else sharding.nondefault_memory
+        return out_kinds(self.program, kinds if config.is_exact else None)
 
     def target(self) -> Target:
         """Return the mesh or the device on which everything can run.

@@ -21,7 +21,7 @@ from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.dispatch import is_staging
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.placement.memory_space import InMemory
+from shardwise.compiler.ops.placement.memory_space import DEVICE, InMemory
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
 from shardwise.compiler.shardings.sharding import Sharding
@@ -401,7 +401,9 @@ def _put_in_memory(leaf: ArrayLike, space: Space) -> Array:
     kind = "pinned_host" if space is Space.Host else None  # None is the memory of the device
     if isinstance(leaf, Tracer) or is_staging():
         operand = as_operand(leaf, "device_put")
-        return operand if kind is None else InMemory(kind)(operand)
+        if kind is None and not config.is_exact:  # ops read their operands into device memory
+            return operand
+        return InMemory(kind or DEVICE)(operand)
     array = _put(leaf, None)
     return _put(array, array.sharding.with_memory_kind(kind))
 
