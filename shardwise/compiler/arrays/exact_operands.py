@@ -7,22 +7,21 @@ check is here if other functions apply the same op to operands that JAX would re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
-
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.dispatch import resolves_shardings
 from shardwise.compiler.ir.jax_checks import check_equal, check_unsharded, dim_axes
 from shardwise.compiler.shardings.mesh import mesh_context, mesh_of_types
 from shardwise.errors import ShardingError
 
 
-def check_equal_shardings(name: str, *operands: object) -> None:
+def check_equal_shardings(name: str, *operands: Any) -> None:
     """Raise ShardingTypeError if operands of the same shape are sharded differently.
 
     If their shapes differ, they are broadcast to the sharding of the result. Arrays that are on no mesh have none.
     """
-    if config.is_exact and len({np.shape(x) for x in operands}) == 1:
+    if config.is_exact and len({type_of(x, name).shape for x in operands}) == 1:
         check_equal(name, [x.type for x in operands if isinstance(x, Array) and _is_on_mesh(x)])
 
 
