@@ -61,4 +61,3 @@ def test_number_of_devices(tmp_path):
     arguments = (str(script), "--exact")  # an argument of the script
     assert run_python(*arguments) == "1 float32[2] ['--exact']\n"
     assert run_python("-m", "shardwise", "run", "--exact", *arguments) == "1 float32[2] ['--exact']\n"
-    assert run_python("-m", "shardwise", "run", *arguments) == "8 f32[2] ['--exact']\n"
