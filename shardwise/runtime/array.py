@@ -447,7 +447,7 @@ class ArrayImpl(Array):
             processes.wait(self.buffers, lambda: f"this {self.type}")
 
     def _rows(self) -> Iterator[Array]:
-        if config.is_exact and self.type.explicit is not None and self.type.explicit.dims[0]:
+        if config.is_exact and not self.sharding.is_fully_replicated:
             return map(dispatch.executor.place, self.numpy())  # JAX reads the rows of a sharded array on the host
         return super()._rows()
 
