@@ -13,8 +13,10 @@ def format_settings() -> str:
     rows = ["| name | default | environment variable | description |", "|---|---|---|---|"]
     for name, setting in SETTINGS.items():
         values = f" One of {', '.join(f'`{choice!r}`' for choice in setting.choices)}." if setting.choices else ""
+        exact = f" If `jax_compatibility` is exact, the default is `{setting.exact_default!r}`."
         frozen = f" It cannot change after {setting.frozen_by}." if setting.frozen_by else ""
         description = f"{setting.description[0].upper()}{setting.description[1:]}.{values}{frozen}"
+        description += exact if setting.has_exact_default else ""
         rows.append(f"| `{name}` | `{setting.default!r}` | `SHARDWISE_{name.upper()}` | {description} |")
     fixed_rows = ["| name | accepted values | reason |", "|---|---|---|"]
     for name, (choices, reason) in FIXED_SETTINGS.items():

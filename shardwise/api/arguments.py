@@ -197,6 +197,7 @@ def _check_sharding(sharding: object, parameter: str, type: ArrayType) -> Shardi
     if resolved is None:
         return None
     resolved.pin(type.shape)
+    resolved.check_even(type.shape)
     return cast(Sharding, resolved)
 
 

@@ -38,7 +38,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build, rewrite
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.errors import ConcretizationTypeError, ShardingTypeError
+from shardwise.errors import ConcretizationTypeError, ShardingError, ShardingTypeError
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.numpy.joining import stack
 from shardwise.tree_util import Difference
@@ -640,7 +640,7 @@ def _scan(
     for x, leaf in zip(arrays, tree.leaf_names(xs, "xs"), strict=True):
         if x.type.explicit is not None and x.type.explicit.dims[0]:
             replicated = x.type.with_explicit(x.type.explicit.replicating(0))
-            raise ShardingTypeError(
+            raise ShardingError(
                 f"{name}: dim 0 of {leaf}, {x.type}, is sharded, and every device needs every slice along it. Reshard "
                 f"it first: `reshard({leaf}, {spec_text(replicated)})`."
             )

@@ -265,6 +265,7 @@ def _check_sharding(name: str, sharding: object, shape: tuple[int, ...]) -> Shar
         raise TypeError(f"{name} needs a Sharding, not {sharding!r}")
     try:
         open_dims = resolved.pin(shape).open_dims
+        resolved.check_even(shape)
     except ShardingError as error:
         raise ShardingError(f"{name}: cannot shard an array of shape {shape}.\n  {error}") from None
     if open_dims:

@@ -2,6 +2,7 @@
 
 A setting may have JAX's name (`jax_enable_x64`) or the name without the prefix. `update` sets a value for all threads.
 `config.override(name, value)`, which the contexts of `api/config_contexts.py` use, sets it for the current thread.
+`jax_compatibility` selects the defaults of the settings that have an `exact_default`; a value that the user sets wins.
 JAX's settings that have one possible value here (`FIXED_SETTINGS`) accept that value and reject others.
 `docs/config.md` is generated from these tables.
 """
@@ -16,11 +17,11 @@ from functools import wraps
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, final
 
-from shardwise.base.caches import registered_cache
+from shardwise.base.caches import clear_all, registered_cache
 from shardwise.base.fixed_settings import FIXED_SETTINGS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_ABSENT: Any = object()  # the thread does not override the setting
+_ABSENT: Any = object()  # the thread does not override the setting, or it has no other default
 
 FIRST_USE = "the first use of a device"
 MAX_CPU_DEVICES = 2048  # XLA's device ids have 11 bits for the device of a process
@@ -50,6 +51,7 @@ class Setting:
         expected: the valid values in words, for errors.
         frozen_by: the event after which it cannot change, or "".
         affects_tracing: whether it is part of the key of traced and compiled programs.
+        exact_default: the default value if `jax_compatibility` is "exact", where it differs.
     """
 
     default: Any
@@ -59,6 +61,12 @@ class Setting:
     expected: str = ""
     frozen_by: str = ""
     affects_tracing: bool = False
+    exact_default: Any = _ABSENT
+
+    @property
+    def has_exact_default(self) -> bool:
+        """Whether `jax_compatibility` selects the default."""
+        return self.exact_default is not _ABSENT
 
     def validate(self, name: str, value: object) -> Any:
         """Return `value` in the type of the setting, or raise an error."""
@@ -101,6 +109,13 @@ class Setting:
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
 
 SETTINGS = {
+    "jax_compatibility": Setting(  # the first, because it selects the defaults of others
+        "extended",
+        "whether programs may do more than in JAX (extended), or behave exactly as in JAX (exact), in each row of the "
+        "table in docs/from-jax.md but failures of processes; it selects the defaults of other settings",
+        choices=("extended", "exact"),
+        frozen_by=FIRST_USE,
+    ),
     "enable_x64": Setting(
         False,
         "whether 64-bit dtypes keep their width; otherwise new arrays convert them to 32 bits",
@@ -116,12 +131,14 @@ SETTINGS = {
         "auto",
         "the type of the axes that `make_mesh` creates without `axis_types`: auto, or explicit as in JAX",
         choices=("auto", "explicit"),
+        exact_default="explicit",
     ),
     "callback_errors": Setting(
         "unchanged",
         "which error a call raises if a callback fails: the callback's own exception (unchanged), or, as in JAX, a "
         "JaxRuntimeError with its traceback as text (jax); `as_jax` sets the latter",
         choices=("unchanged", "jax"),
+        exact_default="jax",
     ),
     "default_matmul_precision": Setting(
         None,
@@ -159,6 +176,7 @@ SETTINGS = {
         "with a warning (warn), or is an error (raise), as in JAX",
         choices=("warn", "allow", "raise"),
         affects_tracing=True,
+        exact_default="raise",
     ),
     "random_seed_offset": Setting(
         0, "an integer that is added to the seeds of `random.key` and `random.PRNGKey`", affects_tracing=True
@@ -189,6 +207,7 @@ SETTINGS = {
         is_valid=lambda value: type(value) is int and 1 <= value <= MAX_CPU_DEVICES,
         expected=f"an int from 1 to {MAX_CPU_DEVICES}",
         frozen_by=FIRST_USE,
+        exact_default=1,
     ),
     "disable_jit": Setting(False, "whether jitted functions run uncompiled, op by op"),
     "debug_nans": Setting(False, "check every result for NaN, and report the op and the source line of the first"),
@@ -359,6 +378,7 @@ class Config(threading.local):
     Attributes of the class are the values for all threads. Attributes of the thread-local instance are its overrides.
     """
 
+    jax_compatibility: str
     enable_x64: bool
     explicit_x64_dtypes: str
     mesh_axis_types: str
@@ -409,6 +429,7 @@ class Config(threading.local):
     state: State  # derived from the others
 
     _frozen: ClassVar[set[str]] = set()
+    _updated: ClassVar[set[str]] = set()  # the settings that `update` has set
     _overriding: ClassVar[dict[int, dict[str, Any]]] = {}  # the `__dict__`s of the threads with overrides
     _lock: ClassVar[Any] = threading.RLock()
 
@@ -427,14 +448,23 @@ class Config(threading.local):
         """
         for setting, validated in self._validate(name, value).items():
             with Config._lock:
+                changed = validated != getattr(Config, setting)
                 setattr(Config, setting, validated)
+                Config._updated.add(setting)
+                if setting == "jax_compatibility" and changed:
+                    _select_defaults()
                 _derive()
 
     @contextmanager
     def override(self, name: str, value: object) -> Iterator[None]:
-        """Return a context in which `name` is `value` in this thread. It raises the same errors as `update`."""
+        """Return a context in which `name` is `value` in this thread.
+
+        It raises the same errors as `update`, and a RuntimeError for `jax_compatibility`, which holds for all threads.
+        """
         overrides = self.__dict__
         values = self._validate(name, value)
+        if "jax_compatibility" in values:
+            raise RuntimeError("config 'jax_compatibility' holds for all threads: set it with `config.update`")
         before = {setting: overrides.get(setting, _ABSENT) for setting in values}
         _set_overrides(overrides, values)
         try:
@@ -461,8 +491,7 @@ class Config(threading.local):
 
     def read(self, name: str) -> Any:
         """Return the value of a setting, by JAX's name or without its prefix."""
-        setting = name.removeprefix("jax_")
-        setting = ALIASES.get(setting, setting)
+        setting = _short_name(name)
         if setting == "transfer_guard":
             values = {getattr(self, guard) for guard in TRANSFER_GUARDS}
             return values.pop() if len(values) == 1 else None
@@ -471,6 +500,11 @@ class Config(threading.local):
         if setting not in SETTINGS:
             raise _unknown_setting_error(name, setting)
         return getattr(self, setting)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether programs behave exactly as in JAX."""
+        return self.jax_compatibility == "exact"
 
     def parse_flags_with_absl(self) -> None:
         """Do nothing: settings are no flags of absl. Tests of libraries written for JAX call it."""
@@ -497,6 +531,7 @@ class Config(threading.local):
         """Reset a setting to its initial value."""
         for setting in self._validate(name, self.read(name)):
             self.update(setting, _initial_value(setting))
+            Config._updated.discard(setting)
 
     def freeze(self, event: str) -> None:
         """Freeze the settings that cannot change after `event`."""
@@ -506,8 +541,7 @@ class Config(threading.local):
         """Return the settings that `name` sets, with their validated values; none for a fixed setting."""
         if not isinstance(name, str):
             raise TypeError(f"config: the name of a setting must be a string, not {name!r}")
-        short = name.removeprefix("jax_")
-        short = ALIASES.get(short, short)
+        short = _short_name(name)
         if short == "transfer_guard":
             level = "allow" if value is None else value
             return {guard: SETTINGS[guard].validate(guard, level) for guard in TRANSFER_GUARDS}
@@ -528,6 +562,12 @@ class Config(threading.local):
                 "set it at the start of the program, or in the environment"
             )
         return {short: validated}
+
+
+def _short_name(name: str) -> str:
+    """Return the name of a setting in `SETTINGS` from its name there, JAX's name or an alias."""
+    short = name if name in SETTINGS else name.removeprefix("jax_")
+    return ALIASES.get(short, short)
 
 
 def _unknown_setting_error(name: str, short: str) -> AttributeError:
@@ -572,6 +612,17 @@ def _state(overrides: dict[str, Any]) -> State:
     return State(value("disable_jit"), TraceSettings.from_values(settings))
 
 
+def _select_defaults() -> None:
+    """Set the settings that the user has not set to the defaults of the current `jax_compatibility`.
+
+    The caches are emptied, because the types of results depend on it.
+    """
+    for name, setting in SETTINGS.items():
+        if setting.has_exact_default and name not in Config._updated:
+            setattr(Config, name, _initial_value(name))
+    clear_all()
+
+
 def _initial_value(name: str) -> Any:
     """Return the value of a setting from the environment, or its default."""
     variable = f"SHARDWISE_{name.upper()}"
@@ -584,7 +635,12 @@ def _initial_value(name: str) -> Any:
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith(f"{_HOST_DEVICES}=")]
         if flags:
             variable, _, text = flags[-1].partition("=")
-    return SETTINGS[name].default if text is None else SETTINGS[name].parse(variable, text)
+    setting = SETTINGS[name]
+    if text is not None:
+        return setting.parse(variable, text)
+    return (
+        setting.exact_default if setting.has_exact_default and Config.jax_compatibility == "exact" else setting.default
+    )
 
 
 def _initial_config() -> Config:

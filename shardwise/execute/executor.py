@@ -22,7 +22,6 @@ from shardwise.base.progress import Task
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.control.callback import Callback
-from shardwise.compiler.control.output_memory import out_kinds
 from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.dispatch import resolves_shardings
 from shardwise.compiler.ir.op import Op, check_shardings, result_types
@@ -201,7 +200,7 @@ class LoweredRequest:
     """A request that was partitioned and lowered to StableHLO.
 
     `constants` are bound as the last inputs of the program. `moves` maps the positions of inputs to the shardings to
-    which they must be transferred before the program runs.
+    which they must be transferred before the program runs. `memory_kinds` are the memory kinds of the results.
     """
 
     request: Request
@@ -209,6 +208,7 @@ class LoweredRequest:
     target: Target
     stages: Stages
     moves: dict[int, Sharding]
+    memory_kinds: tuple[str | None, ...]
 
     def compile(self, options: CompilerOptions = (), serialized: bytes | None = None) -> Launch:
         """Compile the program with XLA.
@@ -305,10 +305,9 @@ class LoweredRequest:
             or _out_sharding(requested, Layout(layout.dims[: type.ndim], layout.partial), type, self.target)
             for index, (requested, layout, type) in enumerate(outputs)
         ]
-        memory_kinds = out_kinds(self.request.program)
         return [
             sharding.with_memory_kind(kind) if kind and requested is None else sharding
-            for sharding, kind, requested in zip(shardings, memory_kinds, self.request.out_shardings, strict=True)
+            for sharding, kind, requested in zip(shardings, self.memory_kinds, self.request.out_shardings, strict=True)
         ]
 
     def _forwarded_sharding(self, number: int, layout: Layout) -> Sharding | None:
@@ -346,11 +345,12 @@ def lower_request(
     request = request.without_unused_inputs()
     if request.kept is not None:
         constants = [constants[number - arguments] for number in request.kept if number >= arguments]
+    memory_kinds = request.out_memory_kinds()
     target = request.target()
     with Task(f"planning `{request.program.name}`"):
         stages, moves = partition_request(request, target, chip, dump)
     target = target.refined(stages.problem.mesh)
-    return LoweredRequest(request, list(constants), target, stages, moves)
+    return LoweredRequest(request, list(constants), target, stages, moves, memory_kinds)
 
 
 def lower_for_compile(request: Request, constants: Sequence[ArrayImpl] = ()) -> LoweredRequest:

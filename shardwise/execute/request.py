@@ -11,6 +11,7 @@ from typing import Any, final
 from shardwise.base.config import config
 from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.output_memory import out_kinds
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -238,6 +239,17 @@ class Request:
             "of an argument."
         )
 
+    def out_memory_kinds(self) -> tuple[str | None, ...]:
+        """Return the memory kinds of the results: the memory of the operands if `jax_compatibility` is "exact".
+
+        Raises:
+            ValueError: if `jax_compatibility` is "exact" and the operands of an op are in different memories.
+        """
+        kinds = [signature.sharding.nondefault_memory for signature in self.signatures]
+        for index, sharding in enumerate(self.in_shardings):
+            kinds[index] = kinds[index] if sharding is None else sharding.nondefault_memory
+        return out_kinds(self.program, kinds if config.is_exact else None)
+
     def target(self) -> Target:
         """Return the mesh or the device on which everything can run.
 
@@ -374,6 +386,7 @@ def partition_request(
         type, sharding = signature.type, signature.sharding
         name = request.names[index] if index < len(request.names) else "a captured array"
         requested = request.in_shardings[index] if index < len(request.in_shardings) else None
+        sharding.check_even(type.shape)
         if sharding.devices == target.devices and (signature.committed or mesh_of(sharding) == target.mesh):
             pins.append(target.pin(sharding, type.shape, name))
             if sharding.nondefault_memory:
@@ -388,20 +401,39 @@ def partition_request(
         label = f"out_shardings for {request.output_name(index)}"
         out_pins.append(None if out_sharding is None else target.pin(out_sharding, type.shape, label))
     device = target.devices[0]
-    result = run_stages(
-        _constrained(request, target),
-        mesh,
-        pins,
-        out_pins,
-        request.donated,
-        request.platform or lowering_platform(device),
-        chip or chip_of(device.device_kind),
-        memory_limit_of(chip or chip_of(device.device_kind)),
-        request.out_names,
-        [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
-        dump,
-    )
-    return result, moves
+    program = _constrained(request, target)
+
+    def stages_with(out_pins: Sequence[Pin | None]) -> Stages:
+        return run_stages(
+            program,
+            mesh,
+            pins,
+            out_pins,
+            request.donated,
+            request.platform or lowering_platform(device),
+            chip or chip_of(device.device_kind),
+            memory_limit_of(chip or chip_of(device.device_kind)),
+            request.out_names,
+            [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
+            dump,
+        )
+
+    stages = stages_with(out_pins)
+    if config.is_exact and (even_pins := _even_pins(stages, mesh, out_pins)) != out_pins:
+        stages = stages_with(even_pins)
+    return stages, moves
+
+
+def _even_pins(stages: Stages, mesh: AbstractMesh, pins: Sequence[Pin | None]) -> list[Pin | None]:
+    """Return the pins of the outputs, with pins of the outputs that the planner has sharded unevenly."""
+    even_pins = list(pins)
+    for index, (type, planned) in enumerate(zip(stages.out_types, stages.plan.outputs, strict=True)):
+        layout = Layout(planned.dims[: type.ndim], planned.partial)  # key layouts have a trailing dim
+        even = layout.evenly(type.shape, stages.problem.mesh)
+        if pins[index] is None and even != layout:
+            coarse = coarsen_layout(even, mesh, stages.problem.mesh)
+            even_pins[index] = Pin(coarse or Layout.replicated(type.ndim), reason="jax_compatibility: even shards")
+    return even_pins
 
 
 def memory_limit_of(chip: Chip) -> int | None:

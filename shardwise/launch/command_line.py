@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(given)
     if parsed.command == "run":
         _check_script(parser, parsed)
-        run_script(parsed.script, parsed.arguments, parsed.is_module)
+        run_script(parsed.script, parsed.arguments, parsed.is_module, parsed.exact)
         return 0
     try:
         code = _run_command(parser, parsed, script_arguments)
@@ -100,7 +100,12 @@ def _parser() -> ArgumentParser:
         commands,
         "run",
         "run a script or a module in which `import jax` is Shardwise",
-        "shardwise run train.py --steps 100\nshardwise run -m package.train",
+        "shardwise run train.py --steps 100\nshardwise run --exact -m package.train",
+    )
+    run.add_argument(
+        "--exact",
+        action="store_true",
+        help='behave exactly as JAX: the setting jax_compatibility is "exact"',
     )
     _add_script(run)
 

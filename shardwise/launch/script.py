@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from shardwise.base.config import config
 from shardwise.jax_modules.install import as_jax
 
 
-def run_script(script: str, arguments: Sequence[str], is_module: bool) -> None:
+def run_script(script: str, arguments: Sequence[str], is_module: bool, exact: bool = False) -> None:
     """Run a script or module as `__main__`, in which `import jax` is Shardwise.
 
     Args:
         script: the script, or the module.
         arguments: its arguments.
         is_module: whether it is a module, as with `python -m`.
+        exact: whether the setting `jax_compatibility` is "exact".
 
     Raises:
         SystemExit: if there is no such module, or if the script raises it.
     """
+    if exact:
+        config.update("jax_compatibility", "exact")
     as_jax()
     sys.argv = [script, *arguments]
     if is_module:

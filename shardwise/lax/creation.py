@@ -13,6 +13,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
 from shardwise.compiler.dtypes import DType, is_inexact, is_integer
+from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
@@ -87,7 +88,8 @@ def full_like(
     sizes = like.shape if shape is None else sizes_of("full_like", shape)
     if sharding is None and isinstance(x, ArrayImpl) and x.committed and sizes == like.shape:
         sharding = x.sharding
-    return make_varying(_full("full_like", sizes, fill_value, out_dtype, weak, sharding), like.varying)
+    result = make_varying(_full("full_like", sizes, fill_value, out_dtype, weak, sharding), like.varying)
+    return reshard_to(result, like.explicit) if sharding is None and sizes == like.shape else result
 
 
 def _full(name: str, shape: tuple[int, ...], value: ArrayLike, dtype: DType, weak: bool, sharding: Placement) -> Any:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shardwise.base.docstrings import Family, Parameter, documented
+from shardwise.compiler.arrays.exact_operands import check_equal_shardings
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
@@ -645,5 +646,6 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
         >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([3, 4]))
         Array([1, 4], dtype=int32)
     """
+    check_equal_shardings("select", on_true, on_false, *([pred] if type_of(pred, "select").ndim else []))
     mask, *cases = (as_operand(x, "select") for x in (pred, on_true, on_false))
     return Select()(broadcast_to_shape(mask, cases[0].type.shape) if not mask.type.ndim else mask, *cases)

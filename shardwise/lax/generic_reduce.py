@@ -10,6 +10,7 @@ from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes
 from shardwise.compiler.arrays.promotion import promote_dtypes
+from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -107,7 +108,8 @@ class _Computation:
         shape = xs[0].type.shape
         apply = vmap(self.on_scalars) if shape else self.on_scalars
         flat = ([Reshape((x.type.size,))(x) if shape else x for x in side] for side in (xs, ys))
-        return [Reshape(shape)(x) if shape else x for x in apply(*flat)]
+        with resolve_shardings(True):  # the initial values are replicated
+            return [Reshape(shape)(x) if shape else x for x in apply(*flat)]
 
     def on_scalars(self, xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         combined = self.computation(self.structure.unflatten(list(xs)), self.structure.unflatten(list(ys)))

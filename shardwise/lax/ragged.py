@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
+from shardwise.compiler.arrays.exact_operands import needs_out_sharding
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import requested_dtype
@@ -134,6 +135,11 @@ def ragged_dot_general(
     name = "ragged_dot_general"
     if group_offset is not None:
         raise NotImplementedError(f"{name}: group_offset is not supported; it must be None")
+    if out_sharding is None and needs_out_sharding(lhs, rhs, group_sizes):
+        raise NotImplementedError(
+            f"{name}: JAX infers no sharding of the result on a mesh with Explicit axes: pass `out_sharding=P(...)`. "
+            "The setting jax_compatibility is 'exact'."
+        )
     x, y, sizes = (type_of(z, name) for z in (lhs, rhs, group_sizes))
     (left, right), (left_batch, right_batch) = (
         tuple(tuple(map(operator.index, dims)) for dims in pair)

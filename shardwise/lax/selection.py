@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.exact_operands import check_equal_shardings
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -45,6 +46,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
         raise TypeError(f"select_n: cases must have the same shape and dtype, not {', '.join(map(str, types))}")
     if index.shape not in ((), types[0].shape):
         raise TypeError(f"select_n: which must be a scalar or have the shape of the cases, {types[0]}, not {index}")
+    check_equal_shardings("select_n", *cases, *([which] if index.ndim else []))
     return _select_n(which, *cases)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.base.docstrings import documented
 from shardwise.compiler.arrays import methods, operands
+from shardwise.compiler.arrays.exact_operands import check_unsharded_dims
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
@@ -321,6 +322,7 @@ def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     counts = tuple(map(operator.index, reps))
     if len(counts) != x.ndim or any(count < 0 for count in counts):
         raise ValueError(f"tile: reps must have one non-negative number for each dim of {x}, not {counts}")
+    check_unsharded_dims("tile", operand, [dim for dim, count in enumerate(counts) if count != 1])
     return _tile(operand, counts=counts)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.base.docstrings import Family, documented
+from shardwise.compiler.arrays.exact_operands import check_equal_shardings
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
@@ -43,6 +44,7 @@ def sort(
         raise TypeError("sort: needs at least one array")
     if not 1 <= num_keys <= len(arrays):
         raise ValueError(f"sort: num_keys must be 1 to {len(arrays)}, the number of arrays, not {num_keys}")
+    check_equal_shardings("sort", *arrays)
     sorted_arrays = Sort(canonical_axis("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
     return sorted_arrays[0] if operands is None else tuple(sorted_arrays)
 

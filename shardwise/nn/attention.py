@@ -155,7 +155,7 @@ def _check_types(query: ArrayType, key: ArrayType, value: ArrayType, optional: d
         raise ValueError(
             f"{name}: query and key must be [B,T,N,H] and [B,S,K,H], or both without B, not {query} and {key}"
         )
-    if value != key:
+    if value.plain != key.plain:
         raise ValueError(f"{name}: value must have the type of key, {key}, not {value}")
     lead = query.shape[: query.ndim - 3]
     if query.dtype != key.dtype or lead != key.shape[: key.ndim - 3] or query.shape[-1] != key.shape[-1]:

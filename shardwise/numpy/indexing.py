@@ -10,6 +10,7 @@ import numpy as np
 from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import as_bool, remainder, subtract
+from shardwise.compiler.arrays.exact_operands import check_equal_shardings
 from shardwise.compiler.arrays.indexing import (
     as_index,
     canonical_axis,
@@ -238,6 +239,7 @@ def where(
         raise ValueError("where: pass both x and y, or neither")
     if size is not None or fill_value is not None:
         raise ValueError("where: size and fill_value are only allowed without x and y")
+    check_equal_shardings("where", condition, x, y)
     return methods.where(condition, x, y)
 
 

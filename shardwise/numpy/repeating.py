@@ -11,11 +11,13 @@ from shardwise.api.meshes.out_sharding import constrain_sharding, decided_by
 from shardwise.base.docstrings import Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
+from shardwise.compiler.arrays.exact_operands import needs_out_sharding
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, integer_tuple, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ir.jax_checks import is_sharded
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
@@ -23,6 +25,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate
+from shardwise.errors import ShardingError
 from shardwise.lax import shape as lax_shape
 from shardwise.numpy.families import ARRAYS, NOT_AN_INTEGER
 from shardwise.numpy.indexing import take
@@ -226,6 +229,11 @@ def repeat(
         Array([1, 1, 3], dtype=int32)
     """
     x = as_operand(a, "repeat")
+    if out_sharding is None and needs_out_sharding(x) and (axis is None or is_sharded(x.type, (axis,))):
+        raise ShardingError(
+            f"repeat: JAX infers no sharding of the result for {x.type}: pass `out_sharding=P(...)`. The setting "
+            "jax_compatibility is 'exact'."
+        )
     if axis is None:
         x, axis = methods.reshape(x, shape=-1), 0
     dim = canonical_axis("repeat", axis, x.type.ndim)

@@ -1,7 +1,7 @@
 """ArrayImpl: an array on one or more devices, with a type, a sharding and the jaxlib buffers of its shards."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
@@ -445,6 +445,11 @@ class ArrayImpl(Array):
         processes = self.processes()
         if processes is not None:
             processes.wait(self.buffers, lambda: f"this {self.type}")
+
+    def _rows(self) -> Iterator[Array]:
+        if config.is_exact and not self.sharding.is_fully_replicated:
+            return map(dispatch.executor.place, self.numpy())  # JAX reads the rows of a sharded array on the host
+        return super()._rows()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self._read(), dtype=dtype, copy=copy)

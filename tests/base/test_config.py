@@ -35,7 +35,14 @@ def test_the_document_has_the_generated_tables():
 
 
 def test_every_setting_is_an_attribute_with_a_type():
-    assert set(Config.__annotations__) - {"state", "user_contexts", "_frozen", "_overriding", "_lock"} == set(SETTINGS)
+    assert set(Config.__annotations__) - {
+        "state",
+        "user_contexts",
+        "_frozen",
+        "_updated",
+        "_overriding",
+        "_lock",
+    } == set(SETTINGS)
     for name in SETTINGS:
         assert (
             config.read(name) == config.read(f"jax_{name}") == getattr(config, name) == getattr(config, f"jax_{name}")
@@ -312,3 +319,61 @@ def test_all_settings_of_jax_exist():
         config.read(name)
         if short in FIXED_SETTINGS and short not in DIFFERENT_FROM_JAX:
             assert config.read(name) == getattr(value, "value", value), name
+
+
+def printed_by(code, **variables):
+    """Return what a new process prints after `import shardwise as sw` and `config = sw.config`."""
+    unset = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "SHARDWISE_", "XLA_"))}
+    code = f"import shardwise as sw\nconfig = sw.config\n{code}"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**unset, **variables}
+    )
+    return run.stdout.split()
+
+
+VALUES = "print(config.mesh_axis_types, config.num_cpu_devices, config.in_shardings_mismatch, config.callback_errors)"
+
+
+def test_jax_compatibility_selects_defaults_and_values_that_are_set_win():
+    code = f"""
+{VALUES}
+config.update("in_shardings_mismatch", "allow")
+config.update("jax_compatibility", "exact")
+{VALUES}
+config.update("jax_compatibility", "extended")
+{VALUES}
+del config.in_shardings_mismatch
+config.jax_compatibility = "exact"
+{VALUES}
+print(len(sw.devices()))
+"""
+    extended, exact = "auto 8 warn unchanged", "explicit 1 raise jax"
+    expected = f"{extended} explicit 1 allow jax auto 8 allow unchanged {exact} 1"
+    assert " ".join(printed_by(code)) == expected
+    variables = {"SHARDWISE_JAX_COMPATIBILITY": "exact", "JAX_NUM_CPU_DEVICES": "4"}
+    assert " ".join(printed_by(VALUES, **variables)) == "explicit 4 raise jax"
+
+
+def test_jax_compatibility_cannot_change_after_devices_exist_nor_in_one_thread():
+    sw.devices()
+    with pytest.raises(RuntimeError, match="'jax_compatibility' cannot change from extended to exact after the first"):
+        config.update("jax_compatibility", "exact")
+    with pytest.raises(RuntimeError, match="'jax_compatibility' holds for all threads"):
+        config.override("jax_compatibility", "extended").__enter__()
+    with pytest.raises(ValueError, match="must be one of 'extended', 'exact', not 'jax'"):
+        config.update("jax_compatibility", "jax")
+
+
+def test_types_that_were_inferred_before_the_switch_are_inferred_again():
+    code = """
+import numpy as np
+mesh = sw.sharding.AbstractMesh((4,), ("x",), axis_types=sw.sharding.AxisType.Explicit)
+x = sw.ShapeDtypeStruct((8,), np.float32, sharding=sw.NamedSharding(mesh, sw.P("x")))
+print(sw.jit(sw.numpy.cumsum).trace(x).out_info.sharding.spec)
+config.update("jax_compatibility", "exact")
+try:
+    sw.jit(sw.numpy.cumsum).trace(x)
+except sw.errors.ShardingTypeError as error:
+    print(str(error).partition(":")[0])
+"""
+    assert printed_by(code) == ["P('x')", "cumulative"]

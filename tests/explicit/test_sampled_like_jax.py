@@ -14,7 +14,8 @@ import shardwise as sw
 
 pytestmark = pytest.mark.jax
 
-REFUSALS = ("ShardingTypeError", "TypeError", "ValueError", "NotImplementedError")  # JAX's are not all public
+# JAX's errors are not all public.
+REFUSALS = ("ShardingTypeError", "ShardingError", "TypeError", "ValueError", "NotImplementedError")
 DRAWS = 16  # specs and meshes per function
 MESHES = (((4, 2), ("x", "a")), ((2, 2, 2), ("x", "a", "m")), ((8,), ("x",)), ((2, 4), ("x", "a")))
 X, Y, W, B, C = (8, 16), (8, 16), (16, 32), (8, 16, 32), (8, 32, 16)

@@ -25,7 +25,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, mesh_conte
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build, rewrite
 from shardwise.compiler.transforms.replay import replay
-from shardwise.errors import ShardingTypeError
+from shardwise.errors import ShardingError
 from shardwise.lax import with_sharding_constraint
 from shardwise.sharding import NamedSharding, PartitionSpec, auto_axes, use_abstract_mesh
 from tests.fuzz.check import Case, Judge, Mismatch
@@ -98,7 +98,7 @@ def check_some_axes(case: Case) -> None:
         function = auto_axes(case.function(constrain, ExplicitTyping()), axes=axes, out_sharding=PartitionSpec())
         try:
             program, captured = build(function, explicit.in_types, "fuzzed")
-        except ShardingTypeError as error:
+        except ShardingError as error:
             if "every device needs every slice along it" in str(error):  # scan refuses a sharded dim 0
                 return
             raise

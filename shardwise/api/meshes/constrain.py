@@ -1,8 +1,10 @@
 """constrain: pin values to shardings inside a traced function, as constraints or as requests of a nested `jit`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
@@ -51,6 +53,8 @@ def _constrain_layout(x: Array, sharding: Sharding, requested_by: str, pins_auto
         return x
     scoped = is_scoped(sharding)
     pin = sharding.pin(x.type.shape)
+    if config.is_exact:  # JAX ignores a constraint that would shard a dim unevenly
+        pin = replace(pin, layout=pin.layout.evenly(x.type.shape, sharding.mesh_shape))
     if isinstance(sharding, NamedSharding) and (
         sums := mesh_context.manual_axes & (sharding.spec.unreduced | sharding.spec.reduced)
     ):

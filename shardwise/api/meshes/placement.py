@@ -21,8 +21,8 @@ from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.dispatch import is_staging
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.placement.memory_space import InMemory
-from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid
+from shardwise.compiler.ops.placement.memory_space import DEVICE, InMemory
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, AxisType, Mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -224,7 +224,7 @@ def with_sharding_constraint(x: _T, shardings: object) -> _T:
         sharding = resolve_sharding(target, name)
         if not isinstance(sharding, Sharding):
             raise ShardingTypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
-        _check_rank(name, leaf, sharding)
+        _check_shape(name, leaf, sharding, may_be_uneven=is_staging())
         operand = as_operand(leaf)
         sharding = _with_typed_axes(operand, sharding)
         _check_explicit(name, operand, sharding)
@@ -252,12 +252,25 @@ def _with_typed_axes(operand: Array, sharding: Sharding) -> Sharding:
 
 
 def _check_explicit(name: str, operand: Array, sharding: Sharding) -> None:
-    """Check that a value has a sharding along Explicit axes, where its type and not the planner decides."""
+    """Check that a value has a sharding along Explicit axes, where its type and not the planner decides.
+
+    If `jax_compatibility` is "exact", the errors have the classes of JAX's, and the mesh must be the current mesh.
+    """
     if not isinstance(sharding, NamedSharding) or not sharding.mesh_shape.explicit_axes:
         return
+    explicit = set(sharding.mesh_shape.explicit_axes)
+    if (
+        config.is_exact
+        and mesh_context.mesh is None
+        and explicit.intersection(sharding.pin(operand.type.shape).layout.axes)
+    ):
+        raise ShardingError(
+            f"{name}: {sharding.spec} names Explicit axes of the mesh {sharding.mesh_shape}, which is not the current "
+            f"mesh. Use `reshard(x, {sharding.spec})`, or `set_mesh`. The setting jax_compatibility is 'exact'."
+        )
     wanted = operand.type.with_explicit(traced_sharding(sharding, operand.type.shape, is_scoped(sharding)))
     if operand.type is not wanted and not (isinstance(operand, ArrayImpl) and not operand.committed):
-        raise ShardingTypeError(
+        raise (AssertionError if config.is_exact else ShardingTypeError)(
             f"{name}: the value has type {operand.type}, and {sharding.spec} means {wanted}. Along Explicit axes a "
             f"constraint only checks the type: change it with `reshard(x, {sharding.spec})`."
         )
@@ -303,7 +316,7 @@ def reshard_leaves(name: str, parameter: str, x: object, shardings: object) -> A
                 f"{name}: the mesh {sharding.mesh_shape} has no Explicit axes. Use `with_sharding_constraint` in "
                 "traced functions, or `device_put`."
             )
-        _check_rank(name, leaf, sharding)
+        _check_shape(name, leaf, sharding)
         operand = as_operand(leaf)
         is_elsewhere = isinstance(operand, ArrayImpl) and not (
             operand.committed and mesh_of(operand.sharding) == sharding.grid
@@ -357,10 +370,13 @@ def _is_unconstrained(sharding: Sharding) -> bool:
     return isinstance(sharding, NamedSharding) and any(entry is PartitionSpec.UNCONSTRAINED for entry in sharding.spec)
 
 
-def _check_rank(name: str, leaf: ArrayLike, sharding: Sharding) -> None:
+def _check_shape(name: str, leaf: ArrayLike, sharding: Sharding, may_be_uneven: bool = False) -> None:
+    """Raise ShardingError if a sharding does not fit an array."""
     type = type_of(leaf, name)
     try:
         sharding.pin(type.shape)
+        if not may_be_uneven:
+            sharding.check_even(type.shape)
     except ShardingError as error:
         raise ShardingError(f"{name}: cannot shard {type}.\n  {error}") from None
 
@@ -368,7 +384,7 @@ def _check_rank(name: str, leaf: ArrayLike, sharding: Sharding) -> None:
 def _put(leaf: ArrayLike, sharding: Sharding | None) -> Array:
     if sharding is None:
         return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True, may_be_donated=True)
-    _check_rank("device_put", leaf, sharding)
+    _check_shape("device_put", leaf, sharding)
     if isinstance(leaf, Tracer) or is_staging():
         return constrain(as_operand(leaf, "device_put"), sharding)
     if _is_unconstrained(sharding):
@@ -401,7 +417,9 @@ def _put_in_memory(leaf: ArrayLike, space: Space) -> Array:
     kind = "pinned_host" if space is Space.Host else None  # None is the memory of the device
     if isinstance(leaf, Tracer) or is_staging():
         operand = as_operand(leaf, "device_put")
-        return operand if kind is None else InMemory(kind)(operand)
+        if kind is None and not config.is_exact:  # ops read their operands into device memory
+            return operand
+        return InMemory(kind or DEVICE)(operand)
     array = _put(leaf, None)
     return _put(array, array.sharding.with_memory_kind(kind))
 

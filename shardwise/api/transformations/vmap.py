@@ -14,6 +14,7 @@ from shardwise.api.ref import Ref, RefScope
 from shardwise.api.transformations.float0 import float0, is_float0
 from shardwise.api.transformations.vmappable import has_vmappables, map_containers
 from shardwise.api.wrapping import wraps
+from shardwise.compiler.arrays.exact_operands import check_mapped_shardings
 from shardwise.compiler.arrays.methods import Array, is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.reductions import sum
@@ -97,6 +98,7 @@ def vmap(
         size = common_size(label, axis_size, sizes)
         flat = _FunctionOfSlices(fun, structure, list(refs))
         axis = BatchAxis(size, axis_name, mesh_axes)
+        check_mapped_shardings(label, operands, dims)
         sharding = batch_sharding(operands, dims, mesh_axes)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
         count = flat.out_tree.num_leaves

@@ -50,6 +50,8 @@ from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, 
 from shardwise.compiler.arrays.reductions import sometrue
 from shardwise.compiler.arrays.views import byteswap_elements, view_as
 from shardwise.compiler.dtypes import DTypeLike
+from shardwise.compiler.ir.dispatch import resolves_shardings
+from shardwise.compiler.ir.jax_checks import check_equal_batches
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -148,6 +150,8 @@ def matmul(x: "ArrayLike", y: "ArrayLike") -> Any:
             f"matmul: {a.type} @ {b.type}: the last dim of the left, {inner[0]}, must equal "
             f"the {'only' if column else 'second last'} dim of the right, {inner[1]}"
         )
+    if config.is_exact and not resolves_shardings():
+        check_equal_batches("matmul", a.type, b.type)
     lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
     if not lead_b:  # one matrix for the entire batch, which need not be broadcast
         return Dot(((a.type.ndim - 1,), (0,)))(a, b)

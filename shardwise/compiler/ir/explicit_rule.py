@@ -11,10 +11,14 @@ Inference is total: the first operand decides a conflict, an ambiguous sum is re
 with an unreduced one becomes one of its terms. If a user's op needs such a decision, it is an error. Derivatives and
 functions with `out_sharding` rely on these decisions, and reshard the result. Types only constrain results: the planner
 finds the cheapest way to compute a result in the sharding of its type.
+
+If the setting `jax_compatibility` is "exact", results have the shardings that JAX infers: `Op.check_as_jax` raises an
+error where JAX does, `Op.types_as_jax` leaves out operands that JAX gathers, and merged dims may both be sharded.
 """
 
 from collections.abc import Mapping, Sequence
 
+from shardwise.base.config import config
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
 from shardwise.compiler.shardings.factors import Dims, FactorRule
@@ -142,7 +146,8 @@ def _divide_dims(
         for factor, axes in zip(factors, of_factors, strict=True)
         if axes
     }
-    if rule.allows_sharding(counts):
+    is_merge = all(len(factors) <= 1 for factors in dims)
+    if rule.allows_sharding(counts) or (is_merge and config.is_exact):  # JAX moves the shards of merged dims
         return divided
     # The shards of compound dims are not contiguous, so replicate all factors of these dims.
     compound = [dim for dim, factors in enumerate(dims) if not rule.compound.isdisjoint(factors) and any(divided[dim])]

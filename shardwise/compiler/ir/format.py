@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwise.compiler.dtypes import SHORT_NAMES, short_name
-from shardwise.compiler.ir.types import Scalar
+from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _declaration(value: "Value", names: Names) -> str:
     """Return the name and the type of a value, with the mesh of its type if that mesh is scoped."""
     sharding = value.type.explicit
     scope = f" on {_format_field(sharding.mesh, '')}" if sharding and sharding.scoped else ""
-    return f"{names[value]}: {value.type}{scope}"
+    return f"{names[value]}: {value.type.program_text}{scope}"
 
 
 def format_equation(equation: "Equation", names: Names | None = None, indent: str = "") -> str:
@@ -126,6 +126,8 @@ def _format_field(value: Any, indent: str) -> str:
             return format_program(value, indent)
         case Scalar():
             return str(value)
+        case ArrayType():
+            return value.program_text
         case _:
             return repr(value)
 

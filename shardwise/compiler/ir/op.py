@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, final
 import numpy as np
 
 from shardwise.base.caches import registered_cache
+from shardwise.base.config import config
 from shardwise.compiler.dtypes import DType, DTypeLike, is_key
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.explicit_rule import with_result_shardings
@@ -429,6 +430,19 @@ class Op:
     def factors(self, *types: Any, **_: Any) -> FactorRule:
         raise self.missing_rule("factors")
 
+    def check_as_jax(self, *types: Any) -> None:
+        """Raise ShardingTypeError if JAX rejects these shardings along Explicit axes, and the factor rule does not.
+
+        It applies if the setting `jax_compatibility` is "exact".
+        """
+
+    def types_as_jax(self, *types: Any) -> tuple[ArrayType, ...]:
+        """Return operand types from which the factor rule infers the result's sharding in JAX.
+
+        It applies if the setting `jax_compatibility` is "exact".
+        """
+        return types
+
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         """Return the sets of operands in which the op is jointly linear. Partial sums may flow through each set."""
         return ()
@@ -534,14 +548,18 @@ def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
     return tuple([type.with_varying(op.result_varying(axes)) for type in results]) if axes else results
 
 
-@registered_cache(maxsize=65536)
 def check_shardings(op: Op, types: tuple[ArrayType, ...]) -> None:
-    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open.
-
-    Cached: operands without a conflict are checked once.
-    """
+    """Raise ShardingTypeError if operand types conflict along Explicit axes, or leave the result's sharding open."""
     if any([type.explicit is not None for type in types]) and not (op.infers_sharding or op.infers_varying):
-        _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
+        if config.is_exact:  # not cached: JAX's rule may depend on the current mesh
+            op.check_as_jax(*types)
+        _check_conflicts(op, types)
+
+
+@registered_cache(maxsize=65536)
+def _check_conflicts(op: Op, types: tuple[ArrayType, ...]) -> None:
+    """Apply the factor rule strictly. Cached: operands without a conflict are checked once."""
+    _with_shardings(op, types, op.out_types(*[type.plain for type in types]), strict=True)
 
 
 def check_scope(op: Op, types: tuple[ArrayType, ...]) -> None:
@@ -565,6 +583,10 @@ def _with_shardings(
     op: Op, types: tuple[ArrayType, ...], results: tuple[ArrayType, ...], strict: bool = False
 ) -> tuple[ArrayType, ...]:
     plain = tuple([type.plain for type in types])
+    if config.is_exact:
+        types = op.types_as_jax(*types)
+        if all([type.explicit is None for type in types]):
+            return results
     return with_result_shardings(
         op.name, factor_rule(op, plain), op.linear_in(*types), types, results, op.is_contraction, strict
     )

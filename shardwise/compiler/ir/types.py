@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.dtypes import (
     DTYPE_NAMES,
     KEY_DTYPES,
@@ -299,10 +300,21 @@ class ArrayType:
         ]
         return f"{dtype}[{dims}]{mark}{'{' + ', '.join(groups) + '}' if groups else ''}"
 
-    def __str__(self) -> str:
+    @property
+    def program_text(self) -> str:
+        """The type in printed programs, which `parse_type` reads: `f32[8,4]`, `f32[]~` if it is weak."""
         return self._format(short_name(self.dtype), "~" if self.weak else "")
 
-    __repr__ = __str__
+    def __str__(self) -> str:
+        """Return `f32[8,4]`, or JAX's `float32[8,4]` if `jax_compatibility` is "exact"."""
+        if config.is_exact:
+            return f"{'~' if self.weak else ''}{self.str_short()}"
+        return self.program_text
+
+    def __repr__(self) -> str:
+        if config.is_exact:
+            return f"ShapedArray({self.str_short()}{', weak_type=True' if self.weak else ''})"
+        return self.program_text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArrayType, (self.shape, self.dtype, self.weak, self.varying, self.explicit)
@@ -386,18 +398,22 @@ def parse_type(text: str, mesh: AbstractMesh | None = None, scoped: bool = False
         scoped,
     )
     parsed = type.with_explicit(explicit)
-    if str(parsed) != text:
+    if parsed.program_text != text:
         raise ValueError(f"the mesh {mesh} has not all the Explicit axes of {text}")
     return parsed
 
 
 def explain_marks(text: str) -> str:
-    """Return sentences that explain the marks of types in `text`: `f32[]~` and `f32[4]{V:data}`; "" without marks."""
-    marks = re.findall(rf"\[(?:{_SIZE})?(?:,{_SIZE})*\](~?)(?:\{{V:(?:\(([^(){{}}\n]+)\)|([^(){{}},\n]+)))?", text)
+    """Return sentences that explain the marks of types in `text`; "" without marks.
+
+    The marks are those of `f32[]~`, which JAX writes `~float32[]`, and of `f32[4]{V:data}`.
+    """
+    dims = rf"\[(?:{_SIZE})?(?:,{_SIZE})*\]"
+    marks = re.findall(rf"(~?)\b[\w<>]+{dims}(~?)(?:\{{V:(?:\(([^(){{}}\n]+)\)|([^(){{}},\n]+)))?", text)
     lines = []
-    if any(weak for weak, _, _ in marks):
+    if any(before or after for before, after, _, _ in marks):
         lines.append("`~` marks a weak type, that of a Python number: in promotion, the dtype of an array wins.")
-    for axes in dict.fromkeys(several or one for _, several, one in marks if several or one):
+    for axes in dict.fromkeys(several or one for _, _, several, one in marks if several or one):
         names = axes.split(",")
         group = axes if len(names) == 1 else f"({axes})"
         quoted = " and ".join(map(repr, names))

@@ -46,6 +46,14 @@ class Layout:
     def without_partial(self, *axes: str) -> "Layout":
         return Layout(self.dims, tuple(p for p in self.partial if p[0] not in axes))
 
+    def evenly(self, shape: Sequence[int], mesh: AbstractMesh) -> "Layout":
+        """Return the layout with the first axes of each dim that divide its size; others replicate."""
+        dims = []
+        for size, axes in zip(shape, self.dims, strict=True):
+            count = next((count for count in range(len(axes)) if size % mesh.extent(axes[: count + 1])), len(axes))
+            dims.append(axes[:count])
+        return Layout(tuple(dims), self.partial)
+
     def shard_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """Return the shape of one shard of an array whose padded shape is `shape`."""
         return tuple([size // mesh.extent(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True)])

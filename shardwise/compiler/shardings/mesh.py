@@ -20,6 +20,7 @@ import numpy as np
 
 from shardwise.base.caches import registered_cache
 from shardwise.base.call_site import warn_user
+from shardwise.base.config import config
 from shardwise.base.render_hooks import renderers
 from shardwise.base.unspecified import UNSPECIFIED
 from shardwise.errors import ShardingError
@@ -403,7 +404,8 @@ class Mesh(_MeshAxes, ContextDecorator):
     are one object.
 
     Args:
-        devices: an array of devices with one dim per axis. A flat list for several axes is reshaped, with a warning.
+        devices: an array of devices with one dim per axis. A flat list for several axes is reshaped, with a
+            warning; it is an error if the setting `jax_compatibility` is "exact".
         axis_names: the name of each axis, or a single name.
         axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`.
 
@@ -431,7 +433,7 @@ class Mesh(_MeshAxes, ContextDecorator):
         self = super().__new__(cls)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         grid = np.array(devices, dtype=object)  # a copy, because the mesh's own array is made read-only below
-        if grid.ndim == 1 and len(names) > 1:
+        if grid.ndim == 1 and len(names) > 1 and not config.is_exact:
             sizes = _even_factors(grid.size, len(names))
             warn_user(
                 f"Mesh got a flat list of {grid.size} devices for {len(names)} axis names, and arranges them as "

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from shardwise.base.config import config
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, ranks_of
 from shardwise.errors import ShardingError
@@ -74,6 +75,7 @@ class Sharding:
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
         """Return the index of each device's shard in an array of this shape; `slice(None)` for unsharded dims."""
         shape = tuple(global_shape)
+        self.check_even(shape)
         is_sharded = [self.mesh_shape.extent(axes) > 1 for axes in self.pin(shape).layout.dims]
         return {
             device: tuple(part if sharded else slice(None) for part, sharded in zip(index, is_sharded, strict=True))
@@ -111,8 +113,22 @@ class Sharding:
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a shard; along an uneven dim, the size of the largest shard."""
         shape = tuple(global_shape)
+        self.check_even(shape)
         layout = self.pin(shape).layout
         return layout.shard_shape(layout.padded_shape(shape, self.mesh_shape), self.mesh_shape)
+
+    def check_even(self, shape: tuple[int, ...]) -> None:
+        """Raise ShardingError if an array of this shape has smaller last shards, and `jax_compatibility` is "exact"."""
+        if not config.is_exact:
+            return
+        for dim, (size, axes) in enumerate(zip(shape, self.pin(shape).layout.dims, strict=True)):
+            count = self.mesh_shape.extent(axes)
+            if size % count:
+                raise ShardingError(
+                    f"{self} shards dim {dim} of shape {shape} into {count} shards, and {count} does not divide {size}."
+                    " Pad the array, or use axes that divide the dim. The setting jax_compatibility is 'exact': "
+                    "otherwise, the last shards are smaller."
+                )
 
     def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
         """Raise a ShardingError, which is a ValueError, if this sharding does not fit an array of this shape."""

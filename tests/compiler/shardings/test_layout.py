@@ -68,3 +68,17 @@ def test_layouts_and_pins_compare_by_value():
     assert len({Layout((("data",),)), Layout((("data",),)), Layout((("model",),))}) == 2
     assert Pin(Layout(((),)), frozenset({0}), "x") == Pin(Layout(((),)), frozenset({0}), "x")
     assert Pin(Layout(((),)), frozenset({0})) != Pin(Layout(((),)))
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "even"),
+    [
+        ((("data",), ("model",)), (8, 4), (("data",), ("model",))),
+        ((("data",), ("model",)), (6, 4), ((), ("model",))),
+        ((("model", "data"), ()), (6, 4), (("model",), ())),
+        ((("data", "model"), ()), (4, 4), (("data",), ())),
+        ((("data",), ()), (0, 4), (("data",), ())),
+    ],
+)
+def test_an_even_layout_has_the_first_axes_that_divide_each_dim(dims, shape, even):
+    assert Layout(dims, (("x", SUM),)).evenly(shape, MESH) == Layout(even, (("x", SUM),))

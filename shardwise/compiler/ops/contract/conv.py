@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, numpy_carrier, short_name
+from shardwise.compiler.ir.jax_checks import check_divisible, check_unsharded
 from shardwise.compiler.ir.op import (
     BatchAxis,
     Hlo,
@@ -105,6 +106,13 @@ class Conv(Op):
         if not sums_in(self.dtype, x.dtype):
             raise TypeError(f"conv: {short_name(self.dtype)} is too narrow for sums of products of {x}")
         return ArrayType(tuple(sizes[letter] for letter in self.out), self.dtype, x.weak and kernel.weak)
+
+    def check_as_jax(self, x: ArrayType, kernel: ArrayType) -> None:
+        check_unsharded(self.name, kernel, range(kernel.ndim))
+        check_unsharded(self.name, x, [dim for dim, letter in enumerate(self.lhs) if letter not in self.out])
+        sizes = dict(zip(self.out, self.out_type(x.plain, kernel.plain).shape, strict=True))
+        shape = [sizes.get(letter, size) for letter, size in zip(self.lhs, x.shape, strict=True)]
+        check_divisible(self.name, x, shape)
 
     def _check_names(self, x: ArrayType, kernel: ArrayType) -> None:
         for names, type in ((self.lhs, x), (self.rhs, kernel)):

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.base.config import PRECISIONS, config
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier, short_name
+from shardwise.compiler.ir.jax_checks import dim_axes
 from shardwise.compiler.ir.op import (
     BatchAxis,
     Hlo,
@@ -99,6 +100,13 @@ class Dot(Op):
             tuple(sizes),
             {of_x[d]: SUM for d in self.contract[0]},
         )
+
+    def types_as_jax(self, x: ArrayType, y: ArrayType) -> tuple[ArrayType, ...]:
+        """Replicate the batch dims of `y` that `x` does not shard: JAX gathers them."""
+        for left, right in zip(*self.batch, strict=True):
+            if y.explicit is not None and not dim_axes(x, left):
+                y = y.with_explicit(y.explicit.replicating(right))
+        return x, y
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         # Partial sums of integers may have wrapped around, so they must not be summed in a wider dtype.

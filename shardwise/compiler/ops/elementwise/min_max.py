@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.elementwise.base import REALS, Elementwise
 from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
@@ -102,6 +103,9 @@ class Clamp(Elementwise):
     name = hlo_name = "clamp"
     arity = 3
     accepts = REALS
+
+    def types_as_jax(self, low: ArrayType, x: ArrayType, high: ArrayType) -> tuple[ArrayType, ...]:
+        return low.with_explicit(None), x, high.with_explicit(None)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         low, x, high = map(Expr, primals)

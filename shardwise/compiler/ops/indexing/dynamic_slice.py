@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import Fusion
+from shardwise.compiler.ir.jax_checks import check_divisible, check_equal
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, UndefinedPrimal
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -68,6 +69,9 @@ class DynamicSlice(Op):
         result = tuple((factor,) for factor in inner)
         typed_as = {factor: dim for dim, factor in enumerate(inner) if factor in whole and self.sizes[dim] > 1}
         return FactorRule((operand, *((),) * len(starts)), (result,), sizes, summed, whole, typed_as=typed_as)
+
+    def check_as_jax(self, x: ArrayType, *starts: ArrayType) -> None:
+        check_divisible(self.name, x, self.sizes)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -157,6 +161,9 @@ class DynamicUpdateSlice(Op):
         operand = tuple((dim,) for dim in range(x.ndim))
         operands = (operand, tuple((factor,) for factor in inner), *((),) * len(starts))
         return FactorRule(operands, (operand,), sizes, need_replication=whole)
+
+    def check_as_jax(self, x: ArrayType, update: ArrayType, *starts: ArrayType) -> None:
+        check_equal(self.name, (x, update))
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)

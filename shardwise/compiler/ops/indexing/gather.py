@@ -74,6 +74,9 @@ class Gather(Indexed):
             frozenset(factors.need_replication),
         )
 
+    def check_as_jax(self, x: ArrayType, indices: ArrayType) -> None:
+        self.check_lookup_as_jax(x, indices, self.sizes)
+
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 

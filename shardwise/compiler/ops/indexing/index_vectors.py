@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.ir.jax_checks import check_unsharded
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -82,6 +83,11 @@ class Indexed(Op):
         for dim, at in zip(self.batch, self.index_batch, strict=True):
             if not 0 <= at < indices.ndim - 1 or indices.shape[at] != x.shape[dim]:
                 raise TypeError(f"{self.name}: batch dim {dim} of {x} and batch dim {at} of {indices} differ in size")
+
+    def check_lookup_as_jax(self, x: ArrayType, indices: ArrayType, sizes: Sequence[int]) -> None:
+        """Raise ShardingTypeError if JAX cannot look up windows of these sizes without `out_sharding`."""
+        check_unsharded(self.name, x, [dim for dim in self.mapped if sizes[dim] != x.shape[dim]])
+        check_unsharded(self.name, indices, [dim for dim in range(indices.ndim) if dim not in self.index_batch])
 
     def check_window(self, ndim: int) -> None:
         """Raise TypeError if `window` does not name dims of a result of this rank."""

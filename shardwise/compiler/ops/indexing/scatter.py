@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, numpy_carrier
 from shardwise.compiler.ir.fusion import Fusion
+from shardwise.compiler.ir.jax_checks import check_unsharded
 from shardwise.compiler.ir.op import (
     BatchAxis,
     Hlo,
@@ -104,6 +105,15 @@ class Scatter(Indexed):
             frozenset(factors.need_replication.union(() if across_shards else factors.per_index)),
             addends=frozenset([0]) if self.combine is SUM else frozenset(),
         )
+
+    def check_as_jax(self, x: ArrayType, indices: ArrayType, updates: ArrayType) -> None:
+        sizes = self.sizes_of(x, updates)
+        self.check_lookup_as_jax(x, indices, sizes)
+        batch = set(self.index_batch)
+        per_index = [dim for index, dim in enumerate(self.index_dims_of(updates.ndim)) if index not in batch]
+        windows = zip(self.window, self.window_dims_of(x.ndim), strict=True)
+        partial = [dim for dim, of_operand in windows if sizes[of_operand] != x.shape[of_operand]]
+        check_unsharded(self.name, updates, [*per_index, *partial])
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         # The update that wins among several updates of one element may differ between devices.

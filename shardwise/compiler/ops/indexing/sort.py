@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_integer, lowest, numpy_carrier
+from shardwise.compiler.ir.jax_checks import check_unsharded
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -65,6 +66,10 @@ class Sort(Op):
         dims = tuple((dim,) for dim in range(types[0].ndim))
         tables = (dims,) * len(types)
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
+
+    def check_as_jax(self, *types: ArrayType) -> None:
+        for type in types:
+            check_unsharded(self.name, type, (self.dim,))
 
     def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
         exchange = RowExchange.from_shape(types[0].shape, self.dim, (), count)
@@ -178,6 +183,9 @@ class TopK(Op):
             need_replication=frozenset({k_factor}),
             exchange=frozenset({last}),
         )
+
+    def check_as_jax(self, x: ArrayType) -> None:
+        check_unsharded(self.name, x, (x.ndim - 1,))
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         return sum(type.nbytes for type in operands)

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.dtypes import DTypeLike
+from shardwise.compiler.ir.jax_checks import check_equal
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors, result_types
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.types import ArrayType
@@ -75,6 +76,12 @@ class BatchedMatrixOp(Op):
         if self.square and types[0].shape[-1] != types[0].shape[-2]:
             raise TypeError(f"{self.name}: needs square matrices, not {types[0]}")
         return sizes
+
+    def check_as_jax(self, *types: ArrayType) -> None:
+        check_equal(
+            self.name,
+            [type.without(tuple(range(type.ndim))[-rank:]) for type, rank in zip(types, self.core_ranks, strict=True)],
+        )
 
     def factors(self, *types: ArrayType) -> FactorRule:
         batch = types[0].ndim - self.core_ranks[0]

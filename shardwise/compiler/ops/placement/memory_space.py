@@ -9,6 +9,8 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
+DEVICE = "device"  # the kind of the memory that ops compute in
+
 
 @final
 @record

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype, is_float, numpy_carrier
+from shardwise.compiler.ir.jax_checks import check_unsharded
 from shardwise.compiler.ir.op import (
     BatchAxis,
     Hlo,
@@ -77,6 +78,10 @@ class PrefixScan(Op):
     def factors(self, *types: ArrayType) -> FactorRule:
         dims = tuple((dim,) for dim in range(types[0].ndim))
         return FactorRule((dims,) * len(types), (dims,), types[0].shape, exchange=frozenset({self.dim}))
+
+    def check_as_jax(self, *types: ArrayType) -> None:
+        for type in types:
+            check_unsharded(self.name, type, (self.dim,))
 
     def neutrals(self, dtype: DType) -> list[Any]:
         """Return the neutral element of each operand."""

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, accumulation_dtype, numpy_carrier
+from shardwise.compiler.ir.jax_checks import check_divisible
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal, ignore_float_errors
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -84,6 +85,9 @@ class ReduceWindow(Op):
         dims = tuple((dim,) for dim in range(x.ndim))
         windowed = frozenset(dim for dim, window in enumerate(self.window_dims) if window != WindowDimension(1))
         return FactorRule((dims,), (dims,), self.out_type(x).shape, exchange=windowed)
+
+    def check_as_jax(self, x: ArrayType) -> None:
+        check_divisible(self.name, x, self.out_type(x).shape)
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         out_size = -(-self.out_type(*types).shape[factor] // count)

@@ -7,11 +7,13 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import Fusion
+from shardwise.compiler.ir.jax_checks import dim_axes, is_sharded
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op, Primal
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.errors import ShardingTypeError
 
 
 class MovementOp(Op):
@@ -49,6 +51,21 @@ class Reshape(MovementOp):
 
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.reshaping(x.shape, self.shape)
+
+    def check_as_jax(self, x: ArrayType) -> None:
+        rule = self.factors(x)
+        if not is_sharded(x) or not (rule.compound_dims or rule.need_replication):
+            return
+        merged = next((factors for factors in rule.results[0] if len(factors) > 1), ())
+        axes = [dim_axes(x, dim) for dim, factors in enumerate(rule.operands[0]) if not set(factors).isdisjoint(merged)]
+        while axes and not axes[-1]:
+            axes.pop()
+        if len(rule.compound_dims) != 1 or rule.need_replication or not all(axes):
+            raise ShardingTypeError(
+                f"reshape: JAX infers the sharding of the result only if one dim is split, or if dims are merged of "
+                f"which only the last ones are unsharded. {x} is reshaped to {self.shape}: pass `out_sharding=P(...)` "
+                "to `reshape`. The setting jax_compatibility is 'exact'."
+            )
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         return Reshape(context.out_shapes[0])(*operands)

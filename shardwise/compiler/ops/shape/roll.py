@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.jax_checks import check_divisible
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -43,6 +44,10 @@ class Roll(MovementOp):
     def factors(self, x: ArrayType) -> FactorRule:
         dims = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
+
+    def check_as_jax(self, x: ArrayType) -> None:  # JAX concatenates two slices
+        for size in (self.by, x.shape[self.dim] - self.by):
+            check_divisible(self.name, x, (*x.shape[: self.dim], size, *x.shape[self.dim + 1 :]))
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         (x,) = operands

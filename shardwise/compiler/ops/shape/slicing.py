@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.fusion import FUSED, Fusion
+from shardwise.compiler.ir.jax_checks import check_divisible, check_equal
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal, UndefinedPrimal
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -25,6 +26,7 @@ from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import MovementOp, i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.mesh import mesh_context
 
 
 @final
@@ -56,6 +58,9 @@ class Slice(MovementOp):
 
     def factors(self, x: ArrayType) -> FactorRule:
         return _dimwise_rule((x.shape,), self.out_type(x).shape, self._changed(x))
+
+    def check_as_jax(self, x: ArrayType) -> None:
+        check_divisible(self.name, x, self.out_type(x).shape)
 
     def _changed(self, x: ArrayType) -> set[int]:
         result = self.out_type(x).shape
@@ -212,6 +217,9 @@ class Pad(JointlyLinearMovement):
                 )
         return ArrayType(shape, x.dtype, x.weak and value.weak)
 
+    def check_as_jax(self, x: ArrayType, value: ArrayType) -> None:
+        check_divisible(self.name, x, self._shape(x.shape))
+
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         parts = zip(shape, self.low, self.high, self.interior, strict=True)
         return tuple(low + dilated_size(size, interior + 1) + high for size, low, high, interior in parts)
@@ -330,6 +338,10 @@ class Concatenate(JointlyLinearMovement):
 
     def factors(self, *types: ArrayType) -> FactorRule:
         return _dimwise_rule([type.shape for type in types], self.out_type(*types).shape, {self.dim})
+
+    def check_as_jax(self, *types: ArrayType) -> None:
+        on_mesh = [type for type in types if type.explicit is not None or mesh_context.mesh is not None]
+        check_equal(self.name, on_mesh)
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         axes, count = context.sharding_of(self.dim)
