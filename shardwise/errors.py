@@ -15,6 +15,7 @@ __all__ = [
     "DataStateMismatch",
     "DeviceMismatchError",
     "EndOfDataError",
+    "ForbiddenCollectiveError",
     "HardwareError",
     "InconclusiveDimensionOperation",
     "JAXIndexError",
@@ -106,6 +107,10 @@ class InconclusiveDimensionOperation(Exception):
 
 class ShardingError(ValueError):
     """A sharding is not valid: an unknown mesh axis, an axis used twice, or a spec that does not fit its array."""
+
+
+class ForbiddenCollectiveError(Exception):
+    """An op communicates along a mesh axis that `sharding.no_collectives` forbids."""
 
 
 class AutoshardError(ValueError):

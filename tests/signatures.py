@@ -42,6 +42,7 @@ SETTINGS_WITHOUT_DEFAULT = (
     *("transfer_guard_device_to_host", "transfer_guard_host_to_device"),
 )
 # Why a parameter is Shardwise's own, by keyword alone, or has another default than in JAX.
+RENAMED_SIZES = "`axis_shapes` is called `axis_sizes` from JAX 0.11.1 on; either may be passed"
 DECORATOR = "may be left out, to decorate a function: `@checkpoint(policy=...)`"
 PARAMETERS: dict[tuple[str, str], str] = {
     ("experimental.sparse.random_bcoo", "dtype"): "`float` is the default float; JAX's is float64, which it makes that",
@@ -49,6 +50,11 @@ PARAMETERS: dict[tuple[str, str], str] = {
     **{(name, "new_val"): "a TypeError in JAX too, if it is not passed" for name in SETTINGS_WITHOUT_DEFAULT},
     ("checkpoint", "fun"): DECORATOR,
     ("remat", "fun"): DECORATOR,
+    ("make_mesh", "axis_shapes"): RENAMED_SIZES,
+    ("make_mesh", "axis_names"): RENAMED_SIZES,
+    ("make_mesh", "axis_sizes"): RENAMED_SIZES,
+    ("sharding.ManualAxisType", "unreduced_kind"): "a parameter of JAX 0.11 and later",
+    **{(name, "unreduced_kind"): "a parameter of JAX 0.11 and later" for name in ("P", "sharding.PartitionSpec")},
     ("remat", "static_argnames"): "as for checkpoint",
     ("core.ShapedArray", "memory_space"): "None stands for JAX's MemorySpace.Device",
     ("debug.inspect_array_sharding", "callback"): "prints the sharding if it is left out",

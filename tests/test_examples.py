@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args, get_origin
+from typing import Any, NewType, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -109,7 +109,8 @@ def public(namespace: ModuleType, classes: bool = False) -> Iterator[tuple[str, 
     for name in sorted(namespace.__all__):
         member = getattr(namespace, name)
         module = getattr(member, "__module__", None) or ""
-        if callable(member) and (classes or not isinstance(member, type)) and module.startswith("shardwise"):
+        is_class = isinstance(member, type | NewType)
+        if callable(member) and (classes or not is_class) and module.startswith("shardwise"):
             yield name, member
 
 

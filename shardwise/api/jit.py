@@ -24,6 +24,7 @@ from shardwise.api.arguments import (
     leaf_types,
 )
 from shardwise.api.flatten import FlatFunction, is_traced
+from shardwise.api.inline import Inline, inlines_early
 from shardwise.api.meshes.constrain import constrain_all
 from shardwise.api.ref import Ref, RefScope, current_values, set_refs
 from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
@@ -496,7 +497,7 @@ class JitKeywords(TypedDict, total=False):
     keep_unused: bool
     device: Device | None
     backend: str | None
-    inline: bool
+    inline: bool | Inline
     compiler_options: dict[str, Any] | None
 
 
@@ -523,7 +524,7 @@ def jit(
     keep_unused: bool = False,
     device: Device | None = None,
     backend: str | None = None,
-    inline: bool = False,
+    inline: bool | Inline = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
     """Compile a function with XLA, partitioned over the devices of its arguments.
@@ -544,7 +545,7 @@ def jit(
         keep_unused: whether to transfer arguments that the function does not use to its devices.
         device: the device to run on, to which all arguments are transferred. Deprecated, as in JAX: use `device_put`.
         backend: the platform to whose first device the same applies. Deprecated.
-        inline: whether a call inside another traced function inlines the ops of `fun` there.
+        inline: whether a call inside another traced function inlines the ops of `fun` there, or an `Inline`.
         compiler_options: XLA's compiler options by name.
 
     Returns:
@@ -556,7 +557,8 @@ def jit(
             `in_shardings` or `out_shardings` holds something else; when called, if an argument or a result is not a
             pytree of arrays.
         ValueError: if `fun` has no such argument, if an argument is both static and donated, or if `device` or
-            `backend` is combined with the other or with shardings; when called, if a static argument is not hashable.
+            `backend` is combined with the other or with shardings, or if `inline` is something else; when called, if a
+            static argument is not hashable.
         RuntimeError: if there is no platform `backend`.
         ShardingError: when called, if `in_shardings` or `out_shardings` is not a tree prefix, or does not match the
             rank of an array.
@@ -577,7 +579,7 @@ def jit(
     static = select_arguments(fun, "static", static_argnums, static_argnames)
     donate = select_arguments(fun, "donate", donate_argnums, donate_argnames)
     check_overlap(fun, static, donate)
-    options = checked_options(compiler_options, "jit")
+    options, early = checked_options(compiler_options, "jit"), inlines_early(inline)
     if device is not None or backend is not None:
         device = _only_device(device, backend, in_shardings, out_shardings)
     source = None
@@ -587,7 +589,7 @@ def jit(
         check_sharding_leaves(out_shardings, "out_shardings")
     return Jitted(
         fun,
-        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source=source),
+        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, early, options, device, source=source),
     )
 
 

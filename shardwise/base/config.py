@@ -33,6 +33,7 @@ PRECISIONS = {  # the names of matmul precisions that users write, and of the `P
     "tensorfloat32": "HIGH",
     "float32": "HIGHEST",
 }
+_EFFORT_LEVELS = ("UNKNOWN", "O0", "O1", "O2", "O3")
 GUARD_LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 
 
@@ -144,6 +145,13 @@ SETTINGS = {
     "xla_metadata": Setting(
         "",
         "attributes of ops that XLA keeps in HLO, a JSON object of strings; `experimental.xla_metadata` sets it",
+        affects_tracing=True,
+    ),
+    "no_collectives": Setting(
+        frozenset(),
+        "the mesh axes along which ops must not communicate; `sharding.no_collectives` sets it",
+        is_valid=lambda value: isinstance(value, frozenset) and all(isinstance(axis, str) for axis in value),
+        expected="a frozenset of names of mesh axes",
         affects_tracing=True,
     ),
     "default_prng_impl": Setting(
@@ -262,6 +270,18 @@ SETTINGS = {
         "whether XLA schedules collectives early on GPUs, so that kernels run beside them; it takes more memory",
         affects_tracing=True,
     ),
+    "optimization_level": Setting(
+        "UNKNOWN",
+        "XLA's effort for fast programs, UNKNOWN for its default; `CompilerEffortLevel` has the levels",
+        choices=_EFFORT_LEVELS,
+        affects_tracing=True,
+    ),
+    "memory_fitting_level": Setting(
+        "UNKNOWN",
+        "XLA's effort for programs that need little memory, UNKNOWN for its default",
+        choices=_EFFORT_LEVELS,
+        affects_tracing=True,
+    ),
     "chip_table": Setting(
         "~/.config/shardwise/chips.toml",
         "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes",
@@ -376,6 +396,7 @@ class Config(threading.local):
     numpy_dtype_promotion: str
     numpy_rank_promotion: str
     xla_metadata: str
+    no_collectives: frozenset[str]
     default_prng_impl: str
     random_seed_offset: int
     in_shardings_mismatch: str
@@ -405,6 +426,8 @@ class Config(threading.local):
     memory_limit: int
     improve_plans: bool
     overlap_collectives: bool
+    optimization_level: str
+    memory_fitting_level: str
     chip_table: str
     checkpoint_scans: str
     verify_programs: bool

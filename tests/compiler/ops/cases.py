@@ -47,7 +47,7 @@ from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj,
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max, Min, Relu
-from shardwise.compiler.ops.elementwise.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
+from shardwise.compiler.ops.elementwise.powers import Cbrt, IntegerPow, OneMinusSquare, Pow, Rsqrt, Sqrt, Square
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.elementwise.select import DIRECTIONS, Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import (
@@ -65,6 +65,7 @@ from shardwise.compiler.ops.elementwise.transcendental import (
     Expm1,
     Log,
     Log1p,
+    Log2,
     Logistic,
     Sin,
     Sinh,
@@ -230,7 +231,7 @@ PLAIN_DOMAIN = (0.5, 2.0, (-1, 1))
 _POSITIVE, _BELOW_ONE = (0.5, 2.0, (1,)), (0.1, 0.9, (-1, 1))
 # Magnitudes and signs for ops that are not smooth on plain values.
 DOMAINS = {
-    **dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
+    **dict.fromkeys(("log", "log1p", "log2", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"), _POSITIVE),
     **dict.fromkeys(("exp1", "expn", "cosine_integral", "spence", "xlogy", "xlog1py", "entr"), _POSITIVE),
     **dict.fromkeys(("betainc", "ndtri"), (0.3, 0.9, (1,))),
@@ -642,7 +643,7 @@ def elementwise_cases() -> list[Case]:
 
 
 FUNCTIONS = (
-    *(Exp(), Exp2(), Expm1(), Log(), Log1p(), Logistic(), Sqrt(), Rsqrt()),
+    *(Exp(), Exp2(), Expm1(), Log(), Log1p(), Log2(), Logistic(), Sqrt(), Rsqrt()),
     *(Sin(), Cos(), Tan(), Asin(), Acos(), Atan()),
     *(Sinh(), Cosh(), Tanh(), Asinh(), Acosh(), Atanh()),
 )
@@ -689,7 +690,7 @@ INCOMPLETE = (Igamma(), Igammac(), IgammaGradA(), RandomGammaGrad(), Betainc(), 
 def number_cases() -> list[Case]:
     """Real and imaginary parts, powers, rounding, and spacing of numbers."""
     cases = []
-    for op in (Square(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
+    for op in (Square(), OneMinusSquare(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
         cases += [case(op, f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, *INTEGERS, "f8_e5m2", "i4", "u4")]
         cases += [case(op, f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS]
     cases += [case(IntegerPow(y), f"{name}[3,4]") for y in (-1, -3) for name in (*FLOATS, *COMPLEX)]
