@@ -1,6 +1,6 @@
 """as_jax: let `import jax` give Shardwise to every library of a process.
 
-    import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of JAX that they follow
+    import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of the installed jaxlib
     import jax._src.core        the modules of this folder, which have the private names that libraries use
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
 
@@ -18,7 +18,7 @@ from typing import Any, final
 import shardwise
 from shardwise.base._jaxlib import JaxBlocker
 from shardwise.base.call_site import calling_package
-from shardwise.jax_modules.version import JAX_VERSION
+from shardwise.jax_modules import version
 
 # The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.
 _IMPORTED = (
@@ -45,7 +45,8 @@ def as_jax() -> ModuleType:
     call does nothing. `python -m shardwise run script.py` calls it before it runs a script.
 
     Returns:
-        The module that `import jax` gives. Its `__version__` is that of the JAX whose API Shardwise follows.
+        The module that `import jax` gives. Its `__version__` is the release of JAX that belongs to the installed
+        jaxlib, so that libraries which compare versions behave as they do with that JAX.
 
     Raises:
         RuntimeError: if the real jax is already imported.
@@ -69,14 +70,13 @@ def as_jax() -> ModuleType:
 
 @final
 class JaxModule(ModuleType):
-    """The module `jax`: the names of Shardwise, with the version of JAX that they follow."""
+    """The module `jax`: the names of Shardwise, with the version of the installed jaxlib."""
 
     def __init__(self) -> None:
         super().__init__("jax", shardwise.__doc__)
         self.__path__: list[str] = []
         self.__file__ = shardwise.__file__
-        self.__version_info__ = JAX_VERSION
-        self.__version__ = ".".join(map(str, JAX_VERSION))
+        self.__version_info__, self.__version__ = version.__version_info__, version.__version__
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
