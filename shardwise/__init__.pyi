@@ -42,6 +42,7 @@ from shardwise.api.transformations.closure import closure_convert as closure_con
 from shardwise.api.config_contexts import (
     allow_f16_reductions as allow_f16_reductions,
     array_garbage_collection_guard as array_garbage_collection_guard,
+    auto_pcast as auto_pcast,
     check_static_indices as check_static_indices,
     check_tracer_leaks as check_tracer_leaks,
     checking_leaks as checking_leaks,

@@ -32,7 +32,15 @@ MODULES = (
 # Settings whose context manager is called without a value. JAX's default is a marker: `test_signatures.py` checks what
 # it stands for.
 SETTINGS_WITH_DEFAULT = (
-    *("allow_f16_reductions", "check_tracer_leaks", "debug_infs", "debug_key_reuse", "debug_nans", "enable_checks"),
+    *(
+        "allow_f16_reductions",
+        "auto_pcast",
+        "check_tracer_leaks",
+        "debug_infs",
+        "debug_key_reuse",
+        "debug_nans",
+        "enable_checks",
+    ),
     *("enable_custom_prng", "enable_x64", "explain_cache_misses", "log_compiles", "no_execution", "no_tracing"),
     *("remove_size_one_mesh_axis_from_type", "softmax_custom_jvp", "thread_guard", "threefry_partitionable"),
 )

@@ -532,6 +532,21 @@ def remove_size_one_mesh_axis_from_type(new_val: bool = True) -> ConfigContext:
     return config.override("remove_size_one_mesh_axis_from_type", new_val)
 
 
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not True."])
+def auto_pcast(new_val: bool = True) -> ConfigContext:
+    """Accept JAX's setting for replicated operands in `shard_map`, which are always cast to varying where needed.
+
+    Args:
+        new_val: True.
+
+    Example:
+        >>> with jax.auto_pcast(True):
+        ...     print(jnp.ones(1))
+        [1.]
+    """
+    return config.override("auto_pcast", new_val)
+
+
 @documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not a bool."])
 def softmax_custom_jvp(new_val: bool = True) -> ConfigContext:
     """Accept JAX's setting for the derivative of `nn.softmax`, which has a single rule here.

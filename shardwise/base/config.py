@@ -322,6 +322,7 @@ FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "allow_f16_reductions": ((True,), "sums of 16-bit floats are always allowed"),
     "remove_size_one_mesh_axis_from_type": ((False,), "types show mesh axes of every size"),
     "softmax_custom_jvp": ((True, False), "softmax has a single derivative rule"),
+    "auto_pcast": ((True,), "replicated operands are cast to varying where they are mixed with varying ones"),
     "enable_checks": ((True, False), "programs are always verified"),
     "cpu_collectives_implementation": (("gloo",), "collectives between processes use gloo"),
     "cpu_enable_async_dispatch": ((True,), "dispatch is always asynchronous"),

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.control.cond import Cond
+from shardwise.compiler.control.linear_call import LinearCall
 from shardwise.compiler.control.linear_solve import LinearSolve
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.control.while_loop import While
@@ -87,6 +88,7 @@ from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, 
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import Reshard
+from shardwise.compiler.ops.placement.shard_alike import ShardAlike
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
 from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, ExtremumWithIndex
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -613,6 +615,8 @@ def elementwise_cases() -> list[Case]:
     special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
     over(CheckpointName("activations"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(CheckpointName("activations"), 1, ("f32", "c64"))
+    over(ShardAlike(), 2, ("f32", "bf16", "i32"), SHAPES)
+    special(ShardAlike(), 2, ("f32",))
     over(InMemory("pinned_host"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(InMemory("unpinned_host"), 1, ("f32", "c64"))
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
@@ -1038,7 +1042,10 @@ def solve_cases() -> list[Case]:
     roots = held("roots", lambda x, y, a: [Div()(x, a), Div()(y, Mul()(a, a))], *("f32[3]",) * 3)
     one, aside = LinearSolve(1, times, by, times, by), LinearSolve(1, times, counted, times, counted)
     two = LinearSolve(2, squares, roots, squares, roots)
+    scale = held("scale", lambda a, x, y: [Mul()(a, x), Add()(x, y)], *("f32[3]",) * 3)
+    unscale = held("unscale", lambda a, x, y: [Add()(Mul()(a, x), y), y], *("f32[3]",) * 3)
     return [
+        case(LinearCall(scale, 1, unscale), "f32[3] f32[3] f32[3]"),
         case(one, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
         case(aside, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
         case(two, "f32[3] f32[3] f32[3] f32[3] f32[3] f32[3]"),
