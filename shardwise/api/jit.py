@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, o
 from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
-from shardwise.api.ahead_of_time.aot import Lowered, Traced, launch_key
+from shardwise.api.ahead_of_time.aot import Lowered, StageRefs, Traced, launch_key
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.arguments import (
     argument_names,
@@ -228,6 +228,15 @@ class Jitted(Generic[_P, _R]):
 
     def _call_with_refs(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Call the function with Refs among its arguments, which it may change and return."""
+        function, refs, args, keywords = self._of_array_arguments(args, keywords)
+        with refs_as_arguments(refs):
+            result, arrays = function(*args, **keywords)
+        return update_refs(refs, result, arrays)
+
+    def _of_array_arguments(
+        self, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple["Jitted[..., Any]", list[Ref], tuple[Any, ...], dict[str, Any]]:
+        """Return the function of the arrays of the Refs among its arguments, the Refs, and the arguments for it."""
         leaves, structure = _flatten((args, keywords))
         refs = find_refs(self.function, leaves)
         positions = tuple(refs)
@@ -238,10 +247,7 @@ class Jitted(Generic[_P, _R]):
             self._of_arrays[positions] = type(self)(FunctionOfArrays(self.function, positions), options)
         for position, ref in refs.items():
             leaves[position] = ref[...]
-        args, keywords = structure.unflatten(leaves)
-        with refs_as_arguments(refs.values()):
-            result, arrays = self._of_arrays[positions](*args, **keywords)
-        return update_refs(list(refs.values()), result, arrays)
+        return self._of_arrays[positions], list(refs.values()), *structure.unflatten(leaves)
 
     def _run_with_refs(
         self, arguments: Arguments, traced: TracedFunction, leaves: Sequence[Any], key: tuple[Any, ...]
@@ -300,13 +306,21 @@ class Jitted(Generic[_P, _R]):
 
     @filter_traceback
     def _trace_stage(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
+        split = split_static(self.function, self.options.static, args, keywords)
+        leaves, _ = _flatten((split.args, split.keywords))
+        positions = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, Ref))
+        if not positions:
+            return self._stage_of_arrays(args, keywords)
+        function, refs, args, keywords = self._of_array_arguments(args, keywords)
+        with refs_as_arguments(refs):
+            return function._stage_of_arrays(args, keywords, positions)
+
+    def _stage_of_arrays(
+        self, args: tuple[Any, ...], keywords: dict[str, Any], ref_positions: tuple[int, ...] = ()
+    ) -> Traced:
+        """Trace the function for arguments without Refs; `ref_positions` are those that stand for Refs."""
         arguments = self._arguments(args, keywords, abstract=True)
         request, traced = self._request(arguments)
-        if traced.refs:
-            raise NotImplementedError(
-                f"jit of {describe_function(self.function)} closes over a Ref of type {traced.refs[0].type}, and "
-                "cannot be compiled ahead of time. Call it, or pass the Ref's array as an argument."
-            )
         return Traced(
             request,
             traced.captured,
@@ -314,6 +328,7 @@ class Jitted(Generic[_P, _R]):
             traced.structure,
             self.options.compiler_options,
             traced.launches,
+            StageRefs(ref_positions, traced.refs, traced.written),
         )
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, TracedFunction]:
