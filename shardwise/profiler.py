@@ -351,7 +351,7 @@ def stop_trace() -> ProfileData:
 
 @contextmanager
 def trace(
-    log_dir: PathLike[str] | str,
+    log_dir: PathLike[str] | str | None = None,
     create_perfetto_link: bool = False,
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
@@ -359,7 +359,7 @@ def trace(
     """A context manager that records a trace of the code it encloses.
 
     Args:
-        log_dir: the folder to write to. It is created if needed.
+        log_dir: the folder to write to, which is created if needed; None to write nothing.
         create_perfetto_link: not supported. It must be False.
         create_perfetto_trace: ignored. The file for Perfetto is always written.
         profiler_options: the options of XLA's profiler.

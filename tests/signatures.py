@@ -58,6 +58,14 @@ PARAMETERS: dict[tuple[str, str], str] = {
     **{(name, "new_val"): "a TypeError in JAX too, if it is not passed" for name in SETTINGS_WITHOUT_DEFAULT},
     ("checkpoint", "fun"): DECORATOR,
     ("remat", "fun"): DECORATOR,
+    **dict.fromkeys(
+        (
+            *(("lax.erfc", "accuracy"), ("lax.top_k", "is_stable"), ("nn.one_hot", "out_sharding")),
+            *(("lax.reduce_max", "out_sharding"), ("lax.reduce_min", "out_sharding")),
+            *(("numpy.lexsort", "batch_size"), ("profiler.trace", "log_dir")),
+        ),
+        "as in JAX 0.12",
+    ),
     ("make_mesh", "axis_shapes"): RENAMED_SIZES,
     ("make_mesh", "axis_names"): RENAMED_SIZES,
     ("make_mesh", "axis_sizes"): RENAMED_SIZES,

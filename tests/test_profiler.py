@@ -253,5 +253,8 @@ def test_a_session_can_stop_inside_its_block(tmp_path):
     with profiler.ProfileSession(tmp_path) as session:
         profile = session.stop()
     assert session.profile_data is profile and (tmp_path / "perfetto_trace.json.gz").exists()
+    with profiler.trace() as session:  # without a folder
+        pass
+    assert isinstance(session.profile_data, profiler.ProfileData)
     assert profiler.start_trace(tmp_path).is_running
     assert isinstance(profiler.stop_trace(), profiler.ProfileData)

@@ -266,7 +266,7 @@ cbrt = _unary_with_accuracy("cbrt", powers.Cbrt(), _FLOATS, "Compute the cube ro
 erf = _unary("erf", gamma_erf.Erf(), _FLOATS, "Compute the error function of each element.")(
     "lax.erf(jnp.array([0.0, 0.5]))", "Array([0.       , 0.5204999], dtype=float32)"
 )
-erfc = _unary(
+erfc = _unary_with_accuracy(
     "erfc",
     gamma_erf.Erfc(),
     _FLOATS,

@@ -41,3 +41,13 @@ def test_polynomial_has_the_dtype_of_its_argument():
     assert lax.polynomial(jnp.ones(3, jnp.bfloat16), [1.0, np.float32(2)]).dtype == jnp.bfloat16
     with pytest.raises(TypeError, match="polynomial"):
         lax.polynomial(jnp.ones(3), [jnp.ones(2)])
+
+
+def test_parameters_of_newer_releases():
+    assert lax.erfc(0.5, accuracy=None) == lax.erfc(0.5)
+    with pytest.raises(NotImplementedError, match="erfc"):
+        lax.erfc(0.5, accuracy=lax.AccuracyMode.HIGHEST)
+    assert lax.top_k(jnp.array([1, 3, 3]), 2, is_stable=False)[1].tolist() == [1, 2]
+    assert jnp.lexsort((jnp.array([2, 1]), jnp.array([1, 1])), batch_size=1).tolist() == [1, 0]
+    p = np.linspace(-1, 1, 20, dtype=np.float32)
+    np.testing.assert_allclose(jnp.polyval(p, 0.5, unroll=None), np.polyval(p, 0.5), rtol=1e-5)
