@@ -270,7 +270,7 @@ def test_freeze():
 @pytest.mark.parametrize("body", [lambda ref: (ref, None), lambda ref: (0.0, ref)])
 def test_loops_do_not_return_refs(body):
     ref = sw.new_ref(jnp.float32(1))
-    with pytest.raises(TypeError, match="must return a pytree of arrays"):
+    with pytest.raises(ValueError, match=r"returned a Ref of type f32\[\] as result \d: Refs cannot be returned"):
         sw.lax.scan(lambda carry, _: body(ref), 0.0, None, length=2)
     with pytest.raises(TypeError, match="Let the function close over the Ref"):
         sw.lax.while_loop(lambda ref: ref[...] < 3, lambda ref: ref, ref)
@@ -355,3 +355,20 @@ def test_compiled_functions_with_refs_like_jax():
         return [float(compiled(ref, x)) for x in (3.0, 4.0)], ref[...].tolist(), float(held[...])
 
     assert of(sw) == of(jax) == ([3, 4], [12, 12], 8)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda package, ref: package.jit(lambda a, b: a[...] + b[...])(ref, ref),
+        lambda package, ref: package.jit(lambda a: a[...] + ref[...])(ref),
+        lambda package, ref: package.lax.cond(True, lambda: ref, lambda: ref),
+        lambda package, ref: package.lax.scan(lambda carry, _: (carry, ref), 0.0, None, length=2),
+    ],
+    ids=["passed twice", "passed and closed over", "cond", "scan"],
+)
+def test_a_second_name_of_a_ref_is_an_error_as_in_jax(use):
+    for package in (sw, pytest.importorskip("jax")):
+        with pytest.raises(ValueError, match=r"(?i)ref"):
+            use(package, package.new_ref(package.numpy.zeros(3)))
