@@ -42,6 +42,7 @@ from shardwise.api.transformations.closure import closure_convert as closure_con
 from shardwise.api.config_contexts import (
     allow_f16_reductions as allow_f16_reductions,
     array_garbage_collection_guard as array_garbage_collection_guard,
+    auto_pcast as auto_pcast,
     check_static_indices as check_static_indices,
     check_tracer_leaks as check_tracer_leaks,
     checking_leaks as checking_leaks,
@@ -90,7 +91,14 @@ from shardwise.api.transformations.differentiate import (
     value_and_grad as value_and_grad,
     vjp as vjp,
 )
-from shardwise.api.meshes.current_mesh import set_mesh as set_mesh
+from shardwise.execute.compiler_effort import CompilerEffortLevel as CompilerEffortLevel
+from shardwise.api.inline import Inline as Inline
+from shardwise.api.meshes.current_mesh import (
+    get_abstract_mesh as get_abstract_mesh,
+    get_mesh as get_mesh,
+    set_mesh as set_mesh,
+    use_abstract_mesh as use_abstract_mesh,
+)
 from shardwise.api.environment import (
     clear_caches as clear_caches,
     copy_to_host_async as copy_to_host_async,
@@ -119,6 +127,7 @@ from shardwise.api.ref import (
     freeze as freeze,
     new_ref as new_ref,
 )
+from shardwise.api.transformations.custom_remat import custom_remat as custom_remat
 from shardwise.api.transformations.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
 from shardwise.api.meshes.shard_map import shard_map as shard_map

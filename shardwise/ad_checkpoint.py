@@ -20,9 +20,12 @@ __all__ = [
     "Saveable",
     "checkpoint",
     "checkpoint_name",
+    "checkpoint_name_fwd",
     "checkpoint_policies",
     "print_saved_residuals",
 ]
+
+checkpoint_name_fwd = checkpoint_name  # derivatives of named values have no names
 
 
 def print_saved_residuals(f: Callable[..., Any], *args: object, **kwargs: object) -> None:

@@ -6,6 +6,7 @@ from shardwise.api.jaxprs.jaxpr_forms import primitive_named
 from shardwise.api.transformations.closure import closure_convert, custom_gradient
 from shardwise.api.transformations.custom import custom_jvp, custom_vjp
 from shardwise.api.transformations.derivative_rules import CustomVJPPrimal, SymbolicZero
+from shardwise.api.transformations.linear_call import linear_call
 from shardwise.base.lazy import set_public_names
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
@@ -23,6 +24,7 @@ __all__ = [
     "custom_vjp",
     "custom_vjp_call_p",
     "custom_vjp_primal_tree_values",
+    "linear_call",
     "zero_from_primal",
 ]
 

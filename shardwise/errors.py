@@ -21,6 +21,7 @@ __all__ = [
     "DataStateMismatch",
     "DeviceMismatchError",
     "EndOfDataError",
+    "ForbiddenCollectiveError",
     "HardwareError",
     "InconclusiveDimensionOperation",
     "JAXIndexError",
@@ -156,6 +157,10 @@ class InconclusiveDimensionOperation(_DocumentedError, section="errors-that-only
 
 class ShardingError(_DocumentedError, ValueError, section="shardings"):
     """A sharding is not valid: an unknown mesh axis, an axis used twice, or a spec that does not fit its array."""
+
+
+class ForbiddenCollectiveError(_DocumentedError, Exception, section="no-collectives"):
+    """An op communicates along a mesh axis that `sharding.no_collectives` forbids."""
 
 
 class AutoshardError(_DocumentedError, ValueError, section="no-plan-fits-in-memory"):

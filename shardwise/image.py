@@ -78,7 +78,7 @@ def resize(
         The resized image.
 
     Raises:
-        ValueError: if `shape` has another rank, or `method` is unknown.
+        ValueError: if `shape` has another rank, if `method` is unknown, or if pixels are requested of an empty dim.
         TypeError: if `image` is not an array.
 
     Example:
@@ -89,14 +89,18 @@ def resize(
     sizes = _checked_shape("resize", x, shape)
     kind = method if isinstance(method, ResizeMethod) else ResizeMethod.from_string(method)
     dims = [dim for dim in range(x.ndim) if x.shape[dim] != sizes[dim]]
+    if empty := [dim for dim in dims if not x.shape[dim]]:
+        raise ValueError(
+            f"resize: dim {empty[0]} of {x.type} is empty, and cannot be resized to {sizes[empty[0]]} pixels"
+        )
     if kind is ResizeMethod.NEAREST:
         for dim in dims:
             step = x.shape[dim] / max(sizes[dim], 1)
             positions = np.floor((np.arange(sizes[dim]) + 0.5) * step).astype(np.int32)
-            x = jnp.take(x, np.clip(positions, 0, max(x.shape[dim] - 1, 0)), axis=dim)
+            x = jnp.take(x, np.clip(positions, 0, x.shape[dim] - 1), axis=dim)
         return x
     x = as_inexact(x, "resize")
-    scales = [jnp.asarray(sizes[dim] / x.shape[dim], jnp.float32) if x.shape[dim] else 1.0 for dim in dims]
+    scales = [jnp.asarray(sizes[dim] / x.shape[dim], jnp.float32) for dim in dims]
     return _resample(x, sizes, dims, scales, [0.0] * len(dims), _KERNELS[kind], antialias, precision)
 
 

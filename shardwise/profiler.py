@@ -7,41 +7,44 @@ XLA's `fusion.3`) and the list of ops fused into it. Its category is `compute`, 
 """
 
 import gzip
-import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, final
 
 from shardwise.base._jaxlib import (
     ProfileData,
     ProfileEvent,
+    ProfileLine,
     ProfileOptions,
     ProfilePlane,
     TraceMe,
+    export_session,
     heap_profile,
-    module_texts,
     profile_subprocess,
     profiler_server,
     profiler_session,
     stop_session,
 )
 from shardwise.base.lazy import set_public_names
-from shardwise.runtime.client import clients, process_count, process_index
-from shardwise.runtime.hlo_instructions import Instruction, read_instructions
+from shardwise.runtime.client import clients
+from shardwise.runtime.perfetto_trace import write_perfetto_trace
 
 __all__ = [
     "ProfileData",
     "ProfileEvent",
+    "ProfileLine",
     "ProfileOptions",
     "ProfilePlane",
+    "ProfileSession",
     "StepTraceAnnotation",
     "TraceAnnotation",
     "annotate_function",
     "device_memory_profile",
+    "export_profile_data",
     "register_subprocess",
     "save_device_memory_profile",
     "start_server",
@@ -52,7 +55,6 @@ __all__ = [
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_INTERNAL_EVENTS = re.compile(r"ThreadpoolListener|end: |Wait for (donation|usage) holds|PythonRefManager")
 
 
 class TraceAnnotation(TraceMe):  # type: ignore[misc]
@@ -120,14 +122,173 @@ def annotate_function(func: _Function, name: str | None = None, **decorator_kwar
 
 @final
 class _ProfilerState:
-    """The running trace and server of this process; at most one of each."""
+    """The running session and server of this process; at most one of each."""
 
-    session: Any = None
-    folder = Path()
+    session: "ProfileSession | None" = None
     server: Any = None
 
 
 _state = _ProfilerState()
+
+
+@final
+class _RecordedProfile(ProfileData):  # type: ignore[misc]
+    """The profile of a session, with the bytes that can be exported."""
+
+    def __init__(self, serialized: bytes, recorder: Any):
+        super().__init__(serialized)
+        self.serialized, self.recorder = serialized, recorder
+
+
+@final
+class ProfileSession:
+    """A recording of the execution on devices, whose profile stays in memory and may be written to a folder.
+
+    `start` and `stop`, or `with ProfileSession() as session:`, begin and end it. There can be one at a time.
+
+    Args:
+        log_dir: the folder that `stop` writes to; None to write nothing.
+        create_perfetto_link: not supported. It must be False.
+        create_perfetto_trace: ignored. The file for Perfetto is always written.
+        profiler_options: the options of XLA's profiler.
+
+    Raises:
+        NotImplementedError: if `create_perfetto_link` is true.
+
+    Attributes:
+        log_dir: the folder; None if there is none.
+        is_running: whether it has started and not stopped.
+        profile_data: the profile of the last recording; None before its end.
+
+    Example:
+        >>> with jax.profiler.ProfileSession() as session:
+        ...     total = jnp.arange(3).sum().block_until_ready()
+        >>> any(plane.name == "/host:CPU" for plane in session.profile_data.planes)
+        True
+    """
+
+    def __init__(
+        self,
+        log_dir: PathLike[str] | str | None = None,
+        create_perfetto_link: bool = False,
+        create_perfetto_trace: bool = False,
+        profiler_options: ProfileOptions | None = None,
+    ):
+        _reject_link("ProfileSession", create_perfetto_link, log_dir)
+        self.log_dir = None if log_dir is None else str(log_dir)
+        self.profiler_options = profiler_options
+        self.profile_data: ProfileData | None = None
+        self._recorder: Any = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the session has started and not stopped."""
+        return self._recorder is not None
+
+    def start(self) -> "ProfileSession":
+        """Start to record. Raises RuntimeError if a session is running, and OSError if `log_dir` cannot be created."""
+        if _state.session is not None:
+            raise RuntimeError(
+                f"a trace to {_state.session.log_dir} is already running, and there can be only one. Stop it first, "
+                "with stop_trace() or the session's stop()."
+            )
+        if self.log_dir is not None:
+            Path(self.log_dir).mkdir(parents=True, exist_ok=True)  # fail before the program runs
+        clients.get()  # loads the backends, which register the tracers of their devices
+        self._recorder, self.profile_data = profiler_session(self.profiler_options), None
+        _state.session = self
+        return self
+
+    def stop(self) -> ProfileData:
+        """Stop, write the profile to `log_dir` if there is one, and return it. Raises RuntimeError if not running."""
+        if self._recorder is None:
+            raise RuntimeError("stop: the session is not running; call start first")
+        recorder, self._recorder, _state.session = self._recorder, None, None
+        self.profile_data = profile = _RecordedProfile(stop_session(recorder), recorder)
+        if self.log_dir is not None:
+            self.export_profile_data(self.log_dir)
+        return profile
+
+    def export_profile_data(
+        self,
+        log_dir: PathLike[str] | str,
+        create_perfetto_link: bool = False,
+        create_perfetto_trace: bool = False,
+        session_id: str | None = None,
+    ) -> None:
+        """Write the profile to a folder, as the function `export_profile_data` does."""
+        export_profile_data(self, log_dir, create_perfetto_link, create_perfetto_trace, session_id)
+
+    def __enter__(self) -> "ProfileSession":
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        if self.is_running:  # `stop` may be called inside the block
+            self.stop()
+
+
+def export_profile_data(
+    profile_data: ProfileData | ProfileSession,
+    log_dir: PathLike[str] | str,
+    create_perfetto_link: bool = False,
+    create_perfetto_trace: bool = False,
+    session_id: str | None = None,
+) -> None:
+    """Write a profile to a folder, for TensorBoard and Perfetto.
+
+    Args:
+        profile_data: a session that has stopped, or the profile that it returned.
+        log_dir: the folder to write to. It is created if needed.
+        create_perfetto_link: not supported. It must be False.
+        create_perfetto_trace: ignored. The file for Perfetto is always written.
+        session_id: the name of the run's folder in `plugins/profile`; by default the time.
+
+    Raises:
+        NotImplementedError: if `create_perfetto_link` is true.
+        RuntimeError: if the session is running, or has not recorded anything.
+        TypeError: if `profile_data` is something else, such as a profile that was read from a file.
+        OSError: if the folder cannot be written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with jax.profiler.ProfileSession() as session:
+        ...     total = jnp.arange(3).sum()
+        >>> with TemporaryDirectory() as folder:
+        ...     jax.profiler.export_profile_data(session, folder, session_id="first")
+        ...     written = [path.name for path in Path(folder, "plugins/profile/first").glob("*.xplane.pb")]
+        >>> len(written)
+        1
+    """
+    _reject_link("export_profile_data", create_perfetto_link, log_dir)
+    profile = profile_data
+    if isinstance(profile, ProfileSession):
+        if profile.is_running:
+            raise RuntimeError("export_profile_data: the session is running; call its stop() first")
+        if profile.profile_data is None:
+            raise RuntimeError("export_profile_data: the session has not recorded anything; call its start() first")
+        profile = profile.profile_data
+    if not isinstance(profile, _RecordedProfile):
+        raise TypeError(
+            f"export_profile_data: expected a ProfileSession, or the profile that its stop() returned, not {profile!r}"
+        )
+    folder = Path(log_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as scratch:
+        export_session(profile.recorder, profile.serialized, scratch)
+        (run,) = Path(scratch, "plugins", "profile").iterdir()
+        target = folder / "plugins" / "profile" / (session_id or run.name)
+        target.mkdir(parents=True, exist_ok=True)
+        written = [file.replace(target / file.name) for file in run.iterdir()]
+    write_perfetto_trace(folder, [file for file in written if file.name.endswith(".trace.json.gz")])
+
+
+def _reject_link(function: str, create_perfetto_link: bool, log_dir: object) -> None:
+    if create_perfetto_link:
+        raise NotImplementedError(
+            f"{function}: create_perfetto_link is not supported. When the trace is written, open "
+            f"{Path(str(log_dir)) / 'perfetto_trace.json.gz'} in https://ui.perfetto.dev"
+        )
 
 
 def start_trace(
@@ -135,7 +296,7 @@ def start_trace(
     create_perfetto_link: bool = False,
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
-) -> None:
+) -> ProfileSession:
     """Start recording a trace; `stop_trace` writes it.
 
     Args:
@@ -143,6 +304,9 @@ def start_trace(
         create_perfetto_link: not supported. It must be False.
         create_perfetto_trace: ignored. The file for Perfetto is always written.
         profiler_options: the options of XLA's profiler.
+
+    Returns:
+        The session that is running.
 
     Raises:
         NotImplementedError: if `create_perfetto_link` is true.
@@ -152,28 +316,19 @@ def start_trace(
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
-        ...     jax.profiler.start_trace(folder)
+        ...     session = jax.profiler.start_trace(folder)
         ...     total = jnp.arange(3).sum()
-        ...     jax.profiler.stop_trace()
+        ...     profile = jax.profiler.stop_trace()
     """
-    if create_perfetto_link:
-        raise NotImplementedError(
-            "start_trace: create_perfetto_link is not supported. "
-            f"After stop_trace, open {Path(log_dir) / 'perfetto_trace.json.gz'} in https://ui.perfetto.dev"
-        )
-    if _state.session is not None:
-        raise RuntimeError(
-            f"start_trace: a trace to {_state.folder} is already running, and there can be only one. "
-            "Call stop_trace first."
-        )
-    folder = Path(log_dir)
-    folder.mkdir(parents=True, exist_ok=True)  # fail before the program runs if it cannot be written
-    clients.get()  # loads the backends, which register the tracers of their devices
-    _state.session, _state.folder = profiler_session(profiler_options), folder
+    _reject_link("start_trace", create_perfetto_link, log_dir)
+    return ProfileSession(log_dir, profiler_options=profiler_options).start()
 
 
-def stop_trace() -> None:
+def stop_trace() -> ProfileData:
     """Stop the running trace and write it to its folder.
+
+    Returns:
+        The profile.
 
     Raises:
         RuntimeError: if no trace is running.
@@ -182,43 +337,35 @@ def stop_trace() -> None:
         >>> from pathlib import Path
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
-        ...     jax.profiler.start_trace(folder)
+        ...     session = jax.profiler.start_trace(folder)
         ...     total = jnp.arange(3).sum()
-        ...     jax.profiler.stop_trace()
+        ...     profile = jax.profiler.stop_trace()
         ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
         >>> written
         ['perfetto_trace.json.gz']
     """
     if _state.session is None:
         raise RuntimeError("stop_trace: no trace is running; call start_trace first")
-    session, _state.session = _state.session, None
-    folder = _state.folder
-    old_times = _exported_trace_times(folder)
-    stop_session(session, str(folder))
-    written = [path for path, time in _exported_trace_times(folder).items() if old_times.get(path) != time]
-    name = "perfetto_trace" if process_count() == 1 else f"perfetto_trace_{process_index()}"
-    events = [event for path in written for event in _read_events(path)]
-    with gzip.open(folder / f"{name}.json.gz", "wt") as file:
-        json.dump({"displayTimeUnit": "ns", "traceEvents": list(_annotate_events(events))}, file)
+    return _state.session.stop()
 
 
 @contextmanager
 def trace(
-    log_dir: PathLike[str] | str,
+    log_dir: PathLike[str] | str | None = None,
     create_perfetto_link: bool = False,
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
-) -> Iterator[None]:
+) -> Iterator[ProfileSession]:
     """A context manager that records a trace of the code it encloses.
 
     Args:
-        log_dir: the folder to write to. It is created if needed.
+        log_dir: the folder to write to, which is created if needed; None to write nothing.
         create_perfetto_link: not supported. It must be False.
         create_perfetto_trace: ignored. The file for Perfetto is always written.
         profiler_options: the options of XLA's profiler.
 
     Yields:
-        None.
+        The session that is running.
 
     Raises:
         NotImplementedError: if `create_perfetto_link` is true.
@@ -235,71 +382,9 @@ def trace(
         >>> written
         ['perfetto_trace.json.gz']
     """
-    start_trace(log_dir, create_perfetto_link, create_perfetto_trace, profiler_options)
-    try:
-        yield
-    finally:
-        stop_trace()
-
-
-def _exported_trace_times(folder: Path) -> dict[Path, int]:
-    """Return the modification time of each trace in a folder: traces started in the same second have the same name."""
-    return {path: path.stat().st_mtime_ns for path in folder.glob("plugins/profile/*/*.trace.json.gz")}
-
-
-def _read_events(path: Path) -> list[dict[str, Any]]:
-    with gzip.open(path, "rt") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    return events
-
-
-def _annotate_events(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield XLA's events with the names and source lines of ops, without events internal to XLA's runtime."""
-    modules = {_module_name(event) for event in events if "hlo_op" in event.get("args", {})}
-    instructions = _read_modules(modules)
-    for event in events:
-        if not event or _INTERNAL_EVENTS.match(event.get("name", "")):
-            continue
-        if event["ph"] != "X":  # metadata, such as thread names
-            yield event
-            continue
-        args = {name: value for name, value in event.get("args", {}).items() if name != "_src"}
-        if "hlo_op" not in args:
-            yield {**event, **({"args": args} if args else {}), "cat": "host"}
-            continue
-        candidates = instructions.get((_module_name(event), args["hlo_op"]), [])
-        names = [instruction.name.split(";")[0] for instruction in candidates if instruction.name]
-        sources = [instruction.source for instruction in candidates if instruction.source]
-        fused_ops = [op for instruction in candidates for op in instruction.made_of]
-        yield {
-            **event,
-            "name": " or ".join(dict.fromkeys(names)) or event["name"],
-            "cat": "collective" if any(instruction.is_collective for instruction in candidates) else "compute",
-            "args": {
-                **args,
-                **({"source": " or ".join(dict.fromkeys(sources))} if sources else {}),
-                **({"made_of": ", ".join(dict.fromkeys(fused_ops))} if len(set(fused_ops)) > 1 else {}),
-            },
-        }
-
-
-def _module_name(event: dict[str, Any]) -> str:
-    return re.sub(r"\(\d+\)$", "", str(event["args"].get("hlo_module", "")))
-
-
-def _read_modules(modules: set[str]) -> dict[tuple[str, str], list[Instruction]]:
-    """Return the candidate instructions for each pair of module name and instruction name.
-
-    There are several if programs have the same name: XLA's events do not say which of them ran.
-    """
-    candidates: dict[tuple[str, str], list[Instruction]] = {}
-    for client in clients.all():
-        for module, text in module_texts(client, modules):
-            for name, instruction in read_instructions(text()).items():
-                known = candidates.setdefault((module, name), [])
-                if instruction not in known:
-                    known.append(instruction)
-    return candidates
+    _reject_link("trace", create_perfetto_link, log_dir)
+    with ProfileSession(log_dir, profiler_options=profiler_options) as session:
+        yield session
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:

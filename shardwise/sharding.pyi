@@ -1,3 +1,4 @@
+from shardwise.api.config_contexts import no_collectives as no_collectives
 from shardwise.api.meshes.axis_types import auto_axes as auto_axes, explicit_axes as explicit_axes
 from shardwise.api.meshes.current_mesh import (
     get_abstract_mesh as get_abstract_mesh,
@@ -17,6 +18,7 @@ from shardwise.compiler.shardings.mesh import (
 from shardwise.compiler.shardings.named_sharding import NamedSharding as NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding as Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec as PartitionSpec
+from shardwise.compiler.shardings.unreduced_kind import UnreducedKind as UnreducedKind
 from shardwise.runtime.sharding import (
     PositionalSharding as PositionalSharding,
     SingleDeviceSharding as SingleDeviceSharding,

@@ -32,7 +32,15 @@ MODULES = (
 # Settings whose context manager is called without a value. JAX's default is a marker: `test_signatures.py` checks what
 # it stands for.
 SETTINGS_WITH_DEFAULT = (
-    *("allow_f16_reductions", "check_tracer_leaks", "debug_infs", "debug_key_reuse", "debug_nans", "enable_checks"),
+    *(
+        "allow_f16_reductions",
+        "auto_pcast",
+        "check_tracer_leaks",
+        "debug_infs",
+        "debug_key_reuse",
+        "debug_nans",
+        "enable_checks",
+    ),
     *("enable_custom_prng", "enable_x64", "explain_cache_misses", "log_compiles", "no_execution", "no_tracing"),
     *("remove_size_one_mesh_axis_from_type", "softmax_custom_jvp", "thread_guard", "threefry_partitionable"),
 )
@@ -42,6 +50,7 @@ SETTINGS_WITHOUT_DEFAULT = (
     *("transfer_guard_device_to_host", "transfer_guard_host_to_device"),
 )
 # Why a parameter is Shardwise's own, by keyword alone, or has another default than in JAX.
+RENAMED_SIZES = "`axis_shapes` is called `axis_sizes` from JAX 0.11.1 on; either may be passed"
 DECORATOR = "may be left out, to decorate a function: `@checkpoint(policy=...)`"
 PARAMETERS: dict[tuple[str, str], str] = {
     ("experimental.sparse.random_bcoo", "dtype"): "`float` is the default float; JAX's is float64, which it makes that",
@@ -49,6 +58,19 @@ PARAMETERS: dict[tuple[str, str], str] = {
     **{(name, "new_val"): "a TypeError in JAX too, if it is not passed" for name in SETTINGS_WITHOUT_DEFAULT},
     ("checkpoint", "fun"): DECORATOR,
     ("remat", "fun"): DECORATOR,
+    **dict.fromkeys(
+        (
+            *(("lax.erfc", "accuracy"), ("lax.top_k", "is_stable"), ("nn.one_hot", "out_sharding")),
+            *(("lax.reduce_max", "out_sharding"), ("lax.reduce_min", "out_sharding")),
+            *(("numpy.lexsort", "batch_size"), ("profiler.trace", "log_dir")),
+        ),
+        "as in JAX 0.12",
+    ),
+    ("make_mesh", "axis_shapes"): RENAMED_SIZES,
+    ("make_mesh", "axis_names"): RENAMED_SIZES,
+    ("make_mesh", "axis_sizes"): RENAMED_SIZES,
+    ("sharding.ManualAxisType", "unreduced_kind"): "a parameter of JAX 0.11 and later",
+    **{(name, "unreduced_kind"): "a parameter of JAX 0.11 and later" for name in ("P", "sharding.PartitionSpec")},
     ("remat", "static_argnames"): "as for checkpoint",
     ("core.ShapedArray", "memory_space"): "None stands for JAX's MemorySpace.Device",
     ("debug.inspect_array_sharding", "callback"): "prints the sharding if it is left out",

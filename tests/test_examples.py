@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args, get_origin
+from typing import Any, NewType, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from shardwise import (
     ad_checkpoint,
     checkpoints,
     custom_batching,
+    custom_derivatives,
     data,
     debug,
     distributed,
@@ -52,6 +53,7 @@ from shardwise.experimental import (
     rnn,
     scheduling_groups,
     serialize_executable,
+    shard_alike,
     shard_map,
     sparse,
     topologies,
@@ -60,6 +62,7 @@ from shardwise.experimental import (
 from shardwise.experimental import profiler as experimental_profiler
 from shardwise.experimental import random as stateful_random
 from shardwise.experimental.array_serialization import serialization, tensorstore_impl
+from shardwise.experimental.compilation_cache import compilation_cache
 from shardwise.extend import backend
 from shardwise.extend import random as extend_random
 from shardwise.extend import sharding as extend_sharding
@@ -80,6 +83,7 @@ WITH_CLASSES: list[ModuleType] = [
     *(serialization, tensorstore_impl),
     *(memory, jet, ode, rnn, stateful_random, backend, extend_random, extend_sharding),
     *(compute_on, experimental_profiler, scheduling_groups, serialize_executable, topologies, xla_metadata),
+    *(compilation_cache, shard_alike),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {
@@ -109,7 +113,8 @@ def public(namespace: ModuleType, classes: bool = False) -> Iterator[tuple[str, 
     for name in sorted(namespace.__all__):
         member = getattr(namespace, name)
         module = getattr(member, "__module__", None) or ""
-        if callable(member) and (classes or not isinstance(member, type)) and module.startswith("shardwise"):
+        is_class = isinstance(member, type | NewType)
+        if callable(member) and (classes or not is_class) and module.startswith("shardwise"):
             yield name, member
 
 
@@ -117,7 +122,10 @@ FUNCTIONS = {f"{space.__name__}.{name}": function for space in NAMESPACES for na
 FUNCTIONS |= {
     f"{space.__name__}.{name}": member for space in WITH_CLASSES for name, member in public(space, classes=True)
 }
-FUNCTIONS |= {"shardwise.distributed.is_initialized": distributed.is_initialized}
+FUNCTIONS |= {
+    "shardwise.custom_derivatives.linear_call": custom_derivatives.linear_call,
+    "shardwise.distributed.is_initialized": distributed.is_initialized,
+}
 
 
 def test_exceptions_are_names_without_an_example() -> None:

@@ -97,3 +97,13 @@ def test_constant_images_stay_constant():
 def test_wrong_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_images_of_size_zero(method):
+    for before, after in (((0, 4, 3), (0, 8, 3)), ((5, 4, 3), (0, 8, 3)), ((5, 4, 0), (3, 8, 0))):
+        assert image.resize(np.zeros(before, np.float32), after, method).shape == after
+    with pytest.raises(ValueError, match=r"dim 0 of f32\[0,4\] is empty, and cannot be resized to 2 pixels"):
+        image.resize(np.zeros((0, 4), np.float32), (2, 8), method)
+    moved = image.scale_and_translate(np.zeros((0, 4), np.float32), (0, 8), (1,), np.ones(1), np.ones(1), "linear")
+    assert moved.shape == (0, 8)

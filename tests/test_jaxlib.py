@@ -318,7 +318,7 @@ def test_profiles(client, tmp_path):
     session = _jaxlib.profiler_session(options)
     with _jaxlib.TraceMe("step", step_num=1):
         _jaxlib.block_until_ready(launch([_jaxlib.put([np.ones((2, 3), np.float32)] * 2, devices, devices)]))
-    _jaxlib.stop_session(session, str(tmp_path))
+    _jaxlib.export_session(session, _jaxlib.stop_session(session), str(tmp_path))
     suffixes = [".trace.json.gz", ".xplane.pb"]
     found = sorted(path.name for path in tmp_path.glob("plugins/profile/*/*"))
     assert len(found) == 2 and all(name.endswith(suffix) for name, suffix in zip(found, suffixes, strict=True))

@@ -222,3 +222,39 @@ def test_hlo_text_is_parsed():
     result = instructions["tuple"]
     assert (result.opcode, result.name, result.made_of) == ("tuple", "", ())
     assert [name for name, instruction in instructions.items() if instruction.is_collective] == ["all-gather-start"]
+
+
+def test_sessions_keep_their_profile_in_memory(tmp_path):
+    session = profiler.ProfileSession()
+    assert session.profile_data is None and not session.is_running
+    with pytest.raises(RuntimeError, match="not running"):
+        session.stop()
+    with pytest.raises(RuntimeError, match="has not recorded anything"):
+        session.export_profile_data(tmp_path)
+    with session, profiler.TraceAnnotation("in a session"):
+        assert session.is_running
+        with pytest.raises(RuntimeError, match=r"the session is running; call its stop\(\)"):
+            session.export_profile_data(tmp_path)
+    assert not session.is_running and not list(tmp_path.iterdir())
+    profile = session.profile_data
+    assert isinstance(profile, profiler.ProfileData)
+    names = {event.name for plane in profile.planes for line in plane.lines for event in line.events}
+    assert "in a session" in names
+    for exported, session_id in ((session, "by session"), (profile, "by profile")):
+        profiler.export_profile_data(exported, tmp_path, session_id=session_id)
+        (file,) = (tmp_path / "plugins" / "profile" / session_id).glob("*.xplane.pb")
+        planes = profiler.ProfileData.from_file(str(file)).planes
+        assert [plane.name for plane in planes] == [plane.name for plane in profile.planes]
+    with pytest.raises(TypeError, match="expected a ProfileSession"):
+        profiler.export_profile_data(profiler.ProfileData.from_file(str(file)), tmp_path)
+
+
+def test_a_session_can_stop_inside_its_block(tmp_path):
+    with profiler.ProfileSession(tmp_path) as session:
+        profile = session.stop()
+    assert session.profile_data is profile and (tmp_path / "perfetto_trace.json.gz").exists()
+    with profiler.trace() as session:  # without a folder
+        pass
+    assert isinstance(session.profile_data, profiler.ProfileData)
+    assert profiler.start_trace(tmp_path).is_running
+    assert isinstance(profiler.stop_trace(), profiler.ProfileData)

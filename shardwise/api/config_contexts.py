@@ -3,7 +3,7 @@
 Every one of them also works as a decorator. `config.update` changes a setting for the rest of the process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -288,6 +288,35 @@ def thread_guard(new_val: bool = True) -> ConfigContext:
     return guard.set(new_val)
 
 
+@documented(_CONTEXT)
+def no_collectives(new_val: Collection[str]) -> ConfigContext:
+    """Forbid collectives along mesh axes, for the ops that are traced or run inside the context.
+
+    The check is made when a program is partitioned, for axes of every type. Outside of the context, the same values may
+    be resharded and reduced.
+
+    Args:
+        new_val: a set of names of mesh axes.
+
+    Raises:
+        TypeError: if `new_val` is not a set of strings.
+        ForbiddenCollectiveError: when a program is compiled, if an op communicates along one of the axes.
+
+    Example:
+        >>> mesh = jax.make_mesh((4,), ("x",))
+        >>> x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, P("x")))
+        >>> with jax.sharding.no_collectives({"x"}):
+        ...     y = jnp.sin(x)  # no communication
+        ...     jnp.sum(x)
+        Traceback (most recent call last):
+        ...
+        shardwise.errors.ForbiddenCollectiveError: ...: a collective, all_reduce, runs along 'x'...
+    """
+    if not isinstance(new_val, set | frozenset):
+        raise TypeError(f"no_collectives needs a set of names of mesh axes, not {new_val!r}")
+    return config.override("no_collectives", frozenset(new_val))
+
+
 @documented(_TRANSFER_GUARD)
 def transfer_guard_host_to_device(new_val: str) -> ConfigContext:
     """Set the `transfer_guard` for numpy arrays and numbers that are copied to a device.
@@ -501,6 +530,21 @@ def remove_size_one_mesh_axis_from_type(new_val: bool = True) -> ConfigContext:
         f32[3]
     """
     return config.override("remove_size_one_mesh_axis_from_type", new_val)
+
+
+@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not True."])
+def auto_pcast(new_val: bool = True) -> ConfigContext:
+    """Accept JAX's setting for replicated operands in `shard_map`, which are always cast to varying where needed.
+
+    Args:
+        new_val: True.
+
+    Example:
+        >>> with jax.auto_pcast(True):
+        ...     print(jnp.ones(1))
+        [1.]
+    """
+    return config.override("auto_pcast", new_val)
 
 
 @documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not a bool."])

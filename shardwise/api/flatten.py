@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import describe_function
+from shardwise.api.ref import Ref
 from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.ir.dispatch import recording_frame
@@ -29,8 +30,16 @@ class FlatFunction:
 
 
 def check_outputs(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
-    """Raise a TypeError unless all leaves of a traced function's result are arrays or numbers."""
+    """Raise an error unless all leaves of a traced function's result are arrays or numbers.
+
+    It is a TypeError, and a ValueError for a Ref, as in JAX.
+    """
     for index, output in enumerate(outputs):
+        if isinstance(output, Ref):
+            raise ValueError(
+                f"{describe_function(function)} returned a Ref of type {output.type} as result {index}: Refs cannot be "
+                "returned here, because a Ref must not have two names. Return its array, `ref[...]`."
+            )
         if not is_array_like(output):
             raise TypeError(
                 f"{describe_function(function)} returned {output!r} of type {type(output).__name__} as result "

@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, o
 from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
-from shardwise.api.ahead_of_time.aot import Lowered, Traced, launch_key
+from shardwise.api.ahead_of_time.aot import Lowered, StageRefs, Traced, launch_key
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.arguments import (
     argument_names,
@@ -24,6 +24,7 @@ from shardwise.api.arguments import (
     leaf_types,
 )
 from shardwise.api.flatten import FlatFunction, is_traced
+from shardwise.api.inline import Inline, inlines_early
 from shardwise.api.meshes.constrain import constrain_all
 from shardwise.api.ref import Ref, RefScope, current_values, set_refs
 from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
@@ -228,6 +229,15 @@ class Jitted(Generic[_P, _R]):
 
     def _call_with_refs(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Call the function with Refs among its arguments, which it may change and return."""
+        function, refs, args, keywords = self._of_array_arguments(args, keywords)
+        with refs_as_arguments(refs):
+            result, arrays = function(*args, **keywords)
+        return update_refs(refs, result, arrays)
+
+    def _of_array_arguments(
+        self, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple["Jitted[..., Any]", list[Ref], tuple[Any, ...], dict[str, Any]]:
+        """Return the function of the arrays of the Refs among its arguments, the Refs, and the arguments for it."""
         leaves, structure = _flatten((args, keywords))
         refs = find_refs(self.function, leaves)
         positions = tuple(refs)
@@ -238,10 +248,7 @@ class Jitted(Generic[_P, _R]):
             self._of_arrays[positions] = type(self)(FunctionOfArrays(self.function, positions), options)
         for position, ref in refs.items():
             leaves[position] = ref[...]
-        args, keywords = structure.unflatten(leaves)
-        with refs_as_arguments(refs.values()):
-            result, arrays = self._of_arrays[positions](*args, **keywords)
-        return update_refs(list(refs.values()), result, arrays)
+        return self._of_arrays[positions], list(refs.values()), *structure.unflatten(leaves)
 
     def _run_with_refs(
         self, arguments: Arguments, traced: TracedFunction, leaves: Sequence[Any], key: tuple[Any, ...]
@@ -300,13 +307,21 @@ class Jitted(Generic[_P, _R]):
 
     @filter_traceback
     def _trace_stage(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
+        split = split_static(self.function, self.options.static, args, keywords)
+        leaves, _ = _flatten((split.args, split.keywords))
+        positions = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, Ref))
+        if not positions:
+            return self._stage_of_arrays(args, keywords)
+        function, refs, args, keywords = self._of_array_arguments(args, keywords)
+        with refs_as_arguments(refs):
+            return function._stage_of_arrays(args, keywords, positions)
+
+    def _stage_of_arrays(
+        self, args: tuple[Any, ...], keywords: dict[str, Any], ref_positions: tuple[int, ...] = ()
+    ) -> Traced:
+        """Trace the function for arguments without Refs; `ref_positions` are those that stand for Refs."""
         arguments = self._arguments(args, keywords, abstract=True)
         request, traced = self._request(arguments)
-        if traced.refs:
-            raise NotImplementedError(
-                f"jit of {describe_function(self.function)} closes over a Ref of type {traced.refs[0].type}, and "
-                "cannot be compiled ahead of time. Call it, or pass the Ref's array as an argument."
-            )
         return Traced(
             request,
             traced.captured,
@@ -314,6 +329,7 @@ class Jitted(Generic[_P, _R]):
             traced.structure,
             self.options.compiler_options,
             traced.launches,
+            StageRefs(ref_positions, traced.refs, traced.written),
         )
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, TracedFunction]:
@@ -497,7 +513,7 @@ class JitKeywords(TypedDict, total=False):
     keep_unused: bool
     device: Device | None
     backend: str | None
-    inline: bool
+    inline: bool | Inline
     compiler_options: dict[str, Any] | None
 
 
@@ -524,7 +540,7 @@ def jit(
     keep_unused: bool = False,
     device: Device | None = None,
     backend: str | None = None,
-    inline: bool = False,
+    inline: bool | Inline = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
     """Compile a function with XLA, partitioned over the devices of its arguments.
@@ -545,7 +561,7 @@ def jit(
         keep_unused: whether to transfer arguments that the function does not use to its devices.
         device: the device to run on, to which all arguments are transferred. Deprecated, as in JAX: use `device_put`.
         backend: the platform to whose first device the same applies. Deprecated.
-        inline: whether a call inside another traced function inlines the ops of `fun` there.
+        inline: whether a call inside another traced function inlines the ops of `fun` there, or an `Inline`.
         compiler_options: XLA's compiler options by name.
 
     Returns:
@@ -557,7 +573,8 @@ def jit(
             `in_shardings` or `out_shardings` holds something else; when called, if an argument or a result is not a
             pytree of arrays.
         ValueError: if `fun` has no such argument, if an argument is both static and donated, or if `device` or
-            `backend` is combined with the other or with shardings; when called, if a static argument is not hashable.
+            `backend` is combined with the other or with shardings, or if `inline` is something else; when called, if a
+            static argument is not hashable.
         RuntimeError: if there is no platform `backend`.
         ShardingError: when called, if `in_shardings` or `out_shardings` is not a tree prefix, or does not match the
             rank of an array.
@@ -578,7 +595,7 @@ def jit(
     static = select_arguments(fun, "static", static_argnums, static_argnames)
     donate = select_arguments(fun, "donate", donate_argnums, donate_argnames)
     check_overlap(fun, static, donate)
-    options = checked_options(compiler_options, "jit")
+    options, early = checked_options(compiler_options, "jit"), inlines_early(inline)
     if device is not None or backend is not None:
         device = _only_device(device, backend, in_shardings, out_shardings)
     source = None
@@ -588,7 +605,7 @@ def jit(
         check_sharding_leaves(out_shardings, "out_shardings")
     return Jitted(
         fun,
-        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options, device, source=source),
+        JitOptions(in_shardings, out_shardings, static, donate, keep_unused, early, options, device, source=source),
     )
 
 

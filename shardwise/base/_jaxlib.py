@@ -62,6 +62,7 @@ Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
 Token: TypeAlias = _jax.ShardedToken  # of a run
 ProfileData: TypeAlias = _profile_data.ProfileData
 ProfileEvent: TypeAlias = _profile_data.ProfileEvent
+ProfileLine: TypeAlias = _profile_data.ProfileLine
 ProfileOptions: TypeAlias = _profiler.ProfileOptions
 ProfilePlane: TypeAlias = _profile_data.ProfilePlane
 ProfilerSession: TypeAlias = _profiler.ProfilerSession
@@ -282,6 +283,7 @@ def preemption_sync_manager(store: Store) -> Any:
 
 ResultHandler = Callable[[Any], Any]  # wraps one raw result of an executable as buffers
 CompilerOptions = Sequence[tuple[str, str | bool | int | float]]  # names and values of XLA's compiler options
+EFFORT_OPTIONS = ("optimization_level", "memory_fitting_level")  # those that are no flags of XLA
 
 
 def compile_text(
@@ -316,7 +318,10 @@ def compile_options(
 ) -> Any:
     """Return the options of a compilation. XLA chooses the devices if `device_ids` is None."""
     options = _xla.CompileOptions()
-    options.env_option_overrides = list(overrides)
+    options.env_option_overrides = [(name, value) for name, value in overrides if name not in EFFORT_OPTIONS]
+    for name, value in overrides:
+        if name in EFFORT_OPTIONS:
+            setattr(options.executable_build_options, name, value)
     options.num_replicas, options.num_partitions = replicas, partitions
     if device_ids is not None:
         assignment = np.asarray(device_ids).reshape(replicas, partitions)
@@ -734,9 +739,14 @@ def profiler_session(options: ProfileOptions | None = None) -> ProfilerSession:
     return _profiler.ProfilerSession(options or ProfileOptions())
 
 
-def stop_session(session: ProfilerSession, folder: str) -> None:
-    """Stop a recording, and write it in TensorBoard's format."""
-    session.stop_and_export(folder)
+def stop_session(session: ProfilerSession) -> bytes:
+    """Stop a recording, and return the serialized profile."""
+    return bytes(session.stop())
+
+
+def export_session(session: ProfilerSession, profile: bytes, folder: str) -> None:
+    """Write the serialized profile of a recording in TensorBoard's format."""
+    session.export(profile, folder)
 
 
 def profile_subprocess(pid: int, port: int) -> Any:

@@ -35,6 +35,7 @@ PRECISIONS = {  # the names of matmul precisions that users write, and of the `P
     "tensorfloat32": "HIGH",
     "float32": "HIGHEST",
 }
+_EFFORT_LEVELS = ("UNKNOWN", "O0", "O1", "O2", "O3")
 GUARD_LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 
 
@@ -164,6 +165,13 @@ SETTINGS = {
         "attributes of ops that XLA keeps in HLO, a JSON object of strings; `experimental.xla_metadata` sets it",
         affects_tracing=True,
     ),
+    "no_collectives": Setting(
+        frozenset(),
+        "the mesh axes along which ops must not communicate; `sharding.no_collectives` sets it",
+        is_valid=lambda value: isinstance(value, frozenset) and all(isinstance(axis, str) for axis in value),
+        expected="a frozenset of names of mesh axes",
+        affects_tracing=True,
+    ),
     "default_prng_impl": Setting(
         "threefry2x32",
         "the PRNG implementation of new keys, and of raw keys",
@@ -288,6 +296,18 @@ SETTINGS = {
         "whether XLA schedules collectives early on GPUs, so that kernels run beside them; it takes more memory",
         affects_tracing=True,
     ),
+    "optimization_level": Setting(
+        "UNKNOWN",
+        "XLA's effort for fast programs, UNKNOWN for its default; `CompilerEffortLevel` has the levels",
+        choices=_EFFORT_LEVELS,
+        affects_tracing=True,
+    ),
+    "memory_fitting_level": Setting(
+        "UNKNOWN",
+        "XLA's effort for programs that need little memory, UNKNOWN for its default",
+        choices=_EFFORT_LEVELS,
+        affects_tracing=True,
+    ),
     "chip_table": Setting(
         "~/.config/shardwise/chips.toml",
         "the TOML file with the user's own chips, which `hardware=` finds by name and `shardwise calibrate` writes; "
@@ -321,8 +341,6 @@ _JAX_VARIABLES = {"num_cpu_devices": "JAX_NUM_CPU_DEVICES", "platforms": "JAX_PL
 # Other names of settings, and the settings that `transfer_guard` sets together.
 ALIASES = {"platform_name": "platforms", "dump_ir_to": "dump_to"}
 TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_guard_"))
-
-# JAX's settings that cannot change here: the accepted values, and the reason.
 
 
 @final
@@ -387,6 +405,7 @@ class Config(threading.local):
     numpy_dtype_promotion: str
     numpy_rank_promotion: str
     xla_metadata: str
+    no_collectives: frozenset[str]
     default_prng_impl: str
     random_seed_offset: int
     in_shardings_mismatch: str
@@ -417,6 +436,8 @@ class Config(threading.local):
     memory_limit: int
     improve_plans: bool
     overlap_collectives: bool
+    optimization_level: str
+    memory_fitting_level: str
     chip_table: str
     checkpoint_scans: str
     verify_programs: bool

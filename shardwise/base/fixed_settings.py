@@ -63,8 +63,6 @@ FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "compiler_detailed_logging_min_ops": ((10,), "compilations of all sizes are logged alike"),
     "exec_time_optimization_effort": ((0.0,), "pass `compiler_options` to `jit`"),
     "memory_fitting_effort": ((0.0,), "pass `compiler_options` to `jit`"),
-    "optimization_level": (("UNKNOWN",), "pass `compiler_options` to `jit`"),
-    "memory_fitting_level": (("O2",), "pass `compiler_options` to `jit`"),
     "compiler_enable_remat_pass": ((True,), "use XLA_FLAGS to select XLA's passes"),
     "xla_profile_version": ((0,), "profiles of XLA are not used"),
     "enable_pgle": ((False,), "compilation does not use profiles"),

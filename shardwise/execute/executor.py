@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import CompilerOptions, Device, RuntimeFailure
+from shardwise.base._jaxlib import EFFORT_OPTIONS, CompilerOptions, Device, RuntimeFailure
 from shardwise.base.caches import register, registered_cache
 from shardwise.base.call_site import call_site, warn_user
 from shardwise.base.config import all_threads, config
@@ -41,12 +41,14 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
+from shardwise.execute.compiler_effort import CompilerEffortLevel, effort_options
 from shardwise.execute.inspect_sharding import report_shardings
 from shardwise.execute.key_reuse import check_key_reuse
 from shardwise.execute.launch_cache import LaunchCache
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.load import load
 from shardwise.execute.nan_check import check_nans
+from shardwise.execute.no_collectives import check_no_collectives
 from shardwise.execute.overlap_options import overlap_options
 from shardwise.execute.request import Request, Target, default_device, lift_held_arrays, partition_request
 from shardwise.execute.traceback_filter import filter_traceback
@@ -232,8 +234,9 @@ class LoweredRequest:
                 )
         self._warn_of_gathers()
         self._warn_of_resharded_arguments()
-        defaults = overlap_options(self.stages.local, platform_of(self.target.devices[0]))
-        executable = self._compile_logged(tuple(sorted({**dict(defaults), **dict(options)}.items())), serialized)
+        overlap = overlap_options(self.stages.local, platform_of(self.target.devices[0]))
+        chosen = dict([*effort_options(), *overlap, *options])
+        executable = self._compile_logged(tuple(sorted(chosen.items())), serialized)
         arguments = len(self.request.signatures) - len(self.constants)
         constants = [
             transfer(array, self.moves[number]) if number in self.moves else array
@@ -349,6 +352,7 @@ def lower_request(
     target = request.target()
     with Task(f"planning `{request.program.name}`"):
         stages, moves = partition_request(request, target, chip, dump)
+    check_no_collectives(stages.problem.program, stages.local)
     target = target.refined(stages.problem.mesh)
     return LoweredRequest(request, list(constants), target, stages, moves, memory_kinds)
 
@@ -370,9 +374,10 @@ def compiler_options(options: object, function: str) -> CompilerOptions:
     """Check the `compiler_options` argument of `function`, and return it as sorted pairs."""
     if options is None:
         return ()
-    types = (str, bool, int, float)
+    types = (str, bool, int, float, CompilerEffortLevel)
     if isinstance(options, Mapping) and all(isinstance(k, str) and isinstance(v, types) for k, v in options.items()):
-        return tuple(sorted(options.items()))
+        levels = {name: CompilerEffortLevel(options[name]).value for name in EFFORT_OPTIONS if name in options}
+        return tuple(sorted({**options, **levels}.items()))
     raise TypeError(
         f"{function}: compiler_options must be a dict from names of XLA's options to strings and numbers, such as "
         f"{{'xla_cpu_enable_fast_math': True}}, not {options!r}"

@@ -3,7 +3,8 @@
     function  --make_jaxpr-->  jaxpr  --_run-->  (Error, results)
 
 Every place that can fail has a number. While the jaxpr is evaluated, the state of the checks passes through loops and
-branches: the number of the first place that failed, or 0, and the values that its message shows.
+branches: the number of the first place that failed, or 0, and the values that its message shows. The body of a
+`shard_map` or `pmap` has a state per device.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +18,17 @@ from shardwise import numpy as jnp
 from shardwise.api.ahead_of_time.inspect import make_jaxpr
 from shardwise.api.arguments import check_function
 from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, interpret_jaxpr
+from shardwise.api.jaxprs.jaxpr_forms import closed_jaxpr
 from shardwise.api.jaxprs.primitive import Primitive, lowerings, primitive_batchers, primitive_jvps
+from shardwise.api.meshes.shard_map import shard_map
 from shardwise.base.lazy import set_public_names
 from shardwise.base.tree_nodes import register_pytree_node
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.control.manual import Manual
+from shardwise.compiler.control.region_boundary import ShardSpec
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.errors import MissingRuleError
 from shardwise.experimental.check_sites import (
     DivisionByZeroError,
     ErrorCategory,
@@ -32,6 +39,7 @@ from shardwise.experimental.check_sites import (
     Site,
     automatic_sites,
 )
+from shardwise.lax.manual_axes import make_varying
 from shardwise.typing import ArrayLike
 
 __all__ = [
@@ -78,9 +86,16 @@ class Error:
         self._sites = sites
 
     def get(self) -> str | None:
-        """Return the message of the first check that failed; None if none failed."""
-        code = int(np.max(np.asarray(self._code)))
-        return self._sites[code - 1].text(self._values[code - 1]) if code else None
+        """Return the message of the first check that failed; None if none failed.
+
+        The error of a function that `vmap` maps has a line for each element of the batch in which a check failed.
+        """
+        codes, lines = np.asarray(self._code), []
+        for index in map(tuple, np.argwhere(codes)):
+            number = int(codes[index]) - 1
+            text = self._sites[number].text([np.asarray(value)[index] for value in self._values[number]])
+            lines.append(f"at mapped index {', '.join(map(str, index))}: {text}" if index else text)
+        return "\n".join(lines) or None
 
     def throw(self) -> None:
         """Raise a JaxRuntimeError if a check failed."""
@@ -89,8 +104,9 @@ class Error:
 
     def get_exception(self) -> JaxException | None:
         """Return the error of the first check that failed; None if none failed."""
-        code = int(np.max(np.asarray(self._code)))
-        return self._sites[code - 1].kind(self.get()) if code else None
+        codes = np.asarray(self._code)
+        failed = codes[codes != 0]
+        return self._sites[int(failed[0]) - 1].kind(self.get()) if failed.size else None
 
     def __repr__(self) -> str:
         return f"Error({self.get()})"
@@ -104,7 +120,14 @@ register_pytree_node(
 
 init_error = Error(np.int32(0), (), ())
 
+
+@final
+class _UncheckedError(MissingRuleError, ValueError):
+    """The error for a check in a compiled function without `checkify`, which is a ValueError in JAX."""
+
+
 check_p = Primitive("check")
+check_p.lowering_error = _UncheckedError
 check_p.lowering_problem = (
     "checkify.check is used in a compiled function without `checkify`, so that its error could not be raised: write "
     "`error, result = jit(checkify.checkify(function))(...)`, and then `error.throw()`"
@@ -262,15 +285,6 @@ def checkify(f: Callable[..., Out], errors: frozenset[ErrorCategory] = user_chec
     return checked
 
 
-def _inner_jaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
-    found = []
-    for value in eqn.params.values():
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, (ClosedJaxpr, Jaxpr)):
-                found.append(each.jaxpr if isinstance(each, ClosedJaxpr) else each)
-    return found
-
-
 State = tuple[Any, list[tuple[Any, ...]]]
 
 
@@ -281,17 +295,30 @@ class _Run:
     def __init__(self, jaxpr: Jaxpr, errors: frozenset[ErrorCategory]):
         self.numbers: dict[JaxprEqn, list[int]] = {}
         self.sites: list[Site] = []
+        self._regions: dict[JaxprEqn, ClosedJaxpr] = {}  # the jaxprs of the bodies of `shard_map` and `pmap`
         self._collect(jaxpr, errors)
 
     def _collect(self, jaxpr: Jaxpr, errors: frozenset[ErrorCategory]) -> None:
         """Number the places that can fail, in nested jaxprs too."""
         for eqn in jaxpr.eqns:
-            inner = _inner_jaxprs(eqn)
+            if eqn.primitive.name == Manual.name:
+                self._regions[eqn] = closed_jaxpr(eqn.params["program"])
+            inner = self._inner_jaxprs(eqn)
             for each in inner:
                 self._collect(each, errors)
             if not inner and (sites := self._sites_of(eqn, errors)):
                 self.numbers[eqn] = [len(self.sites) + index for index in range(len(sites))]
                 self.sites += sites
+
+    def _inner_jaxprs(self, eqn: JaxprEqn) -> list[Jaxpr]:
+        """Return the jaxprs that an equation holds."""
+        inner = [self._regions[eqn]] if eqn in self._regions else eqn.params.values()
+        found = []
+        for value in inner:
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, (ClosedJaxpr, Jaxpr)):
+                    found.append(each.jaxpr if isinstance(each, ClosedJaxpr) else each)
+        return found
 
     def _sites_of(self, eqn: JaxprEqn, errors: frozenset[ErrorCategory]) -> list[Site]:
         """Return the ways in which an equation without nested jaxprs can fail."""
@@ -317,7 +344,7 @@ class _Run:
 
     def _equation(self, eqn: JaxprEqn, operands: list[Any], code: Array, values: list[Any]) -> Any:
         name, params = eqn.primitive.name, eqn.params
-        has_sites = any(self._contains(inner) for inner in _inner_jaxprs(eqn))
+        has_sites = any(self._contains(inner) for inner in self._inner_jaxprs(eqn))
         if eqn.primitive in _CHECKS:
             for number in self.numbers.get(eqn, ()):
                 code, values = self._fail(number, ~operands[0], operands[1:], code, values)
@@ -326,6 +353,8 @@ class _Run:
             index, *rest = operands
             branches = [self._function(branch) for branch in params["branches"]]
             return lax.switch(index, branches, (code, values), *rest)
+        if has_sites and eqn in self._regions:
+            return self._region(eqn, operands, code, values)
         if has_sites and name == "scan":
             return self._scan(params, operands, code, values)
         if has_sites and name == "while":
@@ -344,7 +373,7 @@ class _Run:
 
     def _contains(self, jaxpr: Jaxpr) -> bool:
         return any(
-            eqn in self.numbers or eqn.primitive in _CHECKS or any(map(self._contains, _inner_jaxprs(eqn)))
+            eqn in self.numbers or eqn.primitive in _CHECKS or any(map(self._contains, self._inner_jaxprs(eqn)))
             for eqn in jaxpr.eqns
         )
 
@@ -356,6 +385,30 @@ class _Run:
 
     def _function(self, closed: ClosedJaxpr) -> Callable[..., Any]:
         return lambda state, *args: self.jaxpr(closed.jaxpr, closed.consts, args, *state)
+
+    def _region(self, eqn: JaxprEqn, operands: list[Any], code: Array, values: list[Any]) -> Any:
+        """Run the body of a `shard_map` or `pmap` with a state per device; the first device that failed counts."""
+        region, closed = Manual(**eqn.params), self._regions[eqn]
+
+        def on_shards(*shards: Array) -> tuple[State, list[Any]]:
+            start: State = tree.map(lambda x: make_varying(x, region.axes), self.start())
+            new_code, new_values, results = self.jaxpr(closed.jaxpr, closed.consts, shards, *start)
+            return tree.map(lambda x: make_varying(x, region.axes)[None], (new_code, new_values)), results
+
+        in_specs = [_partition_spec(spec) for spec in region.in_specs]
+        in_specs += [PartitionSpec()] * (len(operands) - len(in_specs))  # values that the body closes over
+        (codes, shown), results = shard_map(
+            on_shards,
+            mesh=region.mesh,
+            axis_names=region.axes,
+            in_specs=tuple(in_specs),
+            out_specs=(PartitionSpec(region.axes), [_partition_spec(spec) for spec in region.out_specs]),
+            check_vma=region.tracked,
+        )(*operands)
+        first = jnp.argmax(codes != 0)
+        failed = (codes[first] != 0) & (code == 0)
+        new_values = tree.map(lambda new, old: jnp.where(failed, new[first], old), shown, values)
+        return jnp.where(failed, codes[first], code), new_values, results
 
     def _scan(self, params: dict[str, Any], operands: list[Any], code: Array, values: list[Any]) -> Any:
         first, after = params["num_consts"], params["num_consts"] + params["num_carry"]
@@ -392,6 +445,10 @@ class _Run:
         start, state = holds((code, values), operands[after:])
         _, state, carried = lax.while_loop(lambda carry: carry[0], body, (start, state, operands[after:]))
         return *state, carried
+
+
+def _partition_spec(spec: ShardSpec) -> PartitionSpec:
+    return PartitionSpec(*(axes or None for axes in spec.dims), unreduced=spec.unreduced, reduced=spec.reduced)
 
 
 set_public_names(__name__, __all__)

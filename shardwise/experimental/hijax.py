@@ -1,24 +1,28 @@
-"""jax.experimental.hijax: the names with which Flax declares its experimental hijax variables.
+"""jax.experimental.hijax: the names with which libraries declare types and primitives above those of jaxprs.
 
-Types and primitives of this kind can be declared, as Flax does when it is imported, and not used: `bind` and the types'
-constructors raise an error. Flax uses them only if `flax_hijax_variable` is set.
+They can be declared, as Flax does when it is imported, and not used: `bind` and the types' constructors raise an error.
+Flax uses them only if `flax_hijax_variable` is set. The names are those of JAX 0.10 to 0.12.
 """
 
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from shardwise.api.jaxprs.primitive import Primitive, Zero, instantiate_zeros
-from shardwise.base.lazy import set_public_names
+from shardwise.api.ref import AbstractRef
+from shardwise.base.unsupported import set_unsupported_names
 from shardwise.compiler.ir.op import UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType as AbstractValue
+from shardwise.core import ShapedArray
 
 __all__ = [
+    "AbstractRef",
     "AbstractValue",
     "AvalMutableQDD",
     "AvalQDD",
     "HiPrimitive",
     "HiType",
     "MutableHiType",
+    "ShapedArray",
     "VJPHiPrimitive",
     "Zero",
     "aval_method",
@@ -28,6 +32,16 @@ __all__ = [
     "is_undefined_primal",
     "register_hitype",
 ]
+_UNSUPPORTED = (
+    *("GradAccum", "HiPrim", "HiPspec", "MappingSpec", "NullAccum", "RefAccum", "TransformedRef", "ValAccum"),
+    *("apply_derived_linearization", "bdims_at_front", "jvp_from_lin", "linearize_from_jvp", "transpose_jvp"),
+    *("transpose_linearized", "unmap_avals", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp", "vjp_fwd_from_lin"),
+    "vmap_rule",
+)
+_ADVICE = (
+    "Define derivatives with `custom_jvp` or `custom_vjp`, batching with `custom_batching.custom_vmap`, new ops with "
+    "`jax.extend.core.Primitive`, and mutable state with Refs (`new_ref`)."
+)
 
 
 def _unsupported(name: str) -> NoReturn:
@@ -97,4 +111,4 @@ def is_undefined_primal(x: object) -> bool:
     return isinstance(x, UndefinedPrimal)
 
 
-set_public_names(__name__, __all__)
+set_unsupported_names(__name__, _UNSUPPORTED, _ADVICE, __all__)

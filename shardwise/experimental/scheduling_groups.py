@@ -1,13 +1,10 @@
-"""jax.experimental.scheduling_groups: names for parts of a program, which XLA's scheduler keeps together.
-
-JAX attaches the attributes to one call; here calls are inlined, and each op of the part has them.
-"""
+"""jax.experimental.scheduling_groups: names for parts of a program, which XLA's scheduler keeps together."""
 
 from collections.abc import Callable
 from typing import Any
 
 from shardwise.base.lazy import publish
-from shardwise.experimental.xla_metadata import set_xla_metadata
+from shardwise.experimental.xla_metadata import xla_metadata_call
 
 
 def scheduling_group(name: str) -> Callable[..., Any]:
@@ -30,28 +27,4 @@ def scheduling_group(name: str) -> Callable[..., Any]:
     return xla_metadata_call(scheduling_group=name)
 
 
-def xla_metadata_call(f: Callable[..., Any] | None = None, **meta: str) -> Callable[..., Any]:
-    """Attach attributes to the ops of a function.
-
-    Args:
-        f: the function; None to use it as a decorator.
-        **meta: the attributes.
-
-    Returns:
-        The function, or a decorator.
-
-    Raises:
-        NotImplementedError: if a value is not a string.
-
-    Example:
-        >>> double = jax.experimental.scheduling_groups.xla_metadata_call(lambda x: x * 2, mark="here")
-        >>> '"mark" = "here"' in jax.jit(double).lower(1.0).as_text()
-        True
-    """
-    if wrong := [name for name, value in meta.items() if not isinstance(value, str)]:
-        raise NotImplementedError(f"xla_metadata_call: the value of {wrong[0]!r} must be a string")
-    decorate: Callable[..., Any] = set_xla_metadata(**meta)
-    return decorate if f is None else decorate(f)
-
-
-publish(__name__)
+publish(__name__, "xla_metadata_call")

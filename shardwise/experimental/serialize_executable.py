@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.ahead_of_time.aot import Compiled
+from shardwise.api.ahead_of_time.aot import Compiled, StageRefs
 from shardwise.base._jaxlib import Client, Device, versions
 from shardwise.base._jaxlib import serialize_executable as executable_bytes
 from shardwise.base.lazy import publish
@@ -24,7 +24,7 @@ def serialize(compiled: Compiled) -> tuple[bytes, tree.Structure, tree.Structure
 
     Raises:
         ValueError: if the function calls host functions.
-        NotImplementedError: if the function closes over arrays.
+        NotImplementedError: if the function closes over arrays, or uses Refs.
 
     Example:
         >>> compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
@@ -36,6 +36,8 @@ def serialize(compiled: Compiled) -> tuple[bytes, tree.Structure, tree.Structure
     name = compiled._request.program.name
     if executable.has_callbacks:
         raise ValueError(f"serialize: `{name}` calls host functions, which cannot be serialized")
+    if compiled._refs:
+        raise NotImplementedError(f"serialize: `{name}` uses Refs: pass their arrays, and return those that change")
     if prepared.constants:
         raise NotImplementedError(f"serialize: `{name}` closes over arrays: pass them as arguments")
     device = prepared.target.devices[0]
@@ -89,7 +91,7 @@ def deserialize_and_load(
             f"deserialize_and_load: `{request.program.name}` was compiled with {version!r}, and here is "
             f"{versions(devices[0])!r}. Compile it again."
         )
-    return Compiled(request, prepared, prepared.compile(serialized=executable), in_tree, out_tree)
+    return Compiled(request, prepared, prepared.compile(serialized=executable), in_tree, out_tree, StageRefs())
 
 
 @final

@@ -47,6 +47,99 @@ def set_xla_metadata(x: Any = None, **kwargs: object) -> Any:
     return x
 
 
+def xla_metadata_call(f: Callable[..., Any] | None = None, /, **meta: object) -> Callable[..., Any]:
+    """Attach attributes to the ops of a function, and to those of its derivatives.
+
+    JAX attaches them to one call, and XLA passes them on to the ops; here each op has them from the start.
+
+    Args:
+        f: the function; None to use it as a decorator.
+        **meta: the attributes, as for `set_xla_metadata`.
+
+    Returns:
+        The function, or a decorator.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> double = jax.experimental.xla_metadata.xla_metadata_call(lambda x: x * 2, mark="here")
+        >>> '"mark" = "here"' in jax.jit(double).lower(1.0).as_text()
+        True
+    """
+    decorate: Callable[..., Any] = set_xla_metadata(**meta)
+    return decorate if f is None else decorate(f)
+
+
+def xla_metadata_call2(
+    f: Callable[..., Any] | None = None,
+    /,
+    metadata: Mapping[str, object] | None = None,
+    *,
+    ad_metadata: str | Mapping[str, object] = "same",
+) -> Callable[..., Any]:
+    """Attach attributes to the ops of a function, as `xla_metadata_call` does.
+
+    Args:
+        f: the function; None to use it as a decorator.
+        metadata: the attributes.
+        ad_metadata: the attributes of derivatives: "same", which is all that is supported.
+
+    Returns:
+        The function, or a decorator.
+
+    Raises:
+        NotImplementedError: if `ad_metadata` is not "same".
+
+    Example:
+        >>> double = jax.experimental.xla_metadata.xla_metadata_call2(lambda x: x * 2, {"mark": "here"})
+        >>> '"mark" = "here"' in jax.jit(double).lower(1.0).as_text()
+        True
+    """
+    if ad_metadata != "same":
+        raise NotImplementedError(
+            f"xla_metadata_call2: ad_metadata={ad_metadata!r} is not supported: ops of derivatives have the attributes "
+            "of the ops that they belong to"
+        )
+    return xla_metadata_call(f, **(metadata or {}))
+
+
+def must_fuse_call(identifier: str) -> Callable[..., Any]:
+    """Return a decorator that asks XLA to fuse all ops of a function, by the attribute `MUST_FUSE`.
+
+    Args:
+        identifier: the number of the fusion.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> f = jax.experimental.xla_metadata.must_fuse_call("1")(lambda x: jnp.square(x).sum())
+        >>> '"MUST_FUSE" = "1"' in jax.jit(f).lower(jnp.ones(3)).as_text()
+        True
+    """
+    return xla_metadata_call(MUST_FUSE=identifier)
+
+
+def fuse_limit() -> AbstractContextManager[None]:
+    """Return a context whose ops XLA does not fuse with others, by the attribute `FUSE_LIMIT`.
+
+    Returns:
+        The context.
+
+    Example:
+        >>> def double(x):
+        ...     with jax.experimental.xla_metadata.fuse_limit():
+        ...         return x * 2
+        >>> '"FUSE_LIMIT" = "true"' in jax.jit(double).lower(1.0).as_text()
+        True
+    """
+    return _MetadataContext({"FUSE_LIMIT": "true"})
+
+
 def _merged(metadata: str, attributes: Mapping[str, str]) -> str:
     """Return metadata with some attributes added or replaced."""
     merged = {**(json.loads(metadata) if metadata else {}), **attributes}

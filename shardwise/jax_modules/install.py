@@ -1,6 +1,6 @@
 """as_jax: let `import jax` give Shardwise to every library of a process.
 
-    import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of JAX that they follow
+    import jax, jax.numpy       Shardwise's public modules; `jax` itself has the version of the installed jaxlib
     import jax._src.core        the modules of this folder, which have the private names that libraries use
     import jax._src.pjit        other modules that JAX has, whose names are placeholders: using one is an error
     import jax.anything_else    ModuleNotFoundError, also where the real jax is installed: it is never imported
@@ -30,8 +30,8 @@ import shardwise
 from shardwise.base._jaxlib import JaxBlocker, hide_jax, is_jaxlib_asking
 from shardwise.base.call_site import calling_package, missing_name_error
 from shardwise.base.unsupported import placeholder
+from shardwise.jax_modules import version
 from shardwise.jax_modules.jax_names import jax_names
-from shardwise.jax_modules.version import JAX_VERSION
 
 # The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.
 _IMPORTED = (
@@ -50,7 +50,6 @@ _IMPORTED = (
     "tree_util",
 )
 
-_VERSION = ".".join(map(str, JAX_VERSION))
 _ADVICE = "Shardwise has JAX's public names, and the private ones that the libraries in docs/ecosystem.md use."
 
 
@@ -61,7 +60,8 @@ def as_jax() -> ModuleType:
     call does nothing. `python -m shardwise run script.py` calls it before it runs a script.
 
     Returns:
-        The module that `import jax` gives. Its `__version__` is that of the JAX whose API Shardwise follows.
+        The module that `import jax` gives. Its `__version__` is the release of JAX that belongs to the installed
+        jaxlib, so that libraries which compare versions behave as they do with that JAX.
 
     Raises:
         RuntimeError: if the real jax is already imported.
@@ -131,14 +131,13 @@ def _temporary_jax(module: str) -> Iterator[None]:
 
 @final
 class JaxModule(ModuleType):
-    """The module `jax`: the names of Shardwise, with the version of JAX that they follow."""
+    """The module `jax`: the names of Shardwise, with the version of the installed jaxlib."""
 
     def __init__(self) -> None:
         super().__init__("jax", shardwise.__doc__)
         self.__path__: list[str] = []
         self.__file__ = shardwise.__file__
-        self.__version_info__ = JAX_VERSION
-        self.__version__ = _VERSION
+        self.__version_info__, self.__version__ = version.__version_info__, version.__version__
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
@@ -180,7 +179,9 @@ def _find_module(name: str) -> ModuleType:
         return _with_placeholders(_placeholder_module(name), name)
     package = calling_package()
     asks = f", and {package} asks for it" if package else ""
-    raise ModuleNotFoundError(f"{name} is not a module of JAX {_VERSION}, which Shardwise follows{asks}.", name=name)
+    raise ModuleNotFoundError(
+        f"{name} is not a module of JAX {version.__version__}, which Shardwise follows{asks}.", name=name
+    )
 
 
 def _placeholder_module(name: str) -> ModuleType:
@@ -200,7 +201,9 @@ def _with_placeholders(module: ModuleType, name: str) -> ModuleType:
 
 
 def _raise_missing(module: str, name: str) -> NoReturn:
-    raise missing_name_error(f"{module} has no attribute {name!r} in JAX {_VERSION}, which Shardwise follows.", name)
+    raise missing_name_error(
+        f"{module} has no attribute {name!r} in JAX {version.__version__}, which Shardwise follows.", name
+    )
 
 
 def _attribute_or_placeholder(module: str, find: Callable[[str], Any], name: str) -> Any:

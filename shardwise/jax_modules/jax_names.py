@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwise.jax_modules.version import JAX_VERSION
+from shardwise.jax_modules.version import __version_info__
 
 
 class PublicName(NamedTuple):
@@ -21,7 +21,7 @@ JaxNames = Mapping[str, Mapping[str, PublicName | None]]  # modules, their names
 @cache
 def jax_names() -> JaxNames:
     """Return the names of the JAX that Shardwise follows."""
-    return read_names(Path(__file__).with_suffix(".txt").read_text(), JAX_VERSION[1])
+    return read_names(Path(__file__).with_suffix(".txt").read_text(), __version_info__[1])
 
 
 def read_names(text: str, release: int) -> JaxNames:

@@ -1,6 +1,16 @@
-"""jax.version: the version of JAX whose API Shardwise follows."""
+"""jax.version: the release of JAX that belongs to the installed jaxlib, so that libraries branch as they do with it."""
 
-JAX_VERSION = (0, 10, 2)
+import re
 
-__version_info__ = JAX_VERSION  # Flax, Orbax
-__version__ = ".".join(map(str, JAX_VERSION))
+from shardwise.base._jaxlib import jaxlib_version
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a release: (0, 12, 0, 1) for "0.12.0.1", and (0, 12, 1) for "0.12.1.dev20261101"."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    assert release is not None, version
+    return tuple(int(number) for number in release[0].split("."))
+
+
+__version_info__ = release_of(jaxlib_version())  # Flax, Orbax
+__version__ = ".".join(map(str, __version_info__))

@@ -5,7 +5,7 @@ and dims of size 1 broadcast. Factories make the functions that only call their 
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -196,6 +196,9 @@ log = _unary_with_accuracy("log", transcendental.Log(), _INEXACT, "Compute the n
 log1p = _unary_with_accuracy(
     "log1p", transcendental.Log1p(), _INEXACT, "Compute `log(1 + x)`, accurately for small `x`."
 )("lax.log1p(jnp.array([0.0, 1e-8]))", "Array([0.e+00, 1.e-08], dtype=float32)")
+log2 = _unary_with_accuracy(
+    "log2", transcendental.Log2(), _INEXACT, "Compute the logarithm to base 2 of each element."
+)("lax.log2(jnp.array([8.0, 0.5]))", "Array([ 3., -1.], dtype=float32)")
 logistic = _unary_with_accuracy(
     "logistic", transcendental.Logistic(), _INEXACT, "Compute the logistic sigmoid `1 / (1 + exp(-x))` of each element."
 )("lax.logistic(jnp.array([0.0, 2.0]))", "Array([0.5     , 0.880797], dtype=float32)")
@@ -245,6 +248,12 @@ atanh = _unary("atanh", transcendental.Atanh(), _INEXACT, "Compute the inverse h
 square = _unary("square", powers.Square(), _NUMBERS, "Compute `x * x` of each element.")(
     "lax.square(jnp.array([2, -3]))", "Array([4, 9], dtype=int32)"
 )
+one_minus_square = _unary(
+    "one_minus_square",
+    powers.OneMinusSquare(),
+    _NUMBERS,
+    "Compute `1 - x * x` of each element, accurately near 1 and -1. Its derivative is accurate near 0.",
+)("lax.one_minus_square(jnp.array([2, -3]))", "Array([-3, -8], dtype=int32)")
 sqrt = _unary_with_accuracy("sqrt", powers.Sqrt(), _INEXACT, "Compute the square root of each element.")(
     "lax.sqrt(jnp.array([4.0, 9.0]))", "Array([2., 3.], dtype=float32)"
 )
@@ -258,7 +267,7 @@ cbrt = _unary_with_accuracy("cbrt", powers.Cbrt(), _FLOATS, "Compute the cube ro
 erf = _unary("erf", gamma_erf.Erf(), _FLOATS, "Compute the error function of each element.")(
     "lax.erf(jnp.array([0.0, 0.5]))", "Array([0.       , 0.5204999], dtype=float32)"
 )
-erfc = _unary(
+erfc = _unary_with_accuracy(
     "erfc",
     gamma_erf.Erfc(),
     _FLOATS,
@@ -384,6 +393,39 @@ def _multiply(x: ArrayLike, y: ArrayLike, *, dtype: DType | None) -> Any:
     if dtype is not None:
         x, y = (astype_weak(as_operand(z, "mul"), dtype, False) for z in (x, y))
     return Mul()(*broadcast_operands("mul", x, y))
+
+
+def polynomial(x: ArrayLike, coeffs: Sequence[ArrayLike], *, unroll: int | None = None) -> Array:
+    """Evaluate the polynomial `coeffs[0] + coeffs[1] * x + coeffs[2] * x**2 + ...` by Horner's scheme.
+
+    Args:
+        x: an array of numbers, or a scalar.
+        coeffs: the coefficients, that of the lowest power first: numbers, or arrays of the rank of `x` whose shapes
+            broadcast with it. They are converted to the dtype of `x`.
+        unroll: ignored: all terms are unrolled.
+
+    Returns:
+        An array of the broadcast shape and of the dtype of `x`; zeros if there are no coefficients.
+
+    Raises:
+        TypeError: if the ranks differ, or the shapes do not broadcast.
+
+    Example:
+        >>> lax.polynomial(jnp.array([3.0, 0.0]), [1.0, 5.0, 2.0])
+        Array([34.,  1.], dtype=float32)
+    """
+    return _horner(x, *coeffs)
+
+
+@compiled_function
+def _horner(x: ArrayLike, *coeffs: ArrayLike) -> Any:
+    point = as_operand(x, "polynomial")
+    terms = [astype_weak(as_operand(c, "polynomial"), point.type.dtype, point.type.weak) for c in coeffs]
+    point, *terms = broadcast_operands("polynomial", point, *terms)
+    total = terms.pop() if terms else zeros_like(point)
+    while terms:
+        total = Add()(Mul()(total, point), terms.pop())
+    return total
 
 
 @compiled_function

@@ -50,25 +50,37 @@ def reduce_sum(operand: ArrayLike, axes: Sequence[int], *, out_sharding: OutShar
 
 
 @documented(_REDUCTION)
-def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
+def reduce_max(operand: ArrayLike, axes: Sequence[int], *, out_sharding: OutSharding = None) -> Array:
     """Compute the maximum along dims; NaN if any element is NaN.
+
+    Args:
+        out_sharding: the sharding to pin the result to.
+
+    Raises:
+        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> lax.reduce_max(jnp.array([[1, 5], [3, 4]]), (1,))
         Array([5, 4], dtype=int32)
     """
-    return _reduce(ReduceMax, operand, axes)
+    return constrain_sharding(_reduce(ReduceMax, operand, axes), out_sharding)
 
 
 @documented(_REDUCTION)
-def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
+def reduce_min(operand: ArrayLike, axes: Sequence[int], *, out_sharding: OutSharding = None) -> Array:
     """Compute the minimum along dims; NaN if any element is NaN.
+
+    Args:
+        out_sharding: the sharding to pin the result to.
+
+    Raises:
+        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> lax.reduce_min(jnp.array([[1, 5], [3, 4]]), (1,))
         Array([1, 3], dtype=int32)
     """
-    return _reduce(ReduceMin, operand, axes)
+    return constrain_sharding(_reduce(ReduceMin, operand, axes), out_sharding)
 
 
 @documented(_REDUCTION)

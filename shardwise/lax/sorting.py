@@ -74,7 +74,7 @@ def sort_key_val(
     return sort((keys, values), dimension, is_stable)
 
 
-def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1, is_stable: bool = True) -> list[Array]:
     """Return the `k` largest elements along an axis and their indices.
 
     NaN counts as larger than any number. Of equal elements the first ones are returned.
@@ -83,6 +83,7 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
         operand: an array of integers, floats or booleans.
         k: the number of elements.
         axis: the axis to search along.
+        is_stable: ignored: of equal elements, the first ones are always returned, in their order.
 
     Returns:
         A list of two arrays: the values in descending order, and their indices as int32.

@@ -11,6 +11,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.api.transformations.custom import custom_jvp
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import promote_numeric
@@ -26,7 +27,7 @@ from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import slice_along
-from shardwise.typing import ArrayLike, DTypeLike, NestedArrays
+from shardwise.typing import ArrayLike, DTypeLike, NestedArrays, OutSharding
 
 _ACTIVATION = Family(
     {
@@ -450,7 +451,14 @@ def tanh(x: ArrayLike, /) -> Array:
     return jnp.tanh(x)
 
 
-def one_hot(x: NestedArrays, num_classes: int, *, dtype: DTypeLike | None = None, axis: int | str = -1) -> Array:
+def one_hot(
+    x: NestedArrays,
+    num_classes: int,
+    *,
+    dtype: DTypeLike | None = None,
+    axis: int | str = -1,
+    out_sharding: OutSharding = None,
+) -> Array:
     """One-hot encode class indices.
 
     An index outside the range from 0 to `num_classes - 1` is encoded as zeros.
@@ -461,6 +469,7 @@ def one_hot(x: NestedArrays, num_classes: int, *, dtype: DTypeLike | None = None
         dtype: the dtype of the result; by default the default float dtype.
         axis: the position of the new axis of size `num_classes` in the result; or the name of an axis bound by `vmap`
             or `shard_map`, along which each member holds the encoding of one class.
+        out_sharding: the sharding to pin the result to.
 
     Returns:
         An array of zeros and ones with the shape of `x` and the new axis; with a named axis, with the shape of `x`.
@@ -469,6 +478,7 @@ def one_hot(x: NestedArrays, num_classes: int, *, dtype: DTypeLike | None = None
         TypeError: if `x` is not an array, a number or a sequence of numbers.
         ValueError: if `axis` does not exist in the result, or if `num_classes` is not the size of the named axis.
         UnboundAxisError: if `axis` is a name that is not bound.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
 
     Example:
         >>> jax.nn.one_hot(jnp.array([0, 2]), 3)
@@ -484,9 +494,10 @@ def one_hot(x: NestedArrays, num_classes: int, *, dtype: DTypeLike | None = None
         size = lax.axis_size(axis)
         if size != num_classes:
             raise ValueError(f"one_hot: num_classes is {num_classes}, but the named axis {axis!r} has size {size}")
-        return (as_operand(indices) == lax.axis_index(axis)).astype(out_dtype)
+        return constrain_sharding((as_operand(indices) == lax.axis_index(axis)).astype(out_dtype), out_sharding)
     dim = canonical_axis("one_hot", axis, index_type.ndim + 1)
-    return _one_hot(indices, num_classes=int(num_classes), dim=dim, dtype=out_dtype)
+    encoded: Array = _one_hot(indices, num_classes=int(num_classes), dim=dim, dtype=out_dtype)
+    return constrain_sharding(encoded, out_sharding)
 
 
 @compiled_function

@@ -246,6 +246,7 @@ from shardwise.numpy.io import (
     load as load,
 )
 from shardwise.numpy.joining import concatenate as concatenate, flip as flip, split as split, stack as stack
+from shardwise.numpy.k_extremes import top_k as top_k
 from shardwise.numpy.nans import (
     nanargmax as nanargmax,
     nanargmin as nanargmin,
@@ -319,6 +320,7 @@ from shardwise.numpy.reductions import (
     max as max,
     mean as mean,
     min as min,
+    minmax as minmax,
     not_equal as not_equal,
     prod as prod,
     round as round,

@@ -246,7 +246,7 @@ def empty(
 ) -> Array:
     """Create an array with unspecified elements.
 
-    XLA has no uninitialized buffers, so the elements are zeros.
+    The elements are zeros here; in JAX they are arbitrary from 0.11 on, so programs must not rely on them.
 
     Example:
         >>> jnp.empty(3).shape
@@ -336,7 +336,7 @@ def empty_like(
 ) -> Array:
     """Create an array with unspecified elements, with the shape and dtype of another array.
 
-    XLA has no uninitialized buffers, so the elements are zeros.
+    The elements are zeros here; in JAX they are arbitrary from 0.11 on, so programs must not rely on them.
 
     Args:
         prototype: the array to imitate. If it is committed, the result has its sharding, unless `shape` or `device` is

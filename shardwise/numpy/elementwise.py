@@ -39,6 +39,7 @@ from shardwise.compiler.ops.elementwise.transcendental import (
     Expm1,
     Log,
     Log1p,
+    Log2,
     Sin,
     Sinh,
     Tan,
@@ -183,8 +184,7 @@ def log2(x: ArrayLike, /) -> Array:
         >>> jnp.log2(jnp.array([8.0, 0.5]))
         Array([ 3., -1.], dtype=float32)
     """
-    x = as_inexact(x, "log2")
-    return Log()(x) / math.log(2)
+    return Log2()(as_inexact(x, "log2"))
 
 
 @compiled_function

@@ -297,7 +297,7 @@ def _check_kth(name: str, a: ArrayLike, kth: int, axis: int) -> None:
         raise ValueError(f"{name}: kth={kth} is out of bounds for axis {axis} of {a_type}, which has size {size}")
 
 
-def lexsort(keys: Arrays, axis: int = -1) -> Array:
+def lexsort(keys: Arrays, axis: int = -1, *, batch_size: int = 16) -> Array:
     """Return the indices that sort by several keys.
 
     The last key is the primary one. Ties are ordered by the key before it, and so on.
@@ -305,6 +305,7 @@ def lexsort(keys: Arrays, axis: int = -1) -> Array:
     Args:
         keys: the keys, a sequence of arrays of equal shapes, or an array whose rows are the keys.
         axis: the axis to sort along.
+        batch_size: ignored: all keys are sorted at once.
 
     Returns:
         The indices along `axis`.

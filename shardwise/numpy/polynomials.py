@@ -271,13 +271,13 @@ def _polyint(p: ArrayLike, k: ArrayLike, *, order: int) -> Any:
 
 
 @documented(_POLYNOMIAL, returns="The values, of the shape of `x` broadcast with that of one coefficient.")
-def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
+def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int | None = 16) -> Array:
     """Evaluate a polynomial by Horner's method.
 
     Args:
         p: the coefficients along dim 0, the highest power first. Further dims are broadcast with those of `x`.
         x: the points, of any shape.
-        unroll: the number of steps per iteration of the loop, which is used for more than 16 coefficients.
+        unroll: the number of steps per iteration of the loop, which is used for more than 16 coefficients; None for 16.
 
     Raises:
         ValueError: if the shapes cannot be broadcast, or if there is a loop and `unroll` is less than 1.
@@ -286,7 +286,7 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
         >>> jnp.polyval(jnp.array([1, 0, 2]), jnp.array([2, 3]))
         Array([ 6, 11], dtype=int32)
     """
-    return _polyval(p, x, unroll=operator.index(unroll))
+    return _polyval(p, x, unroll=16 if unroll is None else operator.index(unroll))
 
 
 @compiled_function

@@ -238,6 +238,29 @@ def min(
     return _extremum("min", a, axis, out, keepdims, initial, where)
 
 
+@documented(_EXTREMUM, returns="The minima and the maxima.")
+def minmax(
+    a: ArrayLike,
+    axis: NamedAxes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+    where: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """Compute the minimum and the maximum along axes. NaN propagates.
+
+    Args:
+        initial: an upper bound of the minimum and a lower bound of the maximum, or one number for both. They are also
+            the results for no elements.
+
+    Example:
+        >>> jnp.minmax(jnp.array([[1, 5], [3, 4]]), axis=0)
+        (Array([1, 4], dtype=int32), Array([3, 5], dtype=int32))
+    """
+    lowest, highest = initial if isinstance(initial, tuple) else (initial, initial)
+    return min(a, axis, out, keepdims, lowest, where), max(a, axis, out, keepdims, highest, where)
+
+
 def _extremum(
     name: str,
     a: ArrayLike,

@@ -28,6 +28,7 @@ from shardwise.random.gamma import (
     t as t,
 )
 from shardwise.random.keys import (
+    Key as Key,
     PRNGKey as PRNGKey,
     clone as clone,
     fold_in as fold_in,

@@ -6,7 +6,7 @@ implementation `config.default_prng_impl`.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NewType
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.samplers import prng
 from shardwise.random.sampling import canonical_shape
 from shardwise.typing import ArrayLike
+
+# The type of keys for annotations: type checkers distinguish it from `Array`, and at run time it is the identity.
+Key = NewType("Key", Array)
 
 _NEW_KEY = Family(
     {

@@ -435,6 +435,28 @@ def erfinv(x: ArrayLike) -> Array:
     return gamma_erf.ErfInv()(as_inexact(x, "erfinv"))
 
 
+@compiled_function
+@documented(_REAL_ARGUMENT)
+def erfcinv(y: ArrayLike) -> Array:
+    """Compute the inverse of the complementary error function, accurate near 0.
+
+    Args:
+        y: numbers from 0 to 2.
+
+    Returns:
+        The number whose complementary error function is `y`; NaN where `y` is less than 0 or more than 2.
+
+    Raises:
+        TypeError: if `y` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.erfcinv(0.5):.4f}"
+        '0.4769'
+    """
+    y = as_inexact(y, "erfcinv")
+    return approximations.Ndtri()(y / 2) / -math.sqrt(2)
+
+
 @documented(_REAL_ARGUMENT)
 def erfcx(x: ArrayLike) -> Array:
     """Compute the scaled complementary error function, which does not underflow for large `x`.

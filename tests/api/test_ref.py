@@ -5,6 +5,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.experimental.serialize_executable import serialize
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -249,8 +250,6 @@ def test_transformations_that_cannot_change_outer_refs(mesh):
         sw.grad(sw.checkpoint(lambda x: store(sw.lax.stop_gradient(x)) * x))(1.0)
     with pytest.raises(NotImplementedError, match="cannot be changed inside"):
         sw.shard_map(store, mesh=mesh, in_specs=P(), out_specs=P())(jnp.float32(1))
-    with pytest.raises(NotImplementedError, match="cannot be compiled ahead of time"):
-        sw.jit(store).lower(1.0)
     with pytest.raises(NotImplementedError, match="make_jaxpr of `store`"):
         sw.make_jaxpr(store)(1.0)
     assert ref[...] == 0
@@ -271,7 +270,7 @@ def test_freeze():
 @pytest.mark.parametrize("body", [lambda ref: (ref, None), lambda ref: (0.0, ref)])
 def test_loops_do_not_return_refs(body):
     ref = sw.new_ref(jnp.float32(1))
-    with pytest.raises(TypeError, match="must return a pytree of arrays"):
+    with pytest.raises(ValueError, match=r"returned a Ref of type f32\[\] as result \d: Refs cannot be returned"):
         sw.lax.scan(lambda carry, _: body(ref), 0.0, None, length=2)
     with pytest.raises(TypeError, match="Let the function close over the Ref"):
         sw.lax.while_loop(lambda ref: ref[...] < 3, lambda ref: ref, ref)
@@ -306,3 +305,77 @@ def test_where_a_ref_keeps_its_elements():
     assert ref.unsafe_buffer_pointer() == ref[...].unsafe_buffer_pointer() != 0
     assert not ref.committed and sw.new_ref(sw.device_put(jnp.arange(3.0), sw.devices()[1])).committed
     assert ref.format.sharding == ref.sharding and ref.format.layout.major_to_minor == (0,)
+
+
+def accumulate(ref, scale, x):
+    ref[...] = scale * ref[...] + x["b"]
+    return {"before": x["b"]}
+
+
+def test_refs_among_the_arguments_of_compiled_functions():
+    ref, x = sw.new_ref(jnp.ones(2)), {"b": jnp.arange(2.0)}
+    traced = sw.jit(accumulate, static_argnums=1).trace(ref, 3, x)
+    assert sw.tree.map(lambda info: info.shape, traced.out_info) == {"before": (2,)}
+    lowered = traced.lower()
+    assert sw.tree.map(lambda info: info.shape, lowered.out_info) == {"before": (2,)}
+    compiled = lowered.compile()
+    assert ref[...].tolist() == [1, 1]
+    assert compiled(ref, x)["before"].tolist() == [0, 1] and ref[...].tolist() == [3, 4]
+    other = sw.new_ref(jnp.zeros(2))
+    compiled(other, x)
+    assert (other[...].tolist(), ref[...].tolist()) == ([0, 1], [3, 4])
+    with pytest.raises(TypeError, match="must be a Ref, for which the function was compiled"):
+        compiled(jnp.zeros(2), x)
+    with pytest.raises(TypeError, match="must be an array, for which the function was compiled"):
+        compiled(ref, {"b": ref})
+    with pytest.raises(NotImplementedError, match="uses Refs"):
+        serialize(compiled)
+
+
+def test_refs_that_compiled_functions_close_over():
+    read, written = sw.new_ref(2.0), sw.new_ref(jnp.zeros(2))
+
+    def store(x):
+        written[...] = written[...] + read[...] * x
+        return x + 1
+
+    compiled = sw.jit(store).lower(1.0).compile()
+    assert written[...].tolist() == [0, 0]
+    assert compiled(1.0) == 2 and written[...].tolist() == [2, 2]
+    read[...] = 10.0
+    assert compiled(2.0) == 3 and written[...].tolist() == [22, 22]
+
+
+@pytest.mark.jax
+def test_compiled_functions_with_refs_like_jax():
+    jax = pytest.importorskip("jax")
+
+    def of(package):
+        ref, held = package.new_ref(package.numpy.ones(2)), package.new_ref(1.0)
+
+        def f(ref, x):
+            ref[...] = ref[...] * x
+            held[...] = held[...] + x
+            return x
+
+        compiled = package.jit(f).lower(ref, 3.0).compile()
+        return [float(compiled(ref, x)) for x in (3.0, 4.0)], ref[...].tolist(), float(held[...])
+
+    assert of(sw) == of(jax) == ([3, 4], [12, 12], 8)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda package, ref: package.jit(lambda a, b: a[...] + b[...])(ref, ref),
+        lambda package, ref: package.jit(lambda a: a[...] + ref[...])(ref),
+        lambda package, ref: package.lax.cond(True, lambda: ref, lambda: ref),
+        lambda package, ref: package.lax.scan(lambda carry, _: (carry, ref), 0.0, None, length=2),
+    ],
+    ids=["passed twice", "passed and closed over", "cond", "scan"],
+)
+def test_a_second_name_of_a_ref_is_an_error_as_in_jax(use):
+    for package in (sw, pytest.importorskip("jax")):
+        with pytest.raises(ValueError, match=r"(?i)ref"):
+            use(package, package.new_ref(package.numpy.zeros(3)))

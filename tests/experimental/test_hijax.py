@@ -3,6 +3,7 @@
 import pytest
 
 import shardwise as sw
+from shardwise.errors import UnsupportedError
 from shardwise.experimental import hijax
 
 
@@ -29,3 +30,15 @@ def test_use_names_the_alternatives(use):
     ref = sw.new_ref(1.0)
     sw.jit(lambda: ref.__setitem__(..., ref[...] + 1))()
     assert ref[...] == 2
+
+
+def test_names_of_newer_versions_can_be_derived_from():
+    class Square(hijax.HiPrim):
+        def expand(self, x):
+            return x * x
+
+    for use in (Square, hijax.vmap_rule, hijax.GradAccum):
+        with pytest.raises(UnsupportedError, match=r"not supported yet. Define derivatives with `custom_jvp`"):
+            use()
+    assert hijax.ShapedArray((2,), "float32") == sw.typeof(sw.numpy.zeros(2))
+    assert isinstance(sw.typeof(sw.new_ref(1.0)), hijax.AbstractRef)

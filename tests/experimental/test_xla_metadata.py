@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import UnsupportedError
+from shardwise.experimental import xla_metadata
 from shardwise.experimental.compute_on import compute_on, compute_on2
 from shardwise.experimental.scheduling_groups import scheduling_group, xla_metadata_call
 from shardwise.experimental.xla_metadata import set_xla_metadata
@@ -130,5 +131,19 @@ def test_scheduling_groups():
     group = {"scheduling_group": "first"}
     assert lowered(scheduling_group("first")(lambda x: jnp.sin(x) + 1), 1.0) == {"sine": group, "add": group}
     assert lowered(xla_metadata_call(jnp.sin, mark="x"), 1.0) == {"sine": {"mark": "x"}}
-    with pytest.raises(NotImplementedError, match="the value of 'mark' must be a string"):
-        xla_metadata_call(mark=1)
+    assert lowered(xla_metadata_call(mark=1)(jnp.sin), 1.0) == {"sine": {"mark": "1"}}
+
+
+def test_calls_with_attributes():
+    marked = {"sine": {"mark": "true"}}
+    assert lowered(xla_metadata.xla_metadata_call2(jnp.sin, {"mark": True}), 1.0) == marked
+    assert lowered(xla_metadata.xla_metadata_call2(metadata={"mark": True})(jnp.sin), 1.0) == marked
+    assert lowered(xla_metadata.must_fuse_call("7")(jnp.sin), 1.0) == {"sine": {"MUST_FUSE": "7"}}
+
+    def limited(x):
+        with xla_metadata.fuse_limit():
+            return jnp.sin(x)
+
+    assert lowered(limited, 1.0) == {"sine": {"FUSE_LIMIT": "true"}}
+    with pytest.raises(NotImplementedError, match="ad_metadata='drop' is not supported"):
+        xla_metadata.xla_metadata_call2(jnp.sin, {}, ad_metadata="drop")

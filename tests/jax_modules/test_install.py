@@ -7,7 +7,8 @@ import textwrap
 import pytest
 
 import shardwise as sw
-from shardwise.jax_modules.version import JAX_VERSION
+from shardwise.base import _jaxlib
+from shardwise.jax_modules.version import release_of
 
 
 def run(program, *arguments, fails=False):
@@ -29,10 +30,26 @@ def test_import_jax_gives_shardwise():
         assert jax.config is shardwise.config and jax.jit is shardwise.jit
         import jax.scipy.special
         import sys
+        import jax.version
+        assert jax.version.__version_info__ == jax.__version_info__ and jax.version.__version__ == jax.__version__
         print(jax.__version__, jax.grad(lambda x: x**2)(3.0), "jax._src.sharding_impls" in sys.modules)
     """)
-    assert printed == f"{'.'.join(map(str, JAX_VERSION))} 6.0 False"
-    assert sw.__version__ != ".".join(map(str, JAX_VERSION))
+    jax_version = ".".join(map(str, release_of(_jaxlib.jaxlib_version())))
+    assert printed == f"{jax_version} 6.0 False" and sw.__version__ != jax_version
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("0.10.2", (0, 10, 2)), ("0.12.0.1", (0, 12, 0, 1)), ("0.12.1.dev20261101", (0, 12, 1)), ("0.13", (0, 13))],
+)
+def test_the_version_of_jax_is_the_release_of_jaxlib(version, release):
+    assert release_of(version) == release
+
+
+@pytest.mark.jax
+def test_the_version_equals_that_of_the_installed_jax():
+    jax = pytest.importorskip("jax")
+    assert release_of(_jaxlib.jaxlib_version()) == jax.__version_info__
 
 
 def test_a_library_that_imports_private_names(tmp_path):

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from shardwise.jax_modules.jax_names import PublicName, jax_names, read_names
-from shardwise.jax_modules.version import JAX_VERSION
+from shardwise.jax_modules.version import __version__, __version_info__
 from tests.jax_names import entries_of_release, text
 
 SOURCES = {
@@ -73,8 +73,8 @@ def test_names_by_release(entries):
 def test_the_list_has_the_names_of_jax():
     """Every name of the list exists in JAX, and is what the list says."""
     jax = pytest.importorskip("jax")
-    if jax.__version_info__[:2] != JAX_VERSION[:2]:
-        pytest.skip(f"the list is that of JAX {JAX_VERSION}, and JAX {jax.__version__} is installed")
+    if jax.__version_info__[:2] != __version_info__[:2]:
+        pytest.skip(f"the list is that of JAX {__version__}, and JAX {jax.__version__} is installed")
     for module in ("jax", "jax._src.core", "jax._src.pjit", "jax._src.lax.lax", "jax._src.numpy.lax_numpy"):
         theirs = import_module(module)
         for name, public in jax_names()[module].items():

@@ -61,6 +61,7 @@ def elementwise(n: int) -> Iterator[Call]:
     yield call("lax.polygamma", lax.polygamma, above_one(n, n).round(), above_one(n, n, seed=9))
     yield call("lax.clamp", lambda x: lax.clamp(-0.5, x, 0.5), x, exact=True)
     yield call("lax.integer_pow", lambda x: lax.integer_pow(x, 3), x)
+    yield call("lax.polynomial", lambda x, y: lax.polynomial(x, [1.0, 2.0, y, -3.0]), x, y)
     yield call("lax.reduce_precision", lambda x: lax.reduce_precision(x, 5, 3), x, exact=True)
     yield call("lax.convert_element_type", lambda x: lax.convert_element_type(x, np.int16), 9 * x)
     yield call(

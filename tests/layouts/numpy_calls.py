@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,10 @@ def elementwise(n: int) -> Iterator[Call]:
 
 def along_axes(n: int) -> Iterator[Call]:
     x, holes = floats(n, n), with_nans(n, n)
+    yield call("numpy.minmax", along_each(jnp.minmax), x, exact=True)
+    for mode in ("largest", "smallest"):
+        top = partial(jnp.top_k, mode=mode)
+        yield call("numpy.top_k", lambda x, top=top: [top(x, 2, axis=0), top(x, 2)], x, exact=True)
     for name in REDUCTIONS:
         yield call(f"numpy.{name}", along_each(getattr(jnp, name)), x if name != "prod" else probabilities(n, n))
     for name in NAN_REDUCTIONS:

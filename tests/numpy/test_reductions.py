@@ -25,3 +25,20 @@ def test_narrow_dtypes_accumulate_in_wider_ones():
     assert float(jnp.sum(x)) == 4096.0
     assert jnp.sum(x).dtype == ml_dtypes.bfloat16
     assert int(jnp.sum(np.full(1000, 100, np.int8))) == 100000
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 2)], ids=str)
+def test_minmax(axis):
+    (x,) = arrays((2, 3, 4))
+    lowest, highest = jnp.minmax(x, axis, keepdims=True)
+    np.testing.assert_array_equal(lowest, x.min(axis, keepdims=True))
+    np.testing.assert_array_equal(highest, x.max(axis, keepdims=True))
+
+
+def test_minmax_with_initial_values():
+    x = np.array([3.0, 5.0, 9.0], np.float32)
+    assert [*map(float, jnp.minmax(x, initial=4.0))] == [3, 9]
+    assert [*map(float, jnp.minmax(x, initial=(1.0, 20.0)))] == [1, 20]
+    assert [*map(float, jnp.minmax(x, initial=(7.0, 4.0), where=x < 4))] == [3, 4]
+    with pytest.raises(ValueError, match="`where` needs `initial`"):
+        jnp.minmax(x, where=x < 4)

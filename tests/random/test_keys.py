@@ -265,3 +265,8 @@ def test_keys_have_a_notebook_view():
     keys = random.split(random.key(0), 3)
     page = keys._repr_html_()
     assert "key&lt;fry&gt;" in page and str(words(keys)[0, 0]) in page
+
+
+def test_key_is_a_type_for_annotations():
+    key = sw.random.key(0)
+    assert sw.random.Key(key) is key and sw.random.Key.__supertype__ is sw.Array

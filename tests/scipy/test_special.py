@@ -100,6 +100,14 @@ def test_values_equal_those_of_scipy(cases):
     values_like_numpy(special, comparable, scipy.special)
 
 
+def test_erfcinv_equals_that_of_scipy():  # JAX has it from 0.12 on
+    x = np.concatenate([np.geomspace(1e-37, 1, 40), np.linspace(1, 1.9999, 40), [0, 2, -1, 3, np.nan]])
+    x = x.astype(np.float32)
+    np.testing.assert_allclose(special.erfcinv(x), scipy.special.erfcinv(x), rtol=2e-6, atol=1e-7)
+    slope = -np.sqrt(np.pi) / 2 * np.exp(scipy.special.erfcinv(0.3) ** 2)
+    np.testing.assert_allclose(sw.grad(special.erfcinv)(0.3), slope, rtol=1e-5)
+
+
 @pytest.mark.table(default=1)
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 16), ids=batch_name)

@@ -8,13 +8,16 @@ Arguments are arrays, or `ShapeDtypeStruct`s with optional shardings. A later ca
 executable, if its arguments have the same types and shardings.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import struct
+from shardwise.api.ref import Ref, current_values, set_refs
+from shardwise.api.ref_arguments import update_refs
 from shardwise.base._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.program import Program
@@ -70,6 +73,26 @@ def launch_key(request: Request) -> Any:
     return tuple(signature.canonical for signature in request.signatures), request.mesh, request.on_current_mesh
 
 
+@final
+@dataclass(frozen=True)
+class StageRefs:
+    """The Refs of a function that is compiled ahead of time.
+
+    Attributes:
+        arguments: the positions of Refs among the leaves of the arguments. With some, the program returns the result
+            and the arrays that they hold at the end.
+        closed_over: the Refs that the function closes over, whose arrays are the last inputs of the program.
+        written: those of them that it changes, whose new arrays are the last outputs.
+    """
+
+    arguments: tuple[int, ...] = ()
+    closed_over: Sequence[Ref] = ()
+    written: Sequence[Ref] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.arguments or self.closed_over)
+
+
 SHOWN_TYPES = 8  # in the repr of a stage
 
 
@@ -82,10 +105,16 @@ def _type_list(types: Sequence[ArrayType]) -> str:
 class _Stage:
     """Base of all stages: the pytree structures and types of arguments and results."""
 
-    def __init__(self, request: Request, in_tree: tree.Structure, out_tree: tree.Structure):
+    def __init__(self, request: Request, in_tree: tree.Structure, out_tree: tree.Structure, refs: StageRefs):
         self._request = request
         self.in_tree = in_tree
         self.out_tree = out_tree
+        self._refs = refs
+
+    def _results(self, leaves: Iterable[Any]) -> Any:
+        """Return the pytree of the results for one leaf per output of the program, without those for Refs."""
+        results = self.out_tree.unflatten(list(islice(leaves, self.out_tree.num_leaves)))
+        return results[0] if self._refs.arguments else results
 
     def __repr__(self) -> str:
         """Return the name of the function, the types of its arguments and results, and the mesh if it is planned."""
@@ -135,8 +164,9 @@ class Traced(_Stage):
         out_tree: tree.Structure,
         options: CompilerOptions,
         launches: dict[Any, Launch],
+        refs: StageRefs,
     ) -> None:
-        super().__init__(request, in_tree, out_tree)
+        super().__init__(request, in_tree, out_tree, refs)
         self._captured = captured
         self._options = options
         self._launches = launches
@@ -154,7 +184,7 @@ class Traced(_Stage):
     def out_info(self) -> Any:
         """The types of the results as `ShapeDtypeStruct`s, with their `out_shardings`."""
         types, shardings = self._request.program.out_types, self._request.out_shardings
-        return self.out_tree.unflatten(list(map(struct, types, shardings)))
+        return self._results(map(struct, types, shardings))
 
     def __str__(self) -> str:
         return str(self._request.program)
@@ -174,16 +204,22 @@ class Traced(_Stage):
             request = replace(request, platform=canonical_lowering_platform(names[0]))
         captured = [as_array(x) for x in self._captured]
         prepared = lower_for_compile(request, captured)
-        return Lowered(request, prepared, captured, self.in_tree, self.out_tree, self._options, self._launches)
+        trees = self.in_tree, self.out_tree
+        return Lowered(request, prepared, captured, *trees, self._options, self._launches, self._refs)
 
 
 class _PlannedStage(_Stage):
     """Base of the stages after planning."""
 
     def __init__(
-        self, request: Request, prepared: LoweredRequest, in_tree: tree.Structure, out_tree: tree.Structure
+        self,
+        request: Request,
+        prepared: LoweredRequest,
+        in_tree: tree.Structure,
+        out_tree: tree.Structure,
+        refs: StageRefs,
     ) -> None:
-        super().__init__(request, in_tree, out_tree)
+        super().__init__(request, in_tree, out_tree, refs)
         self._prepared = prepared
 
     @property
@@ -194,7 +230,7 @@ class _PlannedStage(_Stage):
     def out_info(self) -> Any:
         """The types and shardings of the results as `ShapeDtypeStruct`s."""
         types = self._request.program.out_types
-        return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
+        return self._results(map(struct, types, self._prepared.out_shardings))
 
     @cached_property
     def plan(self) -> "Plan":
@@ -218,8 +254,9 @@ class Lowered(_PlannedStage):
         out_tree: tree.Structure,
         options: CompilerOptions,
         launches: dict[Any, Launch],
+        refs: StageRefs,
     ) -> None:
-        super().__init__(request, prepared, in_tree, out_tree)
+        super().__init__(request, prepared, in_tree, out_tree, refs)
         self._captured = captured
         self._options = options
         self._launches = launches
@@ -275,7 +312,7 @@ class Lowered(_PlannedStage):
         launch = prepared.compile(tuple(sorted(options.items())))
         if request.platform is None and options == dict(self._options):
             self._launches[launch_key(request)] = launch
-        return Compiled(request, prepared, launch, self.in_tree, self.out_tree)
+        return Compiled(request, prepared, launch, self.in_tree, self.out_tree, self._refs)
 
     def _assigned(self, devices: tuple[Any, ...]) -> tuple[Request, LoweredRequest]:
         """Return the program on these devices."""
@@ -302,8 +339,9 @@ class Compiled(_PlannedStage):
         launch: Launch,
         in_tree: tree.Structure,
         out_tree: tree.Structure,
+        refs: StageRefs,
     ) -> None:
-        super().__init__(request, prepared, in_tree, out_tree)
+        super().__init__(request, prepared, in_tree, out_tree, refs)
         self._launch = launch
 
     @filter_traceback
@@ -319,11 +357,25 @@ class Compiled(_PlannedStage):
                 f"`{self._request.program.name}` is compiled already and cannot be called inside a traced function: "
                 "call the jitted function there"
             )
+        refs = self._refs_among(leaves)
+        values = current_values([*leaves, *self._refs.closed_over])
         arrays = [
-            self._check_argument(index, as_array(leaf), expected)
-            for index, (leaf, expected) in enumerate(zip(leaves, self._request.signatures, strict=False))
+            self._check_argument(index, as_array(value), expected)
+            for index, (value, expected) in enumerate(zip(values, self._request.signatures, strict=False))
         ]
-        return self.out_tree.unflatten(self._launch.run(arrays))
+        outputs = self._launch.run(arrays)
+        count = self.out_tree.num_leaves
+        set_refs(self._refs.written, outputs[count:])
+        results = self.out_tree.unflatten(outputs[:count])
+        return update_refs(refs, *results) if refs else results
+
+    def _refs_among(self, leaves: Sequence[Any]) -> list[Ref]:
+        """Return the Refs among the leaves of the arguments; they must be where the function was compiled for them."""
+        refs = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Ref)}
+        if wrong := sorted(refs.keys() ^ set(self._refs.arguments)):
+            expected = "an array" if wrong[0] in refs else "a Ref"
+            raise TypeError(f"{self._argument_name(wrong[0])} must be {expected}, for which the function was compiled")
+        return list(refs.values())
 
     def _check_argument(self, number: int, array: ArrayImpl, expected: ArraySignature) -> ArrayImpl:
         """Check an argument's type and sharding; reshard it if it is uncommitted, or if jit has a device."""
@@ -362,7 +414,7 @@ class Compiled(_PlannedStage):
     @property
     def output_shardings(self) -> Any:
         """The shardings of the results."""
-        return self.out_tree.unflatten(self._prepared.out_shardings)
+        return self._results(self._prepared.out_shardings)
 
     def as_text(self) -> str:
         """Return the optimized HLO of each device's program."""

@@ -70,6 +70,7 @@ class Primitive:
             "supported. Register a function that computes its results by other functions of jax: "
             "`jax.interpreters.mlir.register_lowering(primitive, jax.interpreters.mlir.lower_fun(function))`."
         )
+        self.lowering_error: type[MissingRuleError] = MissingRuleError
         self._rules = _Rules(self)
 
     def def_impl(self, impl: Function) -> Function:
@@ -246,7 +247,9 @@ def _lowered_program(
     def compute(*operands: Array) -> list[Array]:
         if lowering is None:
             assert expected is not None
-            return list(MissingLowering(primitive.lowering_problem, tuple(expected))(*operands))
+            return list(
+                MissingLowering(primitive.lowering_problem, tuple(expected), primitive.lowering_error)(*operands)
+            )
         return [as_operand(x, primitive.name) for x in primitive.sequence(lowering(*operands, **params))]
 
     if lowering is None and expected is None:

@@ -210,8 +210,8 @@ def _cast_array(x: Array, axes: AbstractMesh) -> Any:
     if isinstance(x, ArrayImpl):
         if not isinstance(x.sharding, NamedSharding) or x.sharding.mesh_shape.shape_tuple != axes.shape_tuple:
             return x
-        kept = {"unreduced": x.sharding.spec.unreduced, "reduced": x.sharding.spec.reduced & set(axes.explicit_axes)}
-        spec = PartitionSpec(*x.sharding.spec, **kept)
+        old = x.sharding.spec
+        spec = PartitionSpec(*old, unreduced=old.unreduced, reduced=old.reduced & set(axes.explicit_axes))
         return device_put(x, NamedSharding(x.sharding.grid.with_axes(axes), spec))
     assert mesh_context.mesh is not None
     mesh, scoped = mesh_of_types(mesh_context.mesh), mesh_context.scoped

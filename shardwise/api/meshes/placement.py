@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -43,12 +43,33 @@ from shardwise.typing import ArrayLike, Placement
 _T = TypeVar("_T")
 
 
+@overload
 def make_mesh(
     axis_shapes: Sequence[int],
     axis_names: Sequence[str],
     axis_types: AxisType | Sequence[AxisType] | None = None,
     *,
     devices: Sequence[Any] | None = None,
+) -> Mesh: ...
+
+
+@overload
+def make_mesh(
+    *,
+    axis_sizes: Sequence[int],
+    axis_names: Sequence[str],
+    axis_types: AxisType | Sequence[AxisType] | None = None,
+    devices: Sequence[Any] | None = None,
+) -> Mesh: ...
+
+
+def make_mesh(
+    axis_shapes: Sequence[int] | None = None,
+    axis_names: Sequence[str] | None = None,
+    axis_types: AxisType | Sequence[AxisType] | None = None,
+    *,
+    devices: Sequence[Any] | None = None,
+    axis_sizes: Sequence[int] | None = None,
 ) -> Mesh:
     """Create a mesh of devices with named axes.
 
@@ -61,6 +82,7 @@ def make_mesh(
         axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`, or `AxisType.Explicit` if
             the setting `mesh_axis_types` is "explicit".
         devices: the devices to use, in mesh order unless they are TPUs; by default the first of all devices.
+        axis_sizes: another name for `axis_shapes`, which JAX uses from 0.11.1 on.
 
     Returns:
         The mesh.
@@ -68,14 +90,17 @@ def make_mesh(
     Raises:
         ShardingError: if there are fewer devices than the mesh needs, if sizes and names differ in number, if a name
             repeats, if a size is not an integer, or if the sizes do not fit the torus of TPUs.
-        TypeError: if `axis_types` holds something else.
+        TypeError: if `axis_types` holds something else, or if sizes or names are not passed, or sizes twice.
 
     Example:
         >>> mesh = jax.make_mesh((4, 2), ("data", "model"))
         >>> mesh
         Mesh(data=4, model=2)
     """
-    sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # checks sizes and names before devices are counted
+    requested = axis_sizes if axis_shapes is None else axis_shapes
+    if requested is None or axis_names is None or (axis_shapes is not None and axis_sizes is not None):
+        raise TypeError("make_mesh needs the sizes of the axes, as axis_shapes or axis_sizes, and axis_names")
+    sizes = AbstractMesh(requested, axis_names).axis_sizes  # checks sizes and names before devices are counted
     count = math.prod(sizes)
     available = list(all_devices() if devices is None else devices)
     if count > len(available):

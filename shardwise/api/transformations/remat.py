@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar, Unpack, final, overload
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, function_name
@@ -19,7 +20,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.trace.build import build
-from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy
+from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy, current_policy
 from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
@@ -108,7 +109,11 @@ def checkpoint(
             return function(*args, **keywords)
         flat = FlatFunction(bound, structure)
         operands = [as_operand(x) for x in leaves]
-        program, captured = build(flat, [x.type for x in operands], function_name(function))
+        token = current_policy.set(policy or checkpoint_policies.nothing_saveable)
+        try:
+            program, captured = build(flat, [x.type for x in operands], function_name(function))
+        finally:
+            current_policy.reset(token)
         return flat.out_tree.unflatten(list(Remat(program, policy, prevent_cse)(*operands, *captured)))
 
     return call
@@ -137,6 +142,80 @@ def checkpoint_name(x: object, name: str) -> Any:
     return tree.map(lambda leaf: CheckpointName(name)(as_operand(leaf, "checkpoint_name")), x)
 
 
+@final
+@dataclass(frozen=True)
+class SaveOnlyTheseNames:
+    """The policy that saves the values with one of some names.
+
+    Attributes:
+        saveable_names: the names.
+
+    Example:
+        >>> jax.checkpoint_policies.save_only_these_names("hidden").saveable_names
+        frozenset({'hidden'})
+    """
+
+    saveable_names: frozenset[str]
+
+    def __call__(self, op: Op, *types: ArrayType) -> bool:
+        return isinstance(op, CheckpointName) and op.label in self.saveable_names
+
+
+@final
+@dataclass(frozen=True)
+class SaveAnyNamesButThese:
+    """The policy that saves the values with any name, except some.
+
+    Attributes:
+        names: the names of the values that are not saved.
+
+    Example:
+        >>> jax.checkpoint_policies.save_any_names_but_these("hidden").names
+        frozenset({'hidden'})
+    """
+
+    names: frozenset[str]
+
+    def __call__(self, op: Op, *types: ArrayType) -> bool:
+        return isinstance(op, CheckpointName) and op.label not in self.names
+
+
+@final
+@dataclass(frozen=True)
+class SaveAndOffloadOnlyTheseNames:
+    """The policy that saves the values with some names, and those with other names in another memory.
+
+    Attributes:
+        names_which_can_be_saved: the names of the values that are saved in place.
+        names_which_can_be_offloaded: the names of the values that are saved in another memory.
+        offload_src: the memory of the values, "device".
+        offload_dst: the other memory, "pinned_host" or "unpinned_host".
+
+    Raises:
+        ValueError: if a memory is something else.
+
+    Example:
+        >>> names = frozenset({"hidden"})
+        >>> policy = jax.checkpoint_policies.SaveAndOffloadOnlyTheseNames(names, frozenset(), "device", "pinned_host")
+        >>> policy.names_which_can_be_saved
+        frozenset({'hidden'})
+    """
+
+    names_which_can_be_saved: frozenset[str]
+    names_which_can_be_offloaded: frozenset[str]
+    offload_src: str
+    offload_dst: str
+
+    def __post_init__(self) -> None:
+        _offload("save_and_offload_only_these_names", self.offload_src, self.offload_dst)
+
+    def __call__(self, op: Op, *types: ArrayType) -> bool | Offloadable:
+        label = op.label if isinstance(op, CheckpointName) else None
+        if label in self.names_which_can_be_offloaded:
+            return Offloadable(self.offload_src, self.offload_dst)
+        return label in self.names_which_can_be_saved
+
+
 class checkpoint_policies:
     """Policies for `checkpoint`: which values are saved as residuals, and not rematerialized.
 
@@ -149,6 +228,10 @@ class checkpoint_policies:
         >>> layer(jnp.eye(2), jnp.zeros(2))
         Array([0., 0.], dtype=float32)
     """
+
+    SaveOnlyTheseNames = SaveOnlyTheseNames
+    SaveAnyNamesButThese = SaveAnyNamesButThese
+    SaveAndOffloadOnlyTheseNames = SaveAndOffloadOnlyTheseNames
 
     @staticmethod
     def everything_saveable(op: Op, *types: ArrayType) -> bool:
@@ -176,12 +259,12 @@ class checkpoint_policies:
     @staticmethod
     def save_only_these_names(*names: str) -> Policy:
         """Save the values with one of these names."""
-        return _NamePolicy(names, save=True)
+        return SaveOnlyTheseNames(frozenset(names))
 
     @staticmethod
     def save_any_names_but_these(*names: str) -> Policy:
         """Save the values with a name, except these."""
-        return _NamePolicy(names, save=False)
+        return SaveAnyNamesButThese(frozenset(names))
 
     @staticmethod
     def save_anything_except_these_names(*names: str) -> Policy:
@@ -203,12 +286,11 @@ class checkpoint_policies:
         offload_dst: str,
     ) -> Policy:
         """Save the values with some names, and those with other names in another memory, such as `pinned_host`."""
-        offload = _offload("save_and_offload_only_these_names", offload_src, offload_dst)
         if both := sorted({*names_which_can_be_saved} & {*names_which_can_be_offloaded}):
             raise ValueError(f"save_and_offload_only_these_names: {both} can be saved or offloaded, but not both")
-        saved = _NamePolicy(tuple(names_which_can_be_saved), save=True)
-        moved = _NamePolicy(tuple(names_which_can_be_offloaded), save=True)
-        return lambda op, *types: saved(op, *types) or (moved(op, *types) and offload)
+        return SaveAndOffloadOnlyTheseNames(
+            frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded), offload_src, offload_dst
+        )
 
     @staticmethod
     def save_from_both_policies(first: Policy, second: Policy) -> Policy:
@@ -223,14 +305,3 @@ def _offload(name: str, source: str, destination: str) -> Offloadable:
             f"and {destination!r}"
         )
     return Offloadable(source, destination)
-
-
-class _NamePolicy:
-    """A policy that saves named values: those in `names`, or with `save=False` those not in `names`."""
-
-    def __init__(self, names: tuple[str, ...], save: bool):
-        self.names = frozenset(names)
-        self.save = save
-
-    def __call__(self, op: Op, *types: ArrayType) -> bool:
-        return isinstance(op, CheckpointName) and (op.label in self.names) == self.save

@@ -126,7 +126,7 @@ class Callback(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if not self.is_debugging:
             name = "pure_callback" if self.kind == "pure" else "io_callback"
-            raise TypeError(
+            raise ValueError(
                 f"{name}: cannot differentiate `{self.function.name}`, a Python function on the host. Wrap the "
                 "callback in custom_jvp or custom_vjp with a derivative rule, or use stop_gradient."
             )

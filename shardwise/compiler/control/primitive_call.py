@@ -52,13 +52,14 @@ class PrimitiveCall(CallLike):
 class MissingLowering(Op):
     """A placeholder in the program of a primitive without a lowering. It has types, but cannot run.
 
-    `problem` is the message of the error.
+    `problem` is the message of the error, of class `error`.
     """
 
     name = "missing_lowering"
     single = False
     problem: str
     results: tuple[ArrayType, ...]
+    error: type[MissingRuleError] = MissingRuleError
 
     @property
     def effect(self) -> str:
@@ -77,4 +78,4 @@ class MissingLowering(Op):
         raise self._error()
 
     def _error(self) -> MissingRuleError:
-        return MissingRuleError(self.problem)
+        return self.error(self.problem)

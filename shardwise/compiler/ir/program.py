@@ -26,6 +26,8 @@ class Source(NamedTuple):
         function: the name of the function.
         scope: the names of the `named_scope`s around the line, outermost first.
         metadata: the setting `xla_metadata` at the line: attributes of its ops, as JSON, or "".
+        no_collectives: the setting `no_collectives` at the line: the mesh axes along which its ops must not
+            communicate.
     """
 
     file: str
@@ -33,6 +35,7 @@ class Source(NamedTuple):
     function: str
     scope: tuple[str, ...] = ()
     metadata: str = ""
+    no_collectives: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:

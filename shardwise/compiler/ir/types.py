@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
@@ -27,6 +27,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.compiler.shardings.unreduced_kind import UnreducedKind, kind_of
 from shardwise.errors import ShardingError
 
 
@@ -39,9 +40,11 @@ class ManualAxisType:
         varying: the axes along which each device has its own value.
         unreduced: the axes over which the value is the sum of the devices' terms.
         reduced: the axes along which the value is replicated, and its cotangent is unreduced.
+        unreduced_kind: the reduction over the unreduced axes: `UnreducedKind.sum`, the default.
 
     Raises:
-        ValueError: if a varying axis is unreduced or reduced too.
+        ValueError: if a varying axis is unreduced or reduced too, or if there is a kind without unreduced axes.
+        UnsupportedError: if the kind is not `sum`.
 
     Example:
         >>> jax.sharding.ManualAxisType(varying={"x"}).varying
@@ -51,10 +54,12 @@ class ManualAxisType:
     varying: frozenset[str] = frozenset()
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
+    unreduced_kind: UnreducedKind | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("varying", "unreduced", "reduced"):
             object.__setattr__(self, name, frozenset(getattr(self, name)))
+        object.__setattr__(self, "unreduced_kind", kind_of(self.unreduced, self.unreduced_kind, "ManualAxisType"))
         if both := sorted(self.varying & (self.unreduced | self.reduced)):
             raise ValueError(f"ManualAxisType: axis {both[0]!r} is varying, and unreduced or reduced too")
 
@@ -65,7 +70,7 @@ class ManualAxisType:
 
     def update(self, **changes: Any) -> "ManualAxisType":
         """Return this state with other sets of axes."""
-        return replace(self, **changes)
+        return replace(self, **{"unreduced_kind": None, **changes})
 
     def invarying(self, mesh: Mesh | AbstractMesh) -> frozenset[str]:
         """Return the Manual axes of `mesh` along which the value is replicated."""

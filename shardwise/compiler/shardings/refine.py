@@ -104,6 +104,12 @@ def sub_axes_of(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str
 
 
 @registered_cache(maxsize=1024)
+def axis_of_sub_axis(name: str) -> str:
+    """Return the axis of which `name` is a sub-axis: "data" for "data:(4)2", and for "data" itself."""
+    nested = _SUB_AXIS.fullmatch(name)
+    return nested[1] if nested else name
+
+
 def refine_axis_types(coarse: AbstractMesh, fine: AbstractMesh) -> AbstractMesh:
     """Return the finer mesh with the axis types of the coarser one. Additional axes of size 1 are Auto."""
     if coarse.shape == fine.shape:

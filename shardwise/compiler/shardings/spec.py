@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeAlias, final
 from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.unreduced_kind import UnreducedKind, kind_of
 from shardwise.errors import ShardingError
 
 
@@ -36,11 +37,14 @@ class PartitionSpec(tuple[Any, ...]):
             sharded.
         unreduced: Explicit axes over which the array is a sum of one term per device.
         reduced: Explicit axes along which the array is replicated, and its cotangent is unreduced.
+        unreduced_kind: the reduction over the unreduced axes: `UnreducedKind.sum`, the default.
 
     Raises:
         TypeError: if an entry is something else, or if a class derives from it.
         ValueError: if a tuple contains a tuple.
-        ShardingError: if an axis is both unreduced and reduced, or also shards a dim.
+        ShardingError: if an axis is both unreduced and reduced, or also shards a dim, or if there is a kind without
+            unreduced axes.
+        UnsupportedError: if the kind is not `sum`.
 
     Example:
         >>> P("data", None, ("model", "expert"))
@@ -62,6 +66,7 @@ class PartitionSpec(tuple[Any, ...]):
         *partitions: SpecEntry,
         unreduced: Iterable[str] = frozenset(),
         reduced: Iterable[str] = frozenset(),
+        unreduced_kind: UnreducedKind | None = None,
     ) -> "PartitionSpec":
         normalized = []
         for entry in partitions:
@@ -76,12 +81,18 @@ class PartitionSpec(tuple[Any, ...]):
             normalized.append(names if len(names) > 1 else names[0] if names else None)
         self = super().__new__(cls, normalized)
         self.unreduced, self.reduced = _axis_set("unreduced", unreduced), _axis_set("reduced", reduced)
+        kind_of(self.unreduced, unreduced_kind, "PartitionSpec")
         sharding = {axis for entry in normalized for axis in (entry if isinstance(entry, tuple) else (entry,))}
         if twice := sorted((self.unreduced | self.reduced) & sharding or self.unreduced & self.reduced):
             raise ShardingError(
                 f"{self} uses axis {twice[0]!r} twice: an axis shards a dim, or is unreduced, or reduced."
             )
         return cls._interned.setdefault((tuple(normalized), self.unreduced, self.reduced), self)
+
+    @property
+    def unreduced_kind(self) -> UnreducedKind | None:
+        """The reduction over the unreduced axes; None if there are none."""
+        return kind_of(self.unreduced, None, "PartitionSpec")
 
     def __repr__(self) -> str:
         sums = [
@@ -97,8 +108,8 @@ class PartitionSpec(tuple[Any, ...]):
 
     def __add__(self, other: Iterable[Any]) -> "PartitionSpec":
         if isinstance(other, PartitionSpec):
-            sums = {"unreduced": self.unreduced | other.unreduced, "reduced": self.reduced | other.reduced}
-            return PartitionSpec(*self, *other, **sums)
+            unreduced, reduced = self.unreduced | other.unreduced, self.reduced | other.reduced
+            return PartitionSpec(*self, *other, unreduced=unreduced, reduced=reduced)
         return self._joined((*self, *other))
 
     def __radd__(self, other: Iterable[SpecEntry]) -> "PartitionSpec":

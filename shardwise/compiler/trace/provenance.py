@@ -105,4 +105,5 @@ def user_source() -> Source:
     if frame is None:
         return NOWHERE
     code = frame.f_code
-    return Source(code.co_filename, frame.f_lineno, code.co_name, provenance.scope, config.xla_metadata)
+    settings = config.xla_metadata, config.no_collectives
+    return Source(code.co_filename, frame.f_lineno, code.co_name, provenance.scope, *settings)

@@ -1,6 +1,7 @@
 """Policies of `checkpoint`: whether a derivative may save a result, and in which memory."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import NamedTuple, final
 
 
@@ -37,3 +38,6 @@ Saveable = SaveableType()
 Recompute = RecomputeType()
 Decision = bool | Offloadable | SaveableType | RecomputeType
 Policy = Callable[..., Decision]  # an op and the types of its operands → whether its results may be saved
+
+# The policy of the `checkpoint` whose function is being traced; None outside of `checkpoint`.
+current_policy: ContextVar[Policy | None] = ContextVar("current_policy", default=None)

@@ -9,6 +9,7 @@ from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy
@@ -54,8 +55,8 @@ def _split(
 ) -> tuple[Program, Program]:
     """Split a program into one that returns `results` and saved values, and one that recomputes `residuals`.
 
-    The second program has the saved values as further inputs. Values are saved if the policy allows it, or if they
-    cannot be recomputed.
+    The second program has the saved values as further inputs. Values are saved if the policy allows it, if they are
+    marked so, or if they cannot be recomputed.
     """
     saveable: list[Value] = []
     offloaded: dict[Value, str] = {}  # value → memory kind
@@ -64,7 +65,7 @@ def _split(
     for equation in forward.equations:
         repeated = _without_effects(equation)
         decision = policy is not None and policy(equation.op, *(value.type for value in equation.inputs))
-        if repeated is None or decision:
+        if repeated is None or decision or (isinstance(equation.op, CheckpointName) and equation.op.always_saved):
             saveable += equation.outputs
             if isinstance(decision, Offloadable):
                 offloaded |= dict.fromkeys(equation.outputs, decision.dst)

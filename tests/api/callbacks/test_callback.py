@@ -279,7 +279,7 @@ class TestErrors:
             sw.pure_callback(lambda a: a, 3.0, 1.0)
 
     def test_differentiating_a_pure_callback_raises(self):
-        with pytest.raises(TypeError, match=r"cannot differentiate `sine`.*custom_jvp"):
+        with pytest.raises(ValueError, match=r"cannot differentiate `sine`.*custom_jvp"):
 
             def sine(x):
                 return np.sin(x)

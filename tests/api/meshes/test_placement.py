@@ -265,3 +265,12 @@ def test_constants_in_traced_functions_are_constrained_as_traced_values_are(mesh
     kept = jnp.ones(8)
     placed = sw.jit(lambda: sw.device_put(kept, rows, donate=True))()
     assert placed.sharding == rows and not kept.is_deleted()
+
+
+def test_meshes_are_made_of_axis_shapes_or_axis_sizes():
+    mesh = sw.make_mesh((4, 2), ("a", "b"))
+    assert sw.make_mesh(axis_sizes=(4, 2), axis_names=("a", "b")) == mesh
+    assert sw.make_mesh(axis_shapes=(4, 2), axis_names=("a", "b")) == mesh
+    for arguments in ({"axis_names": ("a",)}, {"axis_shapes": (4,), "axis_sizes": (4,), "axis_names": ("a",)}):
+        with pytest.raises(TypeError, match="as axis_shapes or axis_sizes, and axis_names"):
+            sw.make_mesh(**arguments)

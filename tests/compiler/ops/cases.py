@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.control.cond import Cond
+from shardwise.compiler.control.linear_call import LinearCall
 from shardwise.compiler.control.linear_solve import LinearSolve
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.control.while_loop import While
@@ -47,7 +48,7 @@ from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj,
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max, Min, Relu
-from shardwise.compiler.ops.elementwise.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
+from shardwise.compiler.ops.elementwise.powers import Cbrt, IntegerPow, OneMinusSquare, Pow, Rsqrt, Sqrt, Square
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.elementwise.select import DIRECTIONS, Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import (
@@ -65,6 +66,7 @@ from shardwise.compiler.ops.elementwise.transcendental import (
     Expm1,
     Log,
     Log1p,
+    Log2,
     Logistic,
     Sin,
     Sinh,
@@ -86,6 +88,7 @@ from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, 
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.placement.reshard import Reshard
+from shardwise.compiler.ops.placement.shard_alike import ShardAlike
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
 from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, ExtremumWithIndex
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -230,7 +233,7 @@ PLAIN_DOMAIN = (0.5, 2.0, (-1, 1))
 _POSITIVE, _BELOW_ONE = (0.5, 2.0, (1,)), (0.1, 0.9, (-1, 1))
 # Magnitudes and signs for ops that are not smooth on plain values.
 DOMAINS = {
-    **dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
+    **dict.fromkeys(("log", "log1p", "log2", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"), _POSITIVE),
     **dict.fromkeys(("exp1", "expn", "cosine_integral", "spence", "xlogy", "xlog1py", "entr"), _POSITIVE),
     **dict.fromkeys(("betainc", "ndtri"), (0.3, 0.9, (1,))),
@@ -612,6 +615,8 @@ def elementwise_cases() -> list[Case]:
     special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
     over(CheckpointName("activations"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(CheckpointName("activations"), 1, ("f32", "c64"))
+    over(ShardAlike(), 2, ("f32", "bf16", "i32"), SHAPES)
+    special(ShardAlike(), 2, ("f32",))
     over(InMemory("pinned_host"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(InMemory("unpinned_host"), 1, ("f32", "c64"))
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
@@ -642,7 +647,7 @@ def elementwise_cases() -> list[Case]:
 
 
 FUNCTIONS = (
-    *(Exp(), Exp2(), Expm1(), Log(), Log1p(), Logistic(), Sqrt(), Rsqrt()),
+    *(Exp(), Exp2(), Expm1(), Log(), Log1p(), Log2(), Logistic(), Sqrt(), Rsqrt()),
     *(Sin(), Cos(), Tan(), Asin(), Acos(), Atan()),
     *(Sinh(), Cosh(), Tanh(), Asinh(), Acosh(), Atanh()),
 )
@@ -689,7 +694,7 @@ INCOMPLETE = (Igamma(), Igammac(), IgammaGradA(), RandomGammaGrad(), Betainc(), 
 def number_cases() -> list[Case]:
     """Real and imaginary parts, powers, rounding, and spacing of numbers."""
     cases = []
-    for op in (Square(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
+    for op in (Square(), OneMinusSquare(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
         cases += [case(op, f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, *INTEGERS, "f8_e5m2", "i4", "u4")]
         cases += [case(op, f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS]
     cases += [case(IntegerPow(y), f"{name}[3,4]") for y in (-1, -3) for name in (*FLOATS, *COMPLEX)]
@@ -1037,7 +1042,10 @@ def solve_cases() -> list[Case]:
     roots = held("roots", lambda x, y, a: [Div()(x, a), Div()(y, Mul()(a, a))], *("f32[3]",) * 3)
     one, aside = LinearSolve(1, times, by, times, by), LinearSolve(1, times, counted, times, counted)
     two = LinearSolve(2, squares, roots, squares, roots)
+    scale = held("scale", lambda a, x, y: [Mul()(a, x), Add()(x, y)], *("f32[3]",) * 3)
+    unscale = held("unscale", lambda a, x, y: [Add()(Mul()(a, x), y), y], *("f32[3]",) * 3)
     return [
+        case(LinearCall(scale, 1, unscale), "f32[3] f32[3] f32[3]"),
         case(one, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
         case(aside, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
         case(two, "f32[3] f32[3] f32[3] f32[3] f32[3] f32[3]"),

@@ -25,6 +25,7 @@ import numpy as np
 
 from shardwise.compiler.candidates.candidate import factor_candidate
 from shardwise.compiler.candidates.layout_problem import layout_problem
+from shardwise.compiler.control.linear_call import LinearCall
 from shardwise.compiler.control.linear_solve import LinearSolve
 from shardwise.compiler.dtypes import DType, is_float, is_inexact
 from shardwise.compiler.ir.control import Control
@@ -358,7 +359,9 @@ def states_padding(case: Case) -> bool:
 
 
 # Ops whose derivative is defined otherwise than as the derivative of their reference.
-CUSTOM_DERIVATIVE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma, CountSampler)
+CUSTOM_DERIVATIVE = (
+    *(StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, LinearCall, RandomGamma, CountSampler),
+)
 
 
 def has_derivative(case: Case) -> bool:

@@ -85,7 +85,8 @@ FACTORS = {"cholesky", "lu", "lu_pivots_to_permutation", "qr", "eigh", "eig", "s
 RANDOM = {"random_bits", "random_keys", "random_gamma", "random_waiting", "random_rejection"}
 
 CONTROL = {"cond", "scan", "while"}
-LINEAR_SOLVE = {"linear_solve"}  # its derivative is that of the system, not of its solver: tests/lax
+# Their derivatives are those of the system, and of the user's transpose: tests/lax, tests/api/transformations.
+LINEAR_SOLVE = {"linear_solve", "linear_call"}
 ATTENTION = {"fused_attention", "fused_attention_grad"}
 
 # For each law, the ops that it does not apply to.

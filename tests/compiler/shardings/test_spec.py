@@ -4,10 +4,12 @@ import pickle
 
 import pytest
 
+from shardwise.compiler.ir.types import ManualAxisType
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec, pin_of, spec_of
-from shardwise.errors import ShardingError
+from shardwise.compiler.shardings.unreduced_kind import UnreducedKind
+from shardwise.errors import ShardingError, UnsupportedError
 
 P = PartitionSpec
 MESH = AbstractMesh((4, 2), ("data", "model"))
@@ -134,3 +136,18 @@ def test_equal_specs_are_one_object():
 
 def test_unconstrained_is_one_object_after_pickling():
     assert pickle.loads(pickle.dumps(P(UNCONSTRAINED, "data"))) == P(UNCONSTRAINED, "data")
+
+
+def test_unreduced_specs_are_sums():
+    assert P("data").unreduced_kind is None
+    spec = P(unreduced={"data"})
+    assert spec.unreduced_kind is UnreducedKind.sum
+    assert P(unreduced={"data"}, unreduced_kind=UnreducedKind.sum) is spec
+    for kind in (UnreducedKind.max, UnreducedKind.min):
+        with pytest.raises(UnsupportedError, match=f"unreduced_kind={kind} is not supported yet"):
+            P(unreduced={"data"}, unreduced_kind=kind)
+    with pytest.raises(ShardingError, match="needs unreduced axes"):
+        P("data", unreduced_kind=UnreducedKind.sum)
+    with pytest.raises(TypeError, match="must be an UnreducedKind or None, not 'sum'"):
+        P(unreduced={"data"}, unreduced_kind="sum")
+    assert ManualAxisType(unreduced={"data"}).update(unreduced=()).unreduced_kind is None

@@ -33,13 +33,19 @@ class Barrier(Elementwise):
 @final
 @record
 class CheckpointName(Elementwise):
-    """The identity, with a name that checkpoint policies refer to."""
+    """The identity, with a name that checkpoint policies refer to.
+
+    Attributes:
+        label: the name.
+        always_saved: whether the value is saved with every policy.
+    """
 
     fusion = Fusion(fuses=True, is_view=True)
     name = "checkpoint_name"
     accepts_keys = True
     arity = 1
     label: str
+    always_saved: bool = False
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)

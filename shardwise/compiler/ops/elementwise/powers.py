@@ -38,6 +38,27 @@ class Square(Unary):
 
 @final
 @record
+class OneMinusSquare(Unary):
+    """`1 - x * x`, without cancellation near 1 and -1; its derivative has none near 0."""
+
+    name = "one_minus_square"
+    accepts = NUMBERS
+
+    @staticmethod
+    def numpy_function(x: NumpyArray) -> Any:
+        return (1 + x) * (1 - x)
+
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx * (x * -2)
+
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        one = hlo.constant(1, x.type.strong())
+        factors = [hlo.op(f"stablehlo.{name}", (one, x), x.type) for name in ("add", "subtract")]
+        return hlo.op("stablehlo.multiply", factors, x.type)
+
+
+@final
+@record
 class Sqrt(Unary):
     """The square root."""
 

@@ -76,6 +76,23 @@ class Log(Unary):
 
 @final
 @record
+class Log2(Unary):
+    """The logarithm to base 2."""
+
+    name = "log2"
+    numpy_function = np.log2
+
+    def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
+        return dx / (x * math.log(2))
+
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
+        (x,) = operands
+        natural = hlo.op("stablehlo.log", (x,), x.type)
+        return hlo.op("stablehlo.divide", (natural, hlo.constant(math.log(2), x.type.strong())), x.type)
+
+
+@final
+@record
 class Log1p(Unary):
     """`log(1 + x)`, accurate for small `x`."""
 
