@@ -30,7 +30,7 @@ class Trace(Frame):
 
     A subclass defines `process_primitive(primitive, tracers, params)`, which returns a result, or a sequence of them if
     `primitive.multiple_results`. Its tracers derive from `jax.core.Tracer`, whose constructor accepts the trace and a
-    type. A function with a custom derivative arrives as the primitives that it applies.
+    type; a constructor may instead set `_trace`, if the class has a property `aval`. A function with a custom derivative arrives as the primitives that it applies.
 
     Example:
         >>> class CountingTrace(jax.core.Trace):
@@ -60,6 +60,10 @@ class Trace(Frame):
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         """Return the results of a primitive, applied to tracers and arrays. Subclasses define it."""
         raise NotImplementedError(f"{self.name} must define process_primitive, which {primitive} needs")
+
+    def full_raise(self, x: object) -> object:
+        """Return a value of another trace as it is: `process_primitive` receives it as an operand."""
+        return x
 
     def bind(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
         """Process an op as a primitive."""

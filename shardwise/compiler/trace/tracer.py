@@ -270,6 +270,18 @@ class Tracer(Array):
         """The frame, under JAX's name, which libraries with their own tracers read."""
         return self.frame
 
+    @_trace.setter
+    def _trace(self, frame: Frame) -> None:
+        """Set the frame of a tracer whose class has a constructor and a property `aval` of its own, as in JAX."""
+        self.frame, self.made_by, self.source = frame, None, NOWHERE
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the type of a tracer that was constructed by setting `_trace`."""
+        if name != "type" or type(self).aval is Array.aval:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.type = self.aval
+        return self.type
+
     @property
     def origin(self) -> str:
         """The op that created it, as the end of a sentence; empty for inputs."""

@@ -3,6 +3,7 @@
 from shardwise.base.missing_names import report_missing
 from shardwise.jax_modules._src import (
     ad_util,
+    api_util,
     checkify,
     compiler,
     core,
@@ -11,6 +12,8 @@ from shardwise.jax_modules._src import (
     dtypes,
     flatten_util,
     interpreters,
+    literals,
+    pjit,
     state,
     traceback_util,
     tree_util,
@@ -19,6 +22,7 @@ from shardwise.jax_modules._src import (
 
 __all__ = [
     "ad_util",
+    "api_util",
     "checkify",
     "compiler",
     "core",
@@ -27,6 +31,8 @@ __all__ = [
     "dtypes",
     "flatten_util",
     "interpreters",
+    "literals",
+    "pjit",
     "state",
     "traceback_util",
     "tree_util",

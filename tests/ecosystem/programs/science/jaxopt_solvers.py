@@ -1,0 +1,87 @@
+"""jaxopt: gradient, quasi-Newton, projected and proximal solvers, least squares, root finding, quadratic programs, implicit
+differentiation of a ridge regression, with sharded data.
+"""
+
+import jax
+import jax.numpy as jnp
+import jaxopt
+import numpy as np
+
+from tests.ecosystem.report import explain, report, shard
+
+rng = np.random.default_rng(0)
+features = rng.normal(size=(64, 8)).astype(np.float32)
+targets = shard((features @ rng.normal(size=8) + 0.1 * rng.normal(size=64)).astype(np.float32), "data")
+features = shard(features, "data", "model")
+start = jnp.zeros(8)
+
+
+def ridge(weights, penalty, features, targets):
+    return jnp.mean((features @ weights - targets) ** 2) + 0.5 * penalty * jnp.sum(weights**2)
+
+
+for name, solver in {
+    "gradient descent": jaxopt.GradientDescent(ridge, maxiter=20),
+    "bfgs": jaxopt.BFGS(ridge, maxiter=20),
+    "lbfgs": jaxopt.LBFGS(ridge, maxiter=20),
+    "conjugate gradient": jaxopt.NonlinearCG(ridge, maxiter=20),
+    "armijo": jaxopt.ArmijoSGD(ridge, maxiter=10),
+}.items():
+    run = jax.jit(solver.run)
+    weights, state = run(start, 0.1, features, targets)
+    report(name, weights)
+    report(f"{name} gradient norm", state.error if name != "armijo" else 0.0)
+solver = jaxopt.LBFGS(ridge, maxiter=20)
+explain(jax.jit(lambda w, x, y: solver.run(w, 0.1, x, y).params), start, features, targets)
+
+for name, (projection, parameters) in {
+    "non-negative": (jaxopt.projection.projection_non_negative, None),
+    "simplex": (jaxopt.projection.projection_simplex, 1.0),
+    "l1 ball": (jaxopt.projection.projection_l1_ball, 1.5),
+    "box": (jaxopt.projection.projection_box, (-0.5, 0.5)),
+}.items():
+    solver = jaxopt.ProjectedGradient(lambda w, x, y: ridge(w, 0.0, x, y), projection, maxiter=30)
+    report(name, jax.jit(solver.run)(jnp.full(8, 0.1), parameters, x=features, y=targets).params)
+lasso = jaxopt.ProximalGradient(jaxopt.objective.least_squares, jaxopt.prox.prox_lasso, maxiter=30)
+report("lasso", jax.jit(lasso.run)(start, 0.1, data=(features, targets)).params)
+report("scipy", jaxopt.ScipyMinimize(fun=ridge, method="L-BFGS-B", maxiter=10).run(start, 0.1, features, targets).params)
+
+
+def decay(parameters, times, values):
+    return parameters[0] * jnp.exp(-parameters[1] * times) - values
+
+
+times = shard(np.linspace(0, 4, 32, dtype=np.float32), "data")
+values = 2.0 * jnp.exp(-0.7 * times)
+for name, solver in {"gauss-newton": jaxopt.GaussNewton(decay), "levenberg-marquardt": jaxopt.LevenbergMarquardt(decay)}.items():
+    report(name, jax.jit(solver.run)(jnp.array([1.0, 0.5]), times, values).params)
+report("bisection", jaxopt.Bisection(lambda x, a: x**3 - a, 0.0, 3.0, maxiter=20).run(None, 5.0).params)
+report("broyden", jaxopt.Broyden(lambda x: x + 0.5 * jnp.sin(x) - 1.0, maxiter=10).run(jnp.zeros(3)).params)
+fixed_point = jaxopt.FixedPointIteration(lambda x, a: jnp.cos(a * x), maxiter=50)
+report("fixed point", jax.grad(lambda a: fixed_point.run(0.5, a).params)(0.8))
+accelerated = jaxopt.AndersonAcceleration(lambda x, a: jnp.cos(a * x), maxiter=10, history_size=3)
+report("anderson", accelerated.run(jnp.full(4, 0.5), jnp.linspace(0.2, 0.8, 4)).params)
+
+
+@jax.jit
+def solution(penalty, features, targets):
+    solver = jaxopt.LBFGS(ridge, maxiter=50, implicit_diff=True)
+    return solver.run(start, penalty, features, targets).params
+
+
+report("implicit derivative", jax.jacrev(solution)(0.1, features, targets))
+quadratic = jaxopt.OSQP(maxiter=400)
+matrix = features.T @ features / 64 + jnp.eye(8)
+
+
+def program(vector):
+    bounds = jnp.eye(8), jnp.full(8, 0.2)
+    return quadratic.run(params_obj=(matrix, vector), params_ineq=bounds).params.primal
+
+
+report("quadratic program", jax.jit(program)(-jnp.arange(8.0)))
+equality = jaxopt.EqualityConstrainedQP()
+ones = jnp.ones((1, 8)), jnp.ones(1)
+report("equality", jax.jit(lambda c: equality.run(params_obj=(matrix, c), params_eq=ones).params.primal)(jnp.arange(8.0)))
+report("hinge", jax.vmap(jaxopt.loss.multiclass_hinge_loss)(jnp.arange(8) % 3, features[:8, :3]))
+report("isotonic", jaxopt.isotonic.isotonic_l2_pav(jnp.array([3.0, 1.0, 2.0, 5.0, 4.0])))

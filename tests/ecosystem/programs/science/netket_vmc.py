@@ -1,0 +1,51 @@
+"""NetKet: the ground state of a transverse-field Ising chain by variational Monte Carlo with a restricted Boltzmann machine
+and stochastic reconfiguration, over devices; exact diagonalization, exact sampling, a Heisenberg model on a graph.
+"""
+
+import jax
+import jax.numpy as jnp
+import netket as nk
+import numpy as np
+
+from tests.ecosystem.report import report
+
+graph = nk.graph.Chain(8, pbc=True)
+hilbert = nk.hilbert.Spin(0.5, N=8)
+ising = nk.operator.IsingJax(hilbert, graph, h=1.0)
+report("exact energies", nk.exact.lanczos_ed(ising, k=2))
+states = hilbert.all_states()
+connected, elements = ising.get_conn_padded(states[:16])
+report("connected states", connected[..., ::2])
+report("matrix elements", elements)
+
+model = nk.models.RBM(alpha=1, param_dtype=float)
+sampler = nk.sampler.MetropolisLocal(hilbert, n_chains=16)
+state = nk.vqs.MCState(sampler, model, n_samples=128, n_discard_per_chain=2, seed=0, sampler_seed=1)
+report("samples", np.asarray(state.samples).reshape(128, 8))
+report("log amplitudes", state.log_value(states[:16]))
+energy, gradient = state.expect_and_grad(ising)
+report("energy", [float(np.real(energy.mean)), float(energy.error_of_mean), float(energy.variance)])
+report("gradient", np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)]))
+driver = nk.driver.VMC_SR(ising, nk.optimizer.Sgd(0.05), diag_shift=0.01, variational_state=state)
+energies = []
+for _ in range(3):
+    driver.advance(1)
+    energies.append(float(np.real(driver.energy.mean)))
+report("energies", energies)
+
+full = nk.vqs.FullSumState(hilbert, model, seed=3)
+driver = nk.driver.VMC(ising, nk.optimizer.Adam(0.02), variational_state=full)
+energies = []
+for _ in range(4):
+    driver.advance(1)
+    energies.append(float(np.real(driver.energy.mean)))
+report("full summation", energies)
+metric = full.quantum_geometric_tensor(nk.optimizer.qgt.QGTJacobianDense(holomorphic=False))
+report("geometric tensor", np.linalg.eigvalsh(metric.to_dense())[-4:])
+
+square = nk.graph.Hypercube(2, n_dim=2, pbc=False)
+spins = nk.hilbert.Spin(0.5, N=4, total_sz=0)
+heisenberg = nk.operator.Heisenberg(spins, square)
+report("heisenberg", np.linalg.eigvalsh(heisenberg.to_dense()))
+exact = nk.vqs.MCState(nk.sampler.ExactSampler(spins), nk.models.Jastrow(), n_samples=64, seed=1, sampler_seed=2)
+report("exact samples", np.asarray(exact.samples).reshape(64, 4))
