@@ -256,6 +256,11 @@ class Tracer(Array):
 
     __slots__ = ("__weakref__", "frame", "made_by", "source", "type", "value")
 
+    def __init_subclass__(cls) -> None:
+        """Take the type of a tracer from its property `aval`, if the class defines one, as classes of libraries may."""
+        if "aval" in vars(cls):
+            cls.type = cls.aval  # type: ignore[assignment]
+
     def __init__(
         self, frame: Frame, value: Value | ArrayType, made_by: Equation | None = None, source: Source = NOWHERE
     ):
@@ -272,15 +277,8 @@ class Tracer(Array):
 
     @_trace.setter
     def _trace(self, frame: Frame) -> None:
-        """Set the frame of a tracer whose class has a constructor and a property `aval` of its own, as in JAX."""
+        """Set the frame of a tracer, in the constructor of a class that defines `aval`."""
         self.frame, self.made_by, self.source = frame, None, NOWHERE
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the type of a tracer that was constructed by setting `_trace`."""
-        if name != "type" or type(self).aval is Array.aval:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        self.type = self.aval
-        return self.type
 
     @property
     def origin(self) -> str:

@@ -1,5 +1,5 @@
 """GPJax: a Gaussian process regression that is fitted, predictions, kernels, a sparse variational process trained on
-batches, a classifier, with sharded data.
+batches, with sharded data.
 """
 
 import gpjax as gpx
@@ -28,7 +28,7 @@ for name, kernel in {
     report(f"covariance of {name}", kernel.cross_covariance(x[:6], tests))
 
 prior = gpx.gps.Prior(mean_function=gpx.mean_functions.Zero(), kernel=gpx.kernels.RBF())
-posterior = prior * gpx.likelihoods.Gaussian(num_datapoints=data.n)
+posterior = prior * gpx.likelihoods.Gaussian()
 report("prior covariance", prior.predict(tests).covariance())
 negative_mll = lambda model, data: -gpx.objectives.conjugate_mll(model, data)  # noqa: E731
 report("log likelihood", gpx.objectives.conjugate_mll(posterior, data))
@@ -41,20 +41,7 @@ predictive = fitted.likelihood(latent)
 report("mean", predictive.mean)
 report("variance", predictive.variance)
 
-classes = gpx.Dataset(X=x, y=(y > 0).astype(jnp.float64))
-bernoulli = prior * gpx.likelihoods.Bernoulli(num_datapoints=data.n)
-_, history = gpx.fit(
-    model=bernoulli,
-    objective=lambda model, data: -gpx.objectives.log_posterior_density(model, data),
-    train_data=classes,
-    optim=optax.adam(0.05),
-    num_iters=5,
-    key=jr.key(2),
-    verbose=False,
-)
-report("classifier", history)
-
-sparse = gpx.variational_families.VariationalGaussian(posterior=posterior, inducing_inputs=tests)
+sparse = gpx.variational_families.VariationalGaussian(model=posterior, inducing_inputs=tests)
 _, history = gpx.fit(
     model=sparse,
     objective=lambda model, data: -gpx.objectives.elbo(model, data),

@@ -1,11 +1,11 @@
 """JAX MD (jax-md): the README's periodic box with a Lennard-Jones potential, forces, Nosé-Hoover dynamics and neighbor
-lists; constant energy and Langevin dynamics of sharded particles, FIRE minimization, stress, cell lists.
+lists; constant energy dynamics of sharded particles, FIRE minimization, cell lists.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax_md import energy, minimize, partition, quantity, simulate, smap, space
+from jax_md import energy, minimize, partition, quantity, simulate, space
 
 from tests.ecosystem.report import explain, report, shard
 
@@ -21,12 +21,8 @@ report("energy", jax.jit(energy_fn)(positions))
 force_fn = quantity.force(energy_fn)
 report("forces", jax.jit(force_fn)(positions))
 explain(jax.jit(force_fn), positions)
-report("soft spheres", jax.jit(energy.soft_sphere_pair(displacement, sigma=1.6))(positions))
-report("morse", jax.jit(jax.grad(energy.morse_pair(displacement)))(positions))
 distances = space.map_product(space.metric(displacement))
 report("distances", jax.jit(distances)(positions, positions))
-spring = smap.bond(lambda dr, k=1.0, **_: k * (dr - 1.0) ** 2, space.metric(displacement), jnp.array([[0, 1], [4, 9]]))
-report("bonds", jax.jit(spring)(positions))
 
 
 def run(simulation, steps, **keywords):
@@ -41,14 +37,11 @@ report("nose-hoover", state.position)
 report("momenta", state.momentum)
 report("invariant", simulate.nvt_nose_hoover_invariant(energy_fn, state, 1.0))
 report("constant energy", run(simulate.nve(energy_fn, shift, 1e-3), 10, kT=0.5).position)
-report("langevin", run(simulate.nvt_langevin(energy_fn, shift, 1e-3, 1.0), 5).position)
-report("brownian", run(simulate.brownian(energy_fn, shift, 1e-4, 1.0), 5).position)
 
 init, update = minimize.fire_descent(energy_fn, shift)
 state = init(positions)
 relax = jax.jit(lambda state: jax.lax.scan(lambda state, _: (update(state), energy_fn(state.position)), state, None, 8))
 report("relaxation", relax(state)[1])
-report("pressure", quantity.pressure(energy.lennard_jones_pair(space.periodic(1.0)[0]), positions / box, box))
 
 neighbor_fn, neighbor_energy = energy.lennard_jones_neighbor_list(displacement, box, r_cutoff=1.6, r_onset=1.2)
 neighbors = neighbor_fn.allocate(positions, extra_capacity=2)

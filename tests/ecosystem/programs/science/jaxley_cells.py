@@ -12,7 +12,7 @@ from jaxley.synapses import IonotropicSynapse
 
 from tests.ecosystem.report import report, shard
 
-current = jx.step_current(i_delay=1.0, i_dur=1.0, i_amp=0.1, delta_t=0.025, t_max=4.0)
+current = jx.step_current(i_delay=1.0, i_dur=1.0, i_amp=0.1, delta_t=0.025, t_max=2.0)
 cell = jx.Cell()
 cell.insert(HH())
 cell.stimulate(current, verbose=False)
@@ -30,7 +30,7 @@ parameters = branched.get_parameters()
 
 
 def simulate(parameters, amplitude):
-    stimulus = jx.step_current(i_delay=0.5, i_dur=1.0, i_amp=amplitude, delta_t=0.025, t_max=3.0)
+    stimulus = jx.step_current(i_delay=0.5, i_dur=1.0, i_amp=amplitude, delta_t=0.025, t_max=2.0)
     stimuli = branched.branch(0).comp(0).data_stimulate(stimulus, None)
     return jx.integrate(branched, params=parameters, data_stimuli=stimuli, delta_t=0.025)
 

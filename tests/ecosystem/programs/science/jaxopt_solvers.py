@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jaxopt
 import numpy as np
 
-from tests.ecosystem.report import explain, report, shard
+from tests.ecosystem.report import report, shard
 
 rng = np.random.default_rng(0)
 features = rng.normal(size=(64, 8)).astype(np.float32)
@@ -22,23 +22,17 @@ def ridge(weights, penalty, features, targets):
 
 for name, solver in {
     "gradient descent": jaxopt.GradientDescent(ridge, maxiter=20),
-    "bfgs": jaxopt.BFGS(ridge, maxiter=20),
     "lbfgs": jaxopt.LBFGS(ridge, maxiter=20),
     "conjugate gradient": jaxopt.NonlinearCG(ridge, maxiter=20),
-    "armijo": jaxopt.ArmijoSGD(ridge, maxiter=10),
 }.items():
     run = jax.jit(solver.run)
     weights, state = run(start, 0.1, features, targets)
     report(name, weights)
-    report(f"{name} gradient norm", state.error if name != "armijo" else 0.0)
-solver = jaxopt.LBFGS(ridge, maxiter=20)
-explain(jax.jit(lambda w, x, y: solver.run(w, 0.1, x, y).params), start, features, targets)
+    report(f"{name} gradient norm", state.error)
 
 for name, (projection, parameters) in {
     "non-negative": (jaxopt.projection.projection_non_negative, None),
-    "simplex": (jaxopt.projection.projection_simplex, 1.0),
     "l1 ball": (jaxopt.projection.projection_l1_ball, 1.5),
-    "box": (jaxopt.projection.projection_box, (-0.5, 0.5)),
 }.items():
     solver = jaxopt.ProjectedGradient(lambda w, x, y: ridge(w, 0.0, x, y), projection, maxiter=30)
     report(name, jax.jit(solver.run)(jnp.full(8, 0.1), parameters, x=features, y=targets).params)
@@ -53,14 +47,10 @@ def decay(parameters, times, values):
 
 times = shard(np.linspace(0, 4, 32, dtype=np.float32), "data")
 values = 2.0 * jnp.exp(-0.7 * times)
-for name, solver in {"gauss-newton": jaxopt.GaussNewton(decay), "levenberg-marquardt": jaxopt.LevenbergMarquardt(decay)}.items():
-    report(name, jax.jit(solver.run)(jnp.array([1.0, 0.5]), times, values).params)
+report("gauss-newton", jax.jit(jaxopt.GaussNewton(decay).run)(jnp.array([1.0, 0.5]), times, values).params)
 report("bisection", jaxopt.Bisection(lambda x, a: x**3 - a, 0.0, 3.0, maxiter=20).run(None, 5.0).params)
-report("broyden", jaxopt.Broyden(lambda x: x + 0.5 * jnp.sin(x) - 1.0, maxiter=10).run(jnp.zeros(3)).params)
 fixed_point = jaxopt.FixedPointIteration(lambda x, a: jnp.cos(a * x), maxiter=50)
 report("fixed point", jax.grad(lambda a: fixed_point.run(0.5, a).params)(0.8))
-accelerated = jaxopt.AndersonAcceleration(lambda x, a: jnp.cos(a * x), maxiter=10, history_size=3)
-report("anderson", accelerated.run(jnp.full(4, 0.5), jnp.linspace(0.2, 0.8, 4)).params)
 
 
 @jax.jit
@@ -70,7 +60,7 @@ def solution(penalty, features, targets):
 
 
 report("implicit derivative", jax.jacrev(solution)(0.1, features, targets))
-quadratic = jaxopt.OSQP(maxiter=400)
+quadratic = jaxopt.OSQP(maxiter=100)
 matrix = features.T @ features / 64 + jnp.eye(8)
 
 
@@ -80,8 +70,3 @@ def program(vector):
 
 
 report("quadratic program", jax.jit(program)(-jnp.arange(8.0)))
-equality = jaxopt.EqualityConstrainedQP()
-ones = jnp.ones((1, 8)), jnp.ones(1)
-report("equality", jax.jit(lambda c: equality.run(params_obj=(matrix, c), params_eq=ones).params.primal)(jnp.arange(8.0)))
-report("hinge", jax.vmap(jaxopt.loss.multiclass_hinge_loss)(jnp.arange(8) % 3, features[:8, :3]))
-report("isotonic", jaxopt.isotonic.isotonic_l2_pav(jnp.array([3.0, 1.0, 2.0, 5.0, 4.0])))

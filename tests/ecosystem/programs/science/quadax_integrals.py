@@ -16,7 +16,7 @@ def integrand(t, power=1.0):
     return t**power * jnp.log1p(t)
 
 
-for rule in (quadax.quadgk, quadax.quadcc, quadax.quadts, quadax.romberg, quadax.rombergts):
+for rule in (quadax.quadgk, quadax.quadts, quadax.romberg):
     value, info = rule(integrand, jnp.array([0.0, 1.0]), **tolerances)
     report(rule.__name__, value)
     report(f"status of {rule.__name__}", info.status)
@@ -31,8 +31,7 @@ def integral(power, upper):
 powers = shard(np.linspace(0.5, 3.0, 16, dtype=np.float32), "data")
 uppers = shard(np.linspace(0.5, 2.0, 16, dtype=np.float32), "data")
 report("batch", jax.jit(jax.vmap(integral))(powers, uppers))
-report("derivatives", np.stack(jax.jit(jax.vmap(jax.grad(integral, (0, 1))))(powers, uppers)))
-report("forward", jax.jit(jax.vmap(jax.jacfwd(integral)))(powers, uppers))
+report("derivatives", jax.grad(integral, (0, 1))(1.5, 0.8))
 
 samples = shard(np.sin(np.linspace(0, 3, 33, dtype=np.float32))[None] * np.arange(1, 9, dtype=np.float32)[:, None], "data")
 report("simpson", jax.jit(lambda y: quadax.simpson(y, dx=3 / 32))(samples))
