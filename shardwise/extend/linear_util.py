@@ -71,9 +71,7 @@ def transformation_with_aux(generator: Callable[..., Any]) -> Callable[..., tupl
     return wrap
 
 
-def _change_call(
-    generator: Callable[..., Any], function: WrappedFun, bound: tuple[object, ...]
-) -> Callable[..., Any]:
+def _change_call(generator: Callable[..., Any], function: WrappedFun, bound: tuple[object, ...]) -> Callable[..., Any]:
     """Return a function that calls `function` with the arguments and the result that a generator changes."""
 
     @wraps(function.f)

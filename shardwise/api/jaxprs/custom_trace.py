@@ -28,9 +28,10 @@ from shardwise.compiler.trace.tracer import Frame
 class Trace(Frame):
     """Base class of interpreters of primitives; `set_current_trace` makes one current.
 
-    A subclass defines `process_primitive(primitive, tracers, params)`, which returns a result, or a sequence of them if
-    `primitive.multiple_results`. Its tracers derive from `jax.core.Tracer`, whose constructor accepts the trace and a
-    type; a constructor may instead set `_trace`, if the class has a property `aval`. A function with a custom derivative arrives as the primitives that it applies.
+    A subclass defines `process_primitive(primitive, tracers, params)`, which returns a result, or a sequence of them
+    if `primitive.multiple_results`. Its tracers derive from `jax.core.Tracer`, whose constructor accepts the trace
+    and a type; a constructor may instead set `_trace`, if the class has a property `aval`. A function with a custom
+    derivative arrives as the primitives that it applies.
 
     Example:
         >>> class CountingTrace(jax.core.Trace):

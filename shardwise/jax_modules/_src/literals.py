@@ -1,4 +1,4 @@
-"""jax._src.literals: Python scalars with a dtype, which JAX creates from numpy scalars. Shardwise creates arrays instead."""
+"""jax._src.literals: Python scalars with a dtype, which JAX creates from numpy scalars and Shardwise does not."""
 
 from typing import Any, Self, final
 

@@ -39,6 +39,7 @@ for name, flow in {
     _, losses = fit_to_data(train_key, flow, points, max_epochs=2, batch_size=16, show_progress=False)
     report(f"{name} losses", losses["train"])
 
+
 def target(x):
     return distributions.Normal(jnp.array([1.0, -1.0]), jnp.array([0.5, 2.0])).log_prob(x)
 
@@ -51,6 +52,8 @@ report("variational losses", losses)
 for distribution in (distributions.StudentT(4.0), distributions.Gumbel(0.5, 2.0), distributions.LogNormal(0.1, 0.5)):
     drawn = distribution.sample(sample_key, (8,))
     report(type(distribution).__name__, np.concatenate([drawn, distribution.log_prob(drawn)]))
-chain = bijections.Chain([bijections.Affine(jnp.ones(2), 2 * jnp.ones(2)), bijections.Tanh((2,)), bijections.Flip((2,))])
+chain = bijections.Chain(
+    [bijections.Affine(jnp.ones(2), 2 * jnp.ones(2)), bijections.Tanh((2,)), bijections.Flip((2,))]
+)
 transformed, determinants = eqx.filter_jit(jax.vmap(chain.transform_and_log_det))(points)
 report("bijections", np.concatenate([np.ravel(transformed), determinants]))

@@ -3,7 +3,6 @@ batches, with sharded data.
 """
 
 import gpjax as gpx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -33,7 +32,13 @@ report("prior covariance", prior.predict(tests).covariance())
 negative_mll = lambda model, data: -gpx.objectives.conjugate_mll(model, data)  # noqa: E731
 report("log likelihood", gpx.objectives.conjugate_mll(posterior, data))
 fitted, history = gpx.fit(
-    model=posterior, objective=negative_mll, train_data=data, optim=optax.adam(0.05), num_iters=10, key=jr.key(1), verbose=False
+    model=posterior,
+    objective=negative_mll,
+    train_data=data,
+    optim=optax.adam(0.05),
+    num_iters=10,
+    key=jr.key(1),
+    verbose=False,
 )
 report("losses", history)
 latent = fitted.predict(tests, train_data=data)

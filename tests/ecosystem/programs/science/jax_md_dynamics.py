@@ -3,7 +3,6 @@ lists; constant energy dynamics of sharded particles, FIRE minimization, cell li
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax_md import energy, minimize, partition, quantity, simulate, space
 

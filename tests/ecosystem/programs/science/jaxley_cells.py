@@ -1,5 +1,5 @@
-"""Jaxley: the README's cell with Hodgkin-Huxley channels under a step current, a branched cell, a network with synapses,
-gradients of conductances, batches of sharded stimuli.
+"""Jaxley: the README's cell with Hodgkin-Huxley channels under a step current, a branched cell, a network with
+synapses, gradients of conductances, batches of sharded stimuli.
 """
 
 import jax

@@ -1,5 +1,5 @@
-"""jaxopt: gradient, quasi-Newton, projected and proximal solvers, least squares, root finding, quadratic programs, implicit
-differentiation of a ridge regression, with sharded data.
+"""jaxopt: gradient, quasi-Newton, projected and proximal solvers, least squares, root finding, quadratic programs,
+implicit differentiation of a ridge regression, with sharded data.
 """
 
 import jax
@@ -38,7 +38,9 @@ for name, (projection, parameters) in {
     report(name, jax.jit(solver.run)(jnp.full(8, 0.1), parameters, x=features, y=targets).params)
 lasso = jaxopt.ProximalGradient(jaxopt.objective.least_squares, jaxopt.prox.prox_lasso, maxiter=30)
 report("lasso", jax.jit(lasso.run)(start, 0.1, data=(features, targets)).params)
-report("scipy", jaxopt.ScipyMinimize(fun=ridge, method="L-BFGS-B", maxiter=10).run(start, 0.1, features, targets).params)
+report(
+    "scipy", jaxopt.ScipyMinimize(fun=ridge, method="L-BFGS-B", maxiter=10).run(start, 0.1, features, targets).params
+)
 
 
 def decay(parameters, times, values):

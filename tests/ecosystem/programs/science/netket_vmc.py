@@ -1,5 +1,5 @@
-"""NetKet: the ground state of a transverse-field Ising chain by variational Monte Carlo with a restricted Boltzmann machine
-and stochastic reconfiguration, with chains over devices; exact diagonalization and summation.
+"""NetKet: the ground state of a transverse-field Ising chain by variational Monte Carlo with a restricted Boltzmann
+machine and stochastic reconfiguration, with chains over devices; exact diagonalization and summation.
 """
 
 import sys

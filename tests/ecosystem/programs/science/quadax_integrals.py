@@ -33,7 +33,9 @@ uppers = shard(np.linspace(0.5, 2.0, 16, dtype=np.float32), "data")
 report("batch", jax.jit(jax.vmap(integral))(powers, uppers))
 report("derivatives", jax.grad(integral, (0, 1))(1.5, 0.8))
 
-samples = shard(np.sin(np.linspace(0, 3, 33, dtype=np.float32))[None] * np.arange(1, 9, dtype=np.float32)[:, None], "data")
+samples = shard(
+    np.sin(np.linspace(0, 3, 33, dtype=np.float32))[None] * np.arange(1, 9, dtype=np.float32)[:, None], "data"
+)
 report("simpson", jax.jit(lambda y: quadax.simpson(y, dx=3 / 32))(samples))
 report("trapezoid", jax.jit(lambda y: quadax.trapezoid(y, dx=3 / 32))(samples))
 report("cumulative", jax.jit(lambda y: quadax.cumulative_simpson(y, dx=3 / 32))(samples))

@@ -98,6 +98,8 @@ def likelihood(amplitude, length_scale):
 
 
 report("gaussian process", [float(x) for x in (likelihood(1.0, 0.5), *jax.grad(likelihood, (0, 1))(1.0, 0.5))])
+
+
 @jax.jit
 def minimize(start):
     def rosenbrock(x):
