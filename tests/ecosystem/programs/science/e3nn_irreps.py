@@ -41,7 +41,7 @@ def convolve(weights, points, senders, receivers):
     messages = e3nn.tensor_square(e3nn.spherical_harmonics("0e + 1o", edges, normalize=True)).filter(keep="2x0e + 1o")
     messages *= radial @ weights[0]
     nodes = e3nn.scatter_sum(messages, dst=receivers, output_size=len(points))
-    return jnp.tanh(linear(weights[1], nodes).array[:, 0])
+    return jnp.tanh(jax.vmap(linear, (None, 0))(weights[1], nodes).array[:, 0])
 
 
 @jax.jit

@@ -29,8 +29,9 @@ energy, gradient = state.expect_and_grad(ising)
 report("energy", [float(np.real(energy.mean)), float(energy.error_of_mean), float(energy.variance)])
 report("gradient", np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)]))
 log = nk.logging.RuntimeLog()
-driver = nk.driver.VMC_SR(ising, nk.optimizer.Sgd(0.05), diag_shift=0.01, variational_state=state)
-with redirect_stdout(sys.stderr):  # NetKet prints which algorithm it chooses
+reconfiguration = nk.optimizer.SR(nk.optimizer.qgt.QGTJacobianDense, diag_shift=0.01, holomorphic=False)
+driver = nk.driver.VMC(ising, nk.optimizer.Sgd(0.05), variational_state=state, preconditioner=reconfiguration)
+with redirect_stdout(sys.stderr):  # NetKet prints how it computes statistics
     driver.run(3, out=log, show_progress=False)
 report("energies", np.real(log.data["Energy"].Mean))
 
