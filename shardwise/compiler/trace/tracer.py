@@ -259,7 +259,7 @@ class Tracer(Array):
     def __init_subclass__(cls) -> None:
         """Take the type of a tracer from its property `aval`, if the class defines one, as classes of libraries may."""
         if "aval" in vars(cls):
-            cls.type = cls.aval  # type: ignore[assignment]
+            cls.type = cls.aval  # type: ignore[assignment, misc]
 
     def __init__(
         self, frame: Frame, value: Value | ArrayType, made_by: Equation | None = None, source: Source = NOWHERE

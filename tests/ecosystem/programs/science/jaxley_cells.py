@@ -12,6 +12,7 @@ from jaxley.synapses import IonotropicSynapse
 
 from tests.ecosystem.report import report, shard
 
+jax.config.update("jax_enable_x64", True)  # rounding shifts the time of a spike
 current = jx.step_current(i_delay=1.0, i_dur=1.0, i_amp=0.1, delta_t=0.025, t_max=2.0)
 cell = jx.Cell()
 cell.insert(HH())
