@@ -10,6 +10,7 @@ from shardwise.base.missing_names import report_missing
 __all__ = [
     "WrappedFun",  # Flax, Haiku, NumPyro
     "transformation",  # Haiku
+    "transformation_with_aux",  # quax
     "wrap_init",  # Flax, Haiku, NumPyro
 ]
 
@@ -44,15 +45,42 @@ def transformation(generator: Callable[..., Any]) -> Callable[..., WrappedFun]:
     """
 
     def wrap(function: WrappedFun, *bound: object) -> WrappedFun:
-        @wraps(function.f)
-        def call(*args: object, **keywords: object) -> Any:
-            with closing(generator(*bound, *args, **keywords)) as steps:  # also if the function fails
-                inner_args, inner_keywords = next(steps)
-                return steps.send(function.call_wrapped(*inner_args, **inner_keywords))
-
-        return WrappedFun(call)
+        return WrappedFun(_change_call(generator, function, bound))
 
     return wrap
+
+
+def transformation_with_aux(generator: Callable[..., Any]) -> Callable[..., tuple[WrappedFun, Callable[[], Any]]]:
+    """Return a function like that of `transformation`, for a generator that yields the new result and a second value.
+
+    The function returns the wrapped function, and a function that returns the second value of its last call.
+    """
+
+    def wrap(function: WrappedFun, *bound: object) -> tuple[WrappedFun, Callable[[], Any]]:
+        call = _change_call(generator, function, bound)
+        stored: list[Any] = []
+
+        @wraps(call)
+        def store_aux(*args: object, **keywords: object) -> Any:
+            result, aux = call(*args, **keywords)
+            stored[:] = [aux]
+            return result
+
+        return WrappedFun(store_aux), lambda: stored[0]
+
+    return wrap
+
+
+def _change_call(generator: Callable[..., Any], function: WrappedFun, bound: tuple[object, ...]) -> Callable[..., Any]:
+    """Return a function that calls `function` with the arguments and the result that a generator changes."""
+
+    @wraps(function.f)
+    def call(*args: object, **keywords: object) -> Any:
+        with closing(generator(*bound, *args, **keywords)) as steps:  # also if the function fails
+            inner_args, inner_keywords = next(steps)
+            return steps.send(function.call_wrapped(*inner_args, **inner_keywords))
+
+    return call
 
 
 report_missing(__name__, __all__)

@@ -1,14 +1,45 @@
 """jax.api_util: functions of flat lists of arrays."""
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from shardwise import tree
 from shardwise.base.missing_names import report_missing
 from shardwise.extend.linear_util import WrappedFun
 from shardwise.tree_util import PyTreeDef
 
-__all__ = ["debug_info", "flatten_fun", "flatten_fun_nokwargs", "safe_map"]  # Distrax, Flax, Haiku, NumPyro
+__all__ = [
+    "argnums_partial",  # NetKet
+    "debug_info",  # NetKet, NumPyro
+    "flatten_fun",  # Distrax, Flax, Haiku, NumPyro
+    "flatten_fun_nokwargs",  # Distrax, Flax, Haiku, NumPyro
+    "safe_map",  # Distrax, Flax, Haiku, NumPyro
+]
+
+
+def argnums_partial(
+    f: WrappedFun, dyn_argnums: int | Sequence[int], args: Sequence[Any], require_static_args_hashable: bool = True
+) -> tuple[WrappedFun, tuple[Any, ...]]:
+    """Return the function of the arguments at `dyn_argnums`, with the others bound, and these arguments.
+
+    Raises:
+        ValueError: if `require_static_args_hashable` and a bound argument has no hash.
+    """
+    numbers = [operator.index(number) % len(args) for number in np.atleast_1d(dyn_argnums)]
+    for index, arg in enumerate(args):
+        if require_static_args_hashable and index not in numbers and not isinstance(arg, Hashable):
+            raise ValueError(f"argument {index} of {f.__name__} is static and must have a hash, but is {arg!r}")
+
+    def call(*dynamic: object, **keywords: object) -> Any:
+        complete = list(args)
+        for number, arg in zip(numbers, dynamic, strict=True):
+            complete[number] = arg
+        return f.call_wrapped(*complete, **keywords)
+
+    return WrappedFun(call), tuple(args[number] for number in numbers)
 
 
 def flatten_fun(function: WrappedFun, structure: PyTreeDef) -> tuple[WrappedFun, Callable[[], Any]]:

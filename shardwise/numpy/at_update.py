@@ -52,6 +52,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
+from shardwise.numpy.creation import asarray
 
 _Parameters = ParamSpec("_Parameters")
 
@@ -82,7 +83,7 @@ def _combining(
     """Make a method with the signature of `like` that combines elements with `prepare(values)` by a reduction."""
 
     def method(self: "IndexUpdateRef", values: ArrayLike, **options: Any) -> Array:
-        return self._update(reduction, prepare(values), **options)
+        return self._update(reduction, prepare(_as_array_like(values)), **options)
 
     return _update_method(method, like, name, doc)
 
@@ -225,6 +226,7 @@ class IndexUpdateRef:
     ) -> Array:
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
         indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
+        values = _as_array_like(values)
         if type(values) is int and is_integer(self.array.type.dtype):
             low, high = integer_range(self.array.type.dtype)
             values = np.asarray(values, self.array.type.dtype) if low <= values <= high else values
@@ -258,6 +260,11 @@ class IndexUpdateRef:
                 unique=unique_indices,
             )
         return constrain_sharding(result, out_sharding)
+
+
+def _as_array_like(values: Any) -> ArrayLike:
+    """Return the array of a list or a tuple of numbers and arrays; other values as they are."""
+    return asarray(values) if isinstance(values, (list, tuple)) else values
 
 
 def _max_index_count(indexer: Indexer, arrays: list[Any], clip: bool) -> int | None:

@@ -120,6 +120,15 @@ def test_reshard_checks_its_arguments(explicit_mesh):
         reshard(jnp.ones(8), auto)
 
 
+def test_reshard_on_a_mesh_without_explicit_axes_keeps_the_sharding():
+    mesh = sw.make_mesh((4, 2), ("X", "Y"))
+    with sw.set_mesh(mesh):
+        assert reshard(jnp.ones(8), P()).sharding == NamedSharding(mesh, P())
+        x = sw.device_put(jnp.arange(8.0), NamedSharding(mesh, P("X")))
+        assert reshard(x, P(None)).sharding == x.sharding
+        assert sw.jit(sw.grad(lambda x: (reshard(x, P()) ** 2).sum()))(x).sharding == x.sharding
+
+
 def test_a_constraint_checks_the_type(explicit_mesh):
     x = put(X, "X", None)
     constrain = sw.jit(lax.with_sharding_constraint, static_argnums=1)

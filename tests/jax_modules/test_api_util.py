@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 from shardwise.compiler.ir.types import parse_type
 from shardwise.extend import core
-from shardwise.extend.linear_util import wrap_init
+from shardwise.extend.linear_util import transformation_with_aux, wrap_init
 from shardwise.jax_modules import api_util
 from shardwise.jax_modules._src import dtypes, traceback_util
 
@@ -29,6 +29,15 @@ def test_flatten_fun_nokwargs_with_bound_parameters():
     assert out_tree().num_leaves == 2
 
 
+def test_argnums_partial_binds_the_other_arguments():
+    function, dynamic = api_util.argnums_partial(wrap_init(combine), (-1, 0), (1, (2, 3), 10))
+    assert dynamic == (10, 1)
+    assert function.call_wrapped(5, 4) == {"sum": 30, "second": 3}
+    with pytest.raises(ValueError, match=r"argument 1 of combine is static and must have a hash, but is \[2, 3\]"):
+        api_util.argnums_partial(wrap_init(combine), 0, (1, [2, 3]))
+    assert api_util.argnums_partial(wrap_init(combine), 0, (1, [2, 3]), require_static_args_hashable=False)[1] == (1,)
+
+
 def test_safe_map_checks_lengths():
     assert api_util.safe_map(max, [1, 5], [3, 4]) == [3, 5]
     with pytest.raises(ValueError, match="longer"):
@@ -40,6 +49,25 @@ def test_types_with_and_without_a_mapped_dim():
     assert core.mapped_aval(2, 0, type) == parse_type("f32[3]")
     assert core.unmapped_aval(4, 1, type) == parse_type("f32[2,4,3]")
     assert core.mapped_aval(2, None, type) == core.unmapped_aval(2, None, type) == type
+
+
+def test_a_transformation_stores_a_second_value():
+    @transformation_with_aux
+    def scale(factor, x):
+        y = yield (x * factor,), {"shift": 1}
+        yield y * factor, f"{x} by {factor}"
+
+    function, aux = scale(wrap_init(lambda x, shift: x + shift), 10)
+    assert function.call_wrapped(3) == 310
+    assert aux() == "3 by 10"
+
+
+def test_only_concrete_values_are_forced():
+    assert core.concrete_or_error(int, np.float32(2.5)) == 2
+    assert core.concrete_or_error(None, "cpu") == "cpu"
+    assert sw.grad(lambda x: x * core.concrete_or_error(float, x))(3.0) == 3
+    with pytest.raises(sw.errors.ConcretizationTypeError, match=r"the size must be known, but the value of this i32"):
+        sw.jit(lambda n: core.concrete_or_error(int, n, "the size must be known"))(3)
 
 
 def test_dtypes_and_tracebacks():

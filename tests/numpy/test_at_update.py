@@ -238,7 +238,7 @@ def test_values_of_a_wider_dtype_are_cast_with_a_warning():
             "at.add: unknown mode 'bogus'; supported: clip, fill, drop, promise_in_bounds",
         ),
         (lambda x: x.at[1.5].set(1), TypeError, None),
-        (lambda x: x.at[0].set([1, 2, 3]), TypeError, "at.set: needs an array or a number, not [1, 2, 3] of type list"),
+        (lambda x: x.at[0].set("1"), TypeError, "at.set: needs an array or a number, not '1' of type str"),
         (lambda x: (x * 1j).at[np.array([0])].max(1j), TypeError, "scatter: complex numbers have no max: c64[4,3]"),
     ],
 )
@@ -246,6 +246,14 @@ def test_errors(call, error, message):
     with pytest.raises(error) as caught:
         call(jnp.zeros((4, 3)))
     assert message is None or str(caught.value) == message
+
+
+@pytest.mark.parametrize("method", ["set", "add", "subtract", "multiply", "min", "max", "divide", "power"])
+@pytest.mark.parametrize("sequence", [[2.0, 0.5, 3.0], (2, 0, 3), [jnp.float32(2), 0.5, 3]], ids=str)
+def test_lists_and_tuples_of_values(method, sequence):
+    x = jnp.arange(1.0, 13.0).reshape(4, 3)
+    expected = getattr(x.at[1:3], method)(np.array(sequence, np.float32))
+    np.testing.assert_array_equal(getattr(x.at[1:3], method)(sequence), expected)
 
 
 @pytest.mark.table(default=1)

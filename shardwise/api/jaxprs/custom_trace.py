@@ -28,9 +28,10 @@ from shardwise.compiler.trace.tracer import Frame
 class Trace(Frame):
     """Base class of interpreters of primitives; `set_current_trace` makes one current.
 
-    A subclass defines `process_primitive(primitive, tracers, params)`, which returns a result, or a sequence of them if
-    `primitive.multiple_results`. Its tracers derive from `jax.core.Tracer`, whose constructor accepts the trace and a
-    type. A function with a custom derivative arrives as the primitives that it applies.
+    A subclass defines `process_primitive(primitive, tracers, params)`, which returns a result, or a sequence of them
+    if `primitive.multiple_results`. Its tracers derive from `jax.core.Tracer`, whose constructor accepts the trace
+    and a type; a constructor may instead set `_trace`, if the class has a property `aval`. A function with a custom
+    derivative arrives as the primitives that it applies.
 
     Example:
         >>> class CountingTrace(jax.core.Trace):
@@ -60,6 +61,10 @@ class Trace(Frame):
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         """Return the results of a primitive, applied to tracers and arrays. Subclasses define it."""
         raise NotImplementedError(f"{self.name} must define process_primitive, which {primitive} needs")
+
+    def full_raise(self, x: object) -> object:
+        """Return a value of another trace as it is: `process_primitive` receives it as an operand."""
+        return x
 
     def bind(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
         """Process an op as a primitive."""

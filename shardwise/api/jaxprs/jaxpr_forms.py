@@ -51,6 +51,7 @@ from shardwise.compiler.ops.elementwise import (
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin, ReduceProd
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -104,7 +105,7 @@ FORMS: dict[type[Op], Form] = {
     ),
     Call: Form(
         "jit",
-        lambda op: {"jaxpr": closed_jaxpr(op.program), "name": op.program.name},
+        lambda op: {"jaxpr": closed_jaxpr(op.program), "name": op.program.name, "inline": False},
         lambda p: Call(program_of(p["jaxpr"])),
     ),
     Concatenate: Form("concatenate", lambda op: {"dimension": op.dim}, lambda p: Concatenate(p["dimension"])),
@@ -148,6 +149,10 @@ FORMS: dict[type[Op], Form] = {
             default_precision() if p["precision"] is None else p["precision"],
         ),
     ),
+    DynamicSlice: Form(
+        "dynamic_slice", lambda op: {"slice_sizes": op.sizes}, lambda p: DynamicSlice(tuple(p["slice_sizes"]))
+    ),
+    DynamicUpdateSlice: Form("dynamic_update_slice", lambda op: {}, lambda p: DynamicUpdateSlice()),
     Iota: Form(
         "iota",
         lambda op: {"dtype": op.dtype, "shape": op.shape, "dimension": op.dim, "sharding": None},

@@ -316,7 +316,7 @@ def reshard(xs: object, out_shardings: object) -> Any:
     Raises:
         TypeError: if `out_shardings` holds something else, or if a bare PartitionSpec is passed and no mesh is set.
         ShardingError: if `out_shardings` is not a tree prefix of `xs`, if a sharding does not match the rank of an
-            array, or if its mesh has no Explicit axes.
+            array, or if it names axes of a mesh without Explicit axes.
 
     Example:
         >>> mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
@@ -335,8 +335,8 @@ def reshard_leaves(name: str, parameter: str, x: object, shardings: object) -> A
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{name} needs a PartitionSpec or a NamedSharding, not {sharding!r}")
         _reject_auto_axes(name, sharding)
-        scoped = is_scoped(sharding)
-        if not (sharding.mesh_shape.explicit_axes or scoped):
+        is_typed = bool(sharding.mesh_shape.explicit_axes) or is_scoped(sharding)
+        if not is_typed and _named_axes(sharding):
             raise ShardingError(
                 f"{name}: the mesh {sharding.mesh_shape} has no Explicit axes. Use `with_sharding_constraint` in "
                 "traced functions, or `device_put`."
@@ -349,16 +349,20 @@ def reshard_leaves(name: str, parameter: str, x: object, shardings: object) -> A
         if is_elsewhere and not is_staging() and not isinstance(sharding.grid.flat_devices[0], AbsentDevice):
             out.append(_put(operand, sharding))
         else:
-            out.append(constrain(operand, sharding, pins_auto=False))
+            out.append(constrain(operand, sharding, pins_auto=False) if is_typed else operand)
     return structure.unflatten(out)
+
+
+def _named_axes(sharding: NamedSharding) -> tuple[str, ...]:
+    """Return the mesh axes that the spec of a sharding names."""
+    return sharding.pin((1,) * len(sharding.spec)).layout.axes
 
 
 def _reject_auto_axes(name: str, sharding: NamedSharding) -> None:
     """Raise an error if a spec for types names an Auto axis of a mesh that has Explicit ones too."""
     mesh = sharding.mesh_shape
-    axes = sharding.pin((1,) * len(sharding.spec)).layout.axes
     is_typed = bool(mesh.explicit_axes) or is_scoped(sharding)
-    if is_typed and (auto := [axis for axis in axes if axis in mesh.auto_axes]):
+    if is_typed and (auto := [axis for axis in _named_axes(sharding) if axis in mesh.auto_axes]):
         raise ShardingTypeError(
             f"{name}: {sharding.spec} names {', '.join(map(repr, auto))}, an Auto axis of the mesh {mesh}, and types "
             f"have Explicit axes only. Name Explicit axes here, and constrain the sharding along Auto axes with "

@@ -256,6 +256,11 @@ class Tracer(Array):
 
     __slots__ = ("__weakref__", "frame", "made_by", "source", "type", "value")
 
+    def __init_subclass__(cls) -> None:
+        """Take the type of a tracer from its property `aval`, if the class defines one, as classes of libraries may."""
+        if "aval" in vars(cls):
+            cls.type = cls.aval  # type: ignore[assignment, misc]
+
     def __init__(
         self, frame: Frame, value: Value | ArrayType, made_by: Equation | None = None, source: Source = NOWHERE
     ):
@@ -269,6 +274,11 @@ class Tracer(Array):
     def _trace(self) -> Frame:
         """The frame, under JAX's name, which libraries with their own tracers read."""
         return self.frame
+
+    @_trace.setter
+    def _trace(self, frame: Frame) -> None:
+        """Set the frame of a tracer, in the constructor of a class that defines `aval`."""
+        self.frame, self.made_by, self.source = frame, None, NOWHERE
 
     @property
     def origin(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.dispatch import resolve_shardings
 from shardwise.compiler.ir.masks import drop_none, insert_none, present_mask
 from shardwise.compiler.ir.op import Op, UndefinedPrimal
@@ -13,6 +14,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.placement.retype import match_cotangent_type
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.dce import live_equations
 from shardwise.compiler.transforms.jvp import instantiate_zeros
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import for_each_equation
@@ -39,9 +41,12 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         if any(isinstance(x, UndefinedPrimal) for x in operands):
             linear_equations.append(equation)
             env.update((value, UndefinedPrimal(value.type)) for value in equation.outputs)
-        else:
-            results = equation.op(*operands)
-            env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
+            known_part = _known_part(equation, [isinstance(x, UndefinedPrimal) for x in operands])
+            if known_part is None:
+                return
+            equation, operands = known_part, [env[value] for value in known_part.inputs]
+        results = equation.op(*operands)
+        env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
     cotangent_of: dict[Value, Any] = {}
     inputs = frozenset(program.inputs)
@@ -77,6 +82,24 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
                 add(value, cotangent)
         for_each_equation(reversed(linear_equations), backward)
     return [cotangent_of.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
+
+
+def _known_part(equation: Equation, undefined: Sequence[bool]) -> Equation | None:
+    """Return the part of a control op that computes the results which do not depend on undefined operands.
+
+    A loop may carry coefficients beside the values in which it is linear. Later equations multiply by the coefficients.
+    """
+    op = equation.op
+    if not isinstance(op, Control):
+        return None
+    marks = op.propagate_marks(undefined, lambda n, entries: op.programs[n].outputs_depending_on(entries))
+    dependent = op.endpoint_marks(marks, "result")
+    known = [value for value, is_dependent in zip(equation.outputs, dependent, strict=True) if not is_dependent]
+    if not known:
+        return None
+    (part,) = live_equations([equation], known)
+    unknown = {value for value, is_undefined in zip(equation.inputs, undefined, strict=True) if is_undefined}
+    return part if unknown.isdisjoint(part.inputs) else None
 
 
 def _check_linear(equation: Equation, undefined: Sequence[bool]) -> None:

@@ -1,5 +1,8 @@
 """jax.extend.core: the parts of jax.core that libraries may use."""
 
+from collections.abc import Callable
+from typing import Any
+
 from shardwise.api.jaxprs.custom_trace import TraceTag, set_current_trace, take_current_trace
 from shardwise.api.jaxprs.effects import Effect
 from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
@@ -8,7 +11,9 @@ from shardwise.api.jaxprs.trace_state import find_top_trace, get_opaque_trace_st
 from shardwise.base.missing_names import report_missing
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.trace.tracer import Tracer
 from shardwise.core import valid_jaxtype
+from shardwise.errors import ConcretizationTypeError
 from shardwise.extend.core import primitives
 
 __all__ = [
@@ -21,6 +26,7 @@ __all__ = [
     "Primitive",  # Equinox
     "TraceTag",  # Haiku
     "Var",  # Distrax, Equinox, Haiku
+    "concrete_or_error",  # NetKet
     "find_top_trace",  # Equinox
     "get_opaque_trace_state",  # Flax, Haiku
     "jaxpr_as_fun",  # Haiku
@@ -31,6 +37,18 @@ __all__ = [
     "unmapped_aval",  # Equinox
     "valid_jaxtype",  # Distrax
 ]
+
+
+def concrete_or_error(force: Callable[[Any], Any] | None, val: object, context: str = "") -> Any:
+    """Return `force(val)`, or `val` if `force` is None.
+
+    Raises:
+        ConcretizationTypeError: if `val` is a tracer without a concrete value; the message begins with `context`.
+    """
+    if isinstance(val, Tracer):
+        use = context or "a concrete value is needed"
+        val = val.frame.concrete(val, ConcretizationTypeError, use, lambda: "pass it as a static argument.")
+    return val if force is None else force(val)
 
 
 def mapped_aval(size: int, axis: int | None, aval: ArrayType) -> ArrayType:

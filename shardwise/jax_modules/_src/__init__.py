@@ -3,6 +3,7 @@
 from shardwise.base.missing_names import report_missing
 from shardwise.jax_modules._src import (
     ad_util,
+    api_util,
     checkify,
     compiler,
     core,
@@ -12,6 +13,8 @@ from shardwise.jax_modules._src import (
     flatten_util,
     interpreters,
     lib,
+    literals,
+    pjit,
     state,
     traceback_util,
     tree_util,
@@ -20,6 +23,7 @@ from shardwise.jax_modules._src import (
 
 __all__ = [
     "ad_util",
+    "api_util",
     "checkify",
     "compiler",
     "core",
@@ -29,6 +33,8 @@ __all__ = [
     "flatten_util",
     "interpreters",
     "lib",
+    "literals",
+    "pjit",
     "state",
     "traceback_util",
     "tree_util",

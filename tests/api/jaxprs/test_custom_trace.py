@@ -97,3 +97,44 @@ def test_a_trace_without_a_rule_is_an_error():
             primitives.exp_p.bind(jnp.float32(1))
         with set_current_trace(outer):
             assert primitives.exp_p.bind(jnp.float32(0)) == 1
+
+
+class DoublingTracer(Tracer):
+    """A tracer with a constructor and a property `aval` of its own, as quax has."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, trace, array):
+        self._trace = trace
+        self.array = array
+
+    @property
+    def aval(self):
+        return sw.typeof(self.array)
+
+
+class DoublingTrace(Trace):
+    """Computes primitives in the outer trace, and doubles their results."""
+
+    def __init__(self, outer):
+        super().__init__()
+        self.outer = outer
+
+    def process_primitive(self, primitive, tracers, params):
+        arrays = [x.array if isinstance(x, DoublingTracer) else x for x in tracers]
+        with set_current_trace(self.outer):
+            return DoublingTracer(self, 2 * primitive.bind(*arrays, **params))
+
+
+def test_tracers_with_a_constructor_of_their_own():
+    @sw.jit
+    def compute(x):
+        with take_current_trace() as outer:
+            trace = DoublingTrace(outer)
+            with set_current_trace(trace):
+                y = jnp.sin(DoublingTracer(trace, x))
+                assert (y.shape, y.dtype, y.type) == ((3,), np.float32, sw.typeof(x))
+            return trace.full_raise(y).array
+
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_allclose(compute(x), 2 * np.sin(x), rtol=1e-6)

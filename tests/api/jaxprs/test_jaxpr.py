@@ -43,6 +43,7 @@ def test_names_and_parameters_are_those_of_jax():
     assert by_name["dot_general"].params["dimension_numbers"] == (((1,), (0,)), ((), ()))
     assert by_name["reduce_max"].params["axes"] == (0, 1)
     assert isinstance(by_name["scan"].params["jaxpr"], ClosedJaxpr) and by_name["scan"].params["num_carry"] == 1
+    assert by_name["jit"].params["inline"] is False
     assert by_name["tanh"].primitive is lax.tanh_p
     assert [var.aval.str_short() for var in closed.jaxpr.invars] == ["float32[4,3]", "float32[3,5]"]
 
@@ -57,6 +58,20 @@ def test_evaluation_equals_the_function(rebuilt):
     np.testing.assert_allclose(sw.jit(evaluate)(X, W)[0], network(X, W), rtol=1e-6)
     xs = np.stack([X, 2 * X])
     np.testing.assert_allclose(sw.vmap(evaluate, (0, None))(xs, W)[0], sw.vmap(network, (0, None))(xs, W), rtol=1e-5)
+
+
+def test_slices_at_traced_positions_have_parameters_of_jax():
+    def shift(x, i):
+        return lax.dynamic_update_slice(x, lax.dynamic_slice(x, (i, 0), (2, 3)), (0, 0))
+
+    closed = sw.make_jaxpr(shift)(X, 1)
+    by_name = {eqn.primitive.name: eqn for eqn in closed.eqns}
+    assert by_name["dynamic_slice"].params == {"slice_sizes": (2, 3)}
+    assert by_name["dynamic_update_slice"].primitive is lax.dynamic_update_slice_p
+    np.testing.assert_array_equal(lax.dynamic_slice_p.bind(X, 1, 0, slice_sizes=[2, 3]), X[1:3])
+    expected = np.concatenate([X[1:3], X[2:]])
+    rebuilt = closed.jaxpr.replace(eqns=[eqn.replace() for eqn in closed.eqns])
+    np.testing.assert_array_equal(eval_jaxpr(rebuilt, closed.consts, X, 1)[0], expected)
 
 
 def test_derivatives_of_an_evaluated_jaxpr():

@@ -1,7 +1,10 @@
 """Transposes of linear programs against closed forms."""
 
 import numpy as np
+import pytest
 
+import shardwise as sw
+from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
 from shardwise.compiler.ops.elementwise.transcendental import Exp
@@ -35,3 +38,24 @@ class TestTranspose:
         assert reached == (True,)
         (found,) = evaluate(backward, [np.array([0.0, 1.0, 2.0]), np.ones(3)])
         np.testing.assert_allclose(found, np.exp([0.0, 1.0, 2.0]))
+
+
+def test_results_of_a_loop_that_depend_on_known_values_alone_are_known():
+    def solve(x):
+        scale, product = lax.fori_loop(0, 3, lambda _, carry: (carry[0] * 1.5, carry[1] * carry[0]), (2.0, x))
+        return product / scale
+
+    (cotangent,) = sw.linear_transpose(solve, 1.0)(1.0)
+    assert cotangent == 2 * 3 * 4.5 / 6.75
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_results_of_a_branch_that_depend_on_known_values_alone_are_known(flag):
+    def transposed(flag):
+        def choose(x):
+            scale, product = lax.cond(flag, lambda: (2.0, 3 * x), lambda: (5.0, x))
+            return product * scale
+
+        return sw.linear_transpose(choose, 1.0)(1.0)
+
+    assert sw.jit(transposed)(flag) == ((6,) if flag else (5,))

@@ -1,5 +1,7 @@
 """Private names of JAX that libraries import are Shardwise's own."""
 
+from inspect import signature
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,12 @@ from shardwise.jax_modules._src.state.types import AbstractRef
 OWN = {
     "checkify.checkify": checkify.checkify,
     "core.ShapedArray": sw.core.ShapedArray,
+    "core.Trace": sw.core.Trace,
+    "core.Tracer": sw.core.Tracer,
     "dispatch.wait_for_tokens": sw.effects_barrier,
     "dtypes.extended": sw.dtypes.extended,
     "flatten_util.ravel_pytree": sw.flatten_util.ravel_pytree,
+    "pjit.jit_p": sw.extend.core.primitives.jit_p,
 }
 
 
@@ -57,3 +62,35 @@ def test_a_registered_class_is_in_the_registry():
     assert Static not in _src.tree_util._registry
     sw.tree_util.register_static(Static)
     assert Static in _src.tree_util._registry
+
+
+@pytest.mark.parametrize(
+    ("argnums", "argnames", "expected"),
+    [
+        (None, None, ((), ())),
+        (1, None, ((1,), ("y",))),
+        (None, ("y", "x"), ((0, 1), ("y", "x"))),
+        (None, "z", ((), ("z",))),
+        ((0,), "y", ((0,), ("y",))),
+    ],
+)
+def test_parameters_are_inferred_from_numbers_or_names(argnums, argnames, expected):
+    def function(x, y, *, z): ...
+
+    assert _src.api_util.infer_argnums_and_argnames(signature(function), argnums, argnames) == expected
+
+
+def test_only_tracers_of_libraries_are_lowered():
+    class Stored:
+        def full_lower(self):
+            return 3
+
+    assert _src.core.full_lower(Stored()) == 3
+    assert _src.core.full_lower(2.5) == 2.5
+
+
+def test_scalars_with_a_dtype_are_scalars():
+    number = _src.literals.TypedFloat(0.5, np.float16)
+    assert (number + 1, number.dtype, repr(number)) == (1.5, np.float16, "TypedFloat(0.5, dtype=float16)")
+    assert isinstance(_src.literals.TypedInt(3, np.int8), int)
+    assert _src.literals.TypedComplex(1j, np.complex64) == 1j
