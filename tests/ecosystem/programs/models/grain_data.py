@@ -1,5 +1,5 @@
-"""Grain: the README's `MapDataset`, filters, mixtures and windows, `IterDataset` with prefetching and checkpoints of the
-iterator, `DataLoader` with transformations and shards by process, batches that a sharded model is trained on.
+"""Grain: the README's `MapDataset`, filters, mixtures, `IterDataset` with prefetching and checkpoints of the iterator,
+`DataLoader` with transformations and shards by process, batches on which a sharded model is trained.
 """
 
 import grain
