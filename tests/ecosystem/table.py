@@ -2,8 +2,8 @@
 
     python -m tests.ecosystem.table     writes it, after `make test-ecosystem` has run all programs
 
-Versions are those that pyproject.toml pins. A program describes in its docstring what it runs, in one paragraph per library: `Name: what runs.`, or
-`Name (distribution): what runs.` where the distribution has another name.
+Versions are those that pyproject.toml pins. A program describes in its docstring what it runs, in one paragraph per
+library: `Name: what runs.`, or `Name (distribution): what runs.` where the distribution has another name.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Libraries written for JAX give the same results on Shardwise as on JAX, on one device and sharded over eight.
 
 `make test-ecosystem` installs the libraries and runs this; `make test` does not. Every program `programs/GROUP/NAME.py`
-runs in processes of its own, in the environment of its group: `python -m shardwise run` and `python`, where the real jax
-is installed.
+runs in processes of its own, in the environment of its group: by `python -m shardwise run` and, on the real jax, by
+`python`.
 """
 
 import json
