@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.experimental import checkify
+from shardwise.experimental import checkify, pallas
 from shardwise.jax_modules import _src
-from shardwise.jax_modules._src.state.indexing import Slice
+from shardwise.jax_modules._src.state import indexing
 from shardwise.jax_modules._src.state.types import AbstractRef
 from shardwise.jax_modules.interpreters.pxla import thread_resources
 
@@ -94,5 +94,6 @@ def test_the_concrete_mesh_is_the_current_one_in_traced_functions_too():
     assert meshes == [(mesh, mesh)]
 
 
-def test_a_slice_object_is_no_slice_of_a_reference():
-    assert not isinstance(slice(0, 2), Slice)
+def test_a_slice_of_a_reference_is_that_of_pallas():
+    assert indexing.Slice is pallas.Slice
+    assert not isinstance(slice(0, 2), indexing.Slice)
