@@ -39,6 +39,7 @@ __all__ = [
     "Jaxpr",
     "JaxprEqn",
     "Literal",
+    "ParamDict",
     "Primitive",
     "ShapedArray",
     "Trace",
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 AbstractValue = ArrayType
+ParamDict = dict[str, Any]  # the parameters of an equation, in annotations
 _REPLICATED = ManualAxisType()
 
 # The types of values of a class. TensorFlow Probability adds a proxy of arrays, which functions accept anyway.
@@ -111,6 +113,11 @@ class ShapedArray(metaclass=_ArrayTypes):
         if sharding is not None:
             type = type.with_explicit(traced_sharding(sharding, type.shape))
         return type.update_manual_axis_type(manual_axis_type)
+
+
+def is_constant_dim(d: object) -> bool:
+    """Return whether a dim is no symbolic one: all dims are integers here. Haliax."""
+    return True
 
 
 @contextmanager

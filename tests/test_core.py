@@ -68,3 +68,7 @@ def test_meshes_say_whether_all_their_axes_have_one_type():
         )
     assert mesh.update_axis_types({"x": AxisType.Manual, "y": AxisType.Manual}).are_all_axes_manual
     assert not mesh.update_axis_types({"x": AxisType.Manual}).are_all_axes_explicit
+
+
+def test_all_dims_are_constant():
+    assert all(sw.core.is_constant_dim(d) for d in jnp.ones((2, 3)).shape)

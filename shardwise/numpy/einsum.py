@@ -102,7 +102,7 @@ def einsum(
             path=path,
             precision=precisions("einsum", precision),
             dtype=None if preferred_element_type is None else requested_dtype("einsum", preferred_element_type),
-            general=None if _dot_general is dot_general else _dot_general,
+            general=None if _dot_general is dot_general else _GeneralProduct(_dot_general, precision),
         )
     return constrain_sharding(result, out_sharding)
 
@@ -203,6 +203,18 @@ def _path(equation: _Equation, shapes: tuple[tuple[int, ...], ...], optimize: An
 
 
 @final
+@record
+class _GeneralProduct:
+    """A function that computes products instead of `lax.dot_general`, and the precision as the user wrote it."""
+
+    function: Callable[..., Any]
+    precision: PrecisionLike
+
+    def __call__(self, x: Any, y: Any, dims: Any, dtype: DType) -> Any:
+        return self.function(x, y, dims, precision=self.precision, preferred_element_type=dtype)
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class _Term:
     """An array with named dims."""
@@ -219,7 +231,7 @@ def contract(
     path: Path,
     precision: tuple[str, str] = ("DEFAULT", "DEFAULT"),
     dtype: DType | None = None,
-    general: Callable[..., Any] | None = None,
+    general: _GeneralProduct | None = None,
 ) -> Any:
     """Contract operands with named dims over all names that are not in `result`.
 
@@ -230,10 +242,10 @@ def contract(
         path: the operands that each step contracts, as positions among those that are left.
         precision: the precision of the products.
         dtype: the dtype of the accumulation and the result; the promoted dtype of the operands if None.
-        general: a function like `lax.dot_general` that computes the products instead of `Dot`.
+        general: computes the products instead of `Dot`, in `dtype` or, if that is None, in the promoted dtype.
     """
     common, weak = promote_dtypes("einsum", [type_of(x, "einsum") for x in operands])
-    contraction = _Contraction(precision, dtype, general)
+    contraction = _Contraction(precision, dtype, common, general)
     arrays = [astype_weak(as_operand(x), common, weak) for x in operands]
     sizes: dict[str, int] = {}
     for array, names in zip(arrays, terms, strict=True):
@@ -292,7 +304,8 @@ class _Contraction:
 
     precision: tuple[str, str]
     dtype: DType | None
-    general: Callable[..., Any] | None
+    common: DType
+    general: _GeneralProduct | None
 
     def sum_unneeded(self, term: _Term, needed: set[str]) -> _Term:
         """Sum over the names that are not in `needed`."""
@@ -324,13 +337,8 @@ class _Contraction:
             op = Dot(contract_dims, batch_dims, precision=self.precision)
             array = mixed_dtype_dot(x.array, y.array, op=op, dtype=self.dtype)
         else:
-            array = self.general(
-                x.array,
-                y.array,
-                (contract_dims, batch_dims),
-                precision=self.precision,
-                preferred_element_type=self.dtype,
-            )
+            dtype = self.common if self.dtype is None else self.dtype
+            array = self.general(x.array, y.array, (contract_dims, batch_dims), dtype)
         return _Term(array, self._names(x, y, batch, inner))
 
     @staticmethod

@@ -254,6 +254,20 @@ def test_custom_dot_general_computes_the_products():
     assert dimension_numbers == [(((1,), (0,)), ((), ()))]
 
 
+@pytest.mark.parametrize("precision", [None, "highest", lax.Precision.HIGH])
+def test_custom_dot_general_is_called_with_the_precision_and_the_promoted_dtype(precision):
+    calls = []
+
+    def general(x, y, dims, **options):
+        calls.append(options)
+        return lax.dot_general(x, y, dims, **options)
+
+    x, y = np.ones((2, 3), np.int8), f(3, 4)
+    result = jnp.einsum("ij,jk->ik", x, y, precision=precision, _dot_general=general)
+    np.testing.assert_allclose(result, x @ y, rtol=1e-5)
+    assert calls == [{"precision": precision, "preferred_element_type": np.float32}]
+
+
 def test_out_sharding(mesh):
     sharding = NamedSharding(mesh, P("data"))
     assert jnp.einsum("ij,jk->ik", f(8, 4), f(4, 2), out_sharding=sharding).sharding == sharding

@@ -8,7 +8,9 @@ import pytest
 import shardwise as sw
 from shardwise.experimental import checkify
 from shardwise.jax_modules import _src
+from shardwise.jax_modules._src.state import indexing
 from shardwise.jax_modules._src.state.types import AbstractRef
+from shardwise.jax_modules.interpreters.pxla import thread_resources
 
 OWN = {
     "checkify.checkify": checkify.checkify,
@@ -94,3 +96,41 @@ def test_scalars_with_a_dtype_are_scalars():
     assert (number + 1, number.dtype, repr(number)) == (1.5, np.float16, "TypedFloat(0.5, dtype=float16)")
     assert isinstance(_src.literals.TypedInt(3, np.int8), int)
     assert _src.literals.TypedComplex(1j, np.complex64) == 1j
+
+
+def test_einsum_evaluates_the_contractions_of_a_path():
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 4), (4, 5), (5, 2)))
+    calls = []
+
+    def dot_general(a, b, dimension_numbers, **options):
+        calls.append((dimension_numbers, options["preferred_element_type"]))
+        return sw.lax.dot_general(a, b, dimension_numbers, **options)
+
+    module = _src.numpy.einsum
+    operands, path = module._default_poly_einsum_handler(
+        "ij,jk,kl->li", x, y, z, einsum_call=True, use_blas=True, optimize="optimal"
+    )
+    contractions = tuple((positions, frozenset(names), equation) for positions, names, equation, *_ in path)
+    result = module._einsum(operands, contractions, None, None, dot_general)
+    np.testing.assert_allclose(result, (x @ y @ z).T, rtol=1e-5)
+    assert [dtype for _, dtype in calls] == [np.float32, np.float32]
+
+
+def test_the_concrete_mesh_is_the_current_one_in_traced_functions_too():
+    mesh, meshes = sw.make_mesh((2,), ("rows",)), []
+
+    @sw.jit
+    def f(x):
+        meshes.append((_src.mesh.get_concrete_mesh(), thread_resources.env.physical_mesh))
+        return x
+
+    assert _src.mesh.get_concrete_mesh().empty and thread_resources.env.physical_mesh.empty
+    with sw.set_mesh(mesh):
+        f(np.ones(2))
+    assert meshes == [(mesh, mesh)]
+
+
+def test_slices_with_a_dynamic_start_are_told_from_others():
+    assert isinstance(sw.ds(0, 2), indexing.Slice)
+    assert not isinstance(slice(0, 2), indexing.Slice)
