@@ -59,3 +59,22 @@ def test_a_registered_class_is_in_the_registry():
     assert Static not in _src.tree_util._registry
     sw.tree_util.register_static(Static)
     assert Static in _src.tree_util._registry
+
+
+@pytest.mark.parametrize(
+    "node", [(1, (2, 3)), [None, 4], {"b": 5, "a": [6]}, None, sw.tree_util.Partial(max, 7, key=abs)]
+)
+def test_entries_of_the_registry_flatten_and_create_one_level(node):
+    entry = _src.tree_util._registry[type(node)]
+    children, metadata = entry.to_iter(node)
+    assert list(children) == list(_src.tree_util.flatten_one_level(node)[0])
+    created = entry.from_iter(metadata, children)
+    assert sw.tree.structure(created) == sw.tree.structure(node) and sw.tree.leaves(created) == sw.tree.leaves(node)
+    assert {metadata, entry.to_iter(created)[1]} == {metadata}
+
+
+def test_the_registry_lists_the_classes_that_are_nodes():
+    registry = _src.tree_util._registry
+    assert {tuple, list, dict, type(None)} < set(registry) and len(registry) == len(set(registry))
+    with pytest.raises(KeyError):
+        registry[int]
