@@ -83,6 +83,7 @@ report("reach and its derivative", jax.jit(lambda x: jax.jvp(reach, (x,), (jnp.o
 
 host = mujoco.MjData(model)
 host.qpos[:2] = 0.3, -0.2
+mujoco.mj_forward(model, host)  # `get_data` factors the inertia matrix
 moved = jax.jit(mjx.kinematics)(device_model, shard(mjx.put_data(model, host)))
 mujoco.mj_kinematics(model, host)
 report("bodies as in MuJoCo", np.allclose(mjx.get_data(model, moved).xpos, host.xpos, atol=1e-5))
