@@ -1,6 +1,7 @@
 """Private names of JAX that libraries import are Shardwise's own."""
 
 from inspect import signature
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -26,8 +27,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 def test_names_are_those_of_the_public_modules(name):
-    module, attribute = name.split(".")
-    assert getattr(getattr(_src, module), attribute) is OWN[name]
+    assert attrgetter(name)(_src) is OWN[name]
 
 
 def test_the_primitive_of_stop_gradient_is_that_of_jaxprs():
@@ -134,3 +134,22 @@ def test_the_concrete_mesh_is_the_current_one_in_traced_functions_too():
 def test_slices_with_a_dynamic_start_are_told_from_others():
     assert isinstance(sw.ds(0, 2), indexing.Slice)
     assert not isinstance(slice(0, 2), indexing.Slice)
+
+
+@pytest.mark.parametrize(
+    "node", [(1, (2, 3)), [None, 4], {"b": 5, "a": [6]}, None, sw.tree_util.Partial(max, 7, key=abs)]
+)
+def test_entries_of_the_registry_flatten_and_create_one_level(node):
+    entry = _src.tree_util._registry[type(node)]
+    children, metadata = entry.to_iter(node)
+    assert list(children) == list(_src.tree_util.flatten_one_level(node)[0])
+    created = entry.from_iter(metadata, children)
+    assert sw.tree.structure(created) == sw.tree.structure(node) and sw.tree.leaves(created) == sw.tree.leaves(node)
+    assert {metadata, entry.to_iter(created)[1]} == {metadata}
+
+
+def test_the_registry_lists_the_classes_that_are_nodes():
+    registry = _src.tree_util._registry
+    assert {tuple, list, dict, type(None)} < set(registry) and len(registry) == len(set(registry))
+    with pytest.raises(KeyError):
+        registry[int]
