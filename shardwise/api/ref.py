@@ -128,7 +128,8 @@ class Ref:
     @property
     def format(self) -> Any:
         """The layout in memory and the sharding of the array that it holds."""
-        return self[...].format
+        array: Any = self[...]
+        return array.format
 
     def unsafe_buffer_pointer(self) -> int:
         """Return the memory address of the elements on the only device that holds them, until the Ref changes."""
