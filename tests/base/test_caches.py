@@ -24,6 +24,7 @@ RAW = {"functools.lru_cache", "functools.cache"}
 
 # Uses of `functools.lru_cache` and `functools.cache` that `clear_all` leaves alone; `base/caches.py` says why.
 UNREGISTERED = {
+    "api/transformations/custom_remat.py": {"custom_remat"},
     "base/_jaxlib.py": {"_register_lapack"},
     "base/blas_threads.py": {"run_blas_in_calling_thread"},
     "base/caches.py": {"registered_cache"},
