@@ -94,7 +94,10 @@ EXCEPTIONS: dict[str, str] = {
     "numpy.array": "JAX has `*args` for copy, order and ndmin by position, which it deprecates",
     "numpy.set_printoptions": "it is NumPy's function, which JAX's calls",
     "example_libraries.optimizers.Array": "abstract; `Array()` is an error in both",
-    "extend.linear_util.transformation": "JAX's function is curried: it is a decorator of generators too",
+    **dict.fromkeys(
+        ("extend.linear_util.transformation", "extend.linear_util.transformation_with_aux"),
+        "JAX's function is curried: it is a decorator of generators too",
+    ),
     "api_util.debug_info": "accepts everything, and returns None",
     "api_util.flatten_fun": "JAX's decorator of it adds options for its own use",
     "api_util.flatten_fun_nokwargs": "JAX's decorator of it adds options for its own use",

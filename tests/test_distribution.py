@@ -27,7 +27,7 @@ def test_documented_extras_exist():
     extras = set(PROJECT["optional-dependencies"])
     table = (ROOT / "docs/installation.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
     documented = {
-        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)
     }
     assert documented == extras
 

@@ -117,7 +117,7 @@ def _out_of_bounds(eqn: JaxprEqn, operands: Sequence[Any], results: Sequence[Any
 # For each op with indices: the starts of its windows, vectors along the last dim; the dims to which their components
 # belong; and the sizes of windows along all dims.
 _STARTS: dict[str, Callable[[dict[str, Any], Sequence[Any]], tuple[Any, Sequence[int], Sequence[int]]]] = {
-    "dynamic_slice": lambda params, xs: (jnp.stack(xs[1:]), range(len(xs) - 1), params["sizes"]),
+    "dynamic_slice": lambda params, xs: (jnp.stack(xs[1:]), range(len(xs) - 1), params["slice_sizes"]),
     "dynamic_update_slice": lambda params, xs: (jnp.stack(xs[2:]), range(len(xs) - 2), xs[1].type.shape),
     "gather": lambda params, xs: (xs[1], params["mapped"], params["sizes"]),
     "scatter": lambda params, xs: (xs[1], params["mapped"], Scatter(**params).sizes_of(xs[0].type, xs[2].type)),

@@ -32,12 +32,8 @@ def test_use_names_the_alternatives(use):
     assert ref[...] == 2
 
 
-def test_names_of_newer_versions_can_be_derived_from():
-    class Square(hijax.HiPrim):
-        def expand(self, x):
-            return x * x
-
-    for use in (Square, hijax.vmap_rule, hijax.GradAccum):
+def test_names_of_newer_versions_can_be_imported():
+    for use in (lambda: type("Square", (hijax.HiPrim,), {}), hijax.vmap_rule, hijax.GradAccum):
         with pytest.raises(UnsupportedError, match=r"not supported yet. Define derivatives with `custom_jvp`"):
             use()
     assert hijax.ShapedArray((2,), "float32") == sw.typeof(sw.numpy.zeros(2))

@@ -17,7 +17,7 @@ def test_only_implicit_transfers_are_disallowed_unless_the_setting_is_explicit(d
             check_transfer(direction, "f32[3]")
     with (
         sw.config.override(f"transfer_guard_{direction}", "disallow_explicit"),
-        pytest.raises(TransferError, match=r"is disallowed here: f32\[3\]$"),
+        pytest.raises(TransferError, match=r"is disallowed here: f32\[3\]\nSee "),
     ):
         check_transfer(direction, "f32[3]", explicit=True)
 

@@ -276,7 +276,7 @@ RULES: dict[str, Rule] = {
     "div": _divide,
     "dot_general": _dot_general,
     "dynamic_slice": lambda operands, params: bcoo_dynamic_slice(
-        operands[0], list(map(as_dense, operands[1:])), params["sizes"]
+        operands[0], list(map(as_dense, operands[1:])), params["slice_sizes"]
     ),
     "gather": _gather,
     "integer_pow": _integer_pow,
