@@ -57,7 +57,6 @@ RuntimeFailure = _jax.JaxRuntimeError
 Device = _jax.Device  # no TypeAlias: mypy rejects `isinstance` with an alias of Any
 Client: TypeAlias = _jax.Client
 Executable: TypeAlias = _jax.LoadedExecutable
-xla_client = _xla  # plugins register kernels with it
 Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
 Token: TypeAlias = _jax.ShardedToken  # of a run
 ProfileData: TypeAlias = _profile_data.ProfileData

@@ -17,12 +17,11 @@ module (`JaxBlocker`) nor, if a library has imported that, names in it.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, NoReturn, final
 
@@ -31,7 +30,7 @@ from shardwise.base._jaxlib import JaxBlocker, hide_jax, is_jaxlib_asking
 from shardwise.base.call_site import calling_package, missing_name_error
 from shardwise.base.unsupported import placeholder
 from shardwise.jax_modules import version
-from shardwise.jax_modules.jax_names import jax_names
+from shardwise.jax_modules.jax_names import PublicName, jax_names
 
 # The submodules that JAX imports with `import jax`: libraries look for some of them in `sys.modules`.
 _IMPORTED = (
@@ -220,12 +219,18 @@ def _attribute_or_placeholder(module: str, find: Callable[[str], Any], name: str
         if name not in names or is_jaxlib_asking():
             raise
     public = names[name]
-    try:
-        if public is not None:
-            return resolve_name(f"{public.module}:{public.name}")
-    except (AttributeError, ImportError):
-        pass
-    return placeholder(module, name, _ADVICE)
+    value = None if public is None else _find_public(public)
+    return placeholder(module, name, _ADVICE) if value is None else value
+
+
+def _find_public(public: PublicName) -> Any:
+    """Return the value of a public name, which may be a submodule; None if Shardwise lacks it."""
+    with suppress(ImportError):
+        home = import_module(public.module)
+        with suppress(AttributeError):
+            return getattr(home, public.name)
+        return import_module(f"{public.module}.{public.name}")
+    return None
 
 
 @final

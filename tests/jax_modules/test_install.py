@@ -142,6 +142,9 @@ def test_private_names_of_public_things_are_these():
         assert api.vmap is jax.vmap and lax.add is jax.lax.add and lax_numpy.arange is jax.numpy.arange
         assert NamedSharding is jax.sharding.NamedSharding and Array is jax.Array
         assert lib.xla_client is jaxlib.xla_client
+        from jax._src.lib.mlir import ir
+        from jax._src.pjit import jit_p
+        assert ir.__name__ == "jaxlib.mlir.ir" and jit_p is jax.extend.core.primitives.jit_p
         # jaxlib looks for names in this module when it creates arrays.
         assert (jax.jit(lambda x: 2 * x)(jax.numpy.arange(3)) == jax.numpy.array([0, 2, 4])).all()
     """)

@@ -21,7 +21,6 @@ OWN = {
     "dispatch.wait_for_tokens": sw.effects_barrier,
     "dtypes.extended": sw.dtypes.extended,
     "flatten_util.ravel_pytree": sw.flatten_util.ravel_pytree,
-    "pjit.jit_p": sw.extend.core.primitives.jit_p,
 }
 
 
