@@ -1,4 +1,4 @@
-"""jax._src.literals: Python scalars with a dtype, which JAX creates from numpy scalars and Shardwise does not."""
+"""jax._src.literals: scalars and numpy arrays with a dtype, which JAX creates and Shardwise does not."""
 
 from typing import Any, Self, final
 
@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.base.missing_names import report_missing
 from shardwise.typing import DTypeLike
 
-__all__ = ["TypedComplex", "TypedFloat", "TypedInt"]  # quax
+__all__ = ["TypedComplex", "TypedFloat", "TypedInt", "TypedNdArray"]  # quax; Equinox asks whether a value is an array
 
 
 class _Typed:
@@ -37,6 +37,27 @@ class TypedFloat(_Typed, float):
 @final
 class TypedComplex(_Typed, complex):
     """A complex number with a dtype."""
+
+
+@final
+class TypedNdArray:
+    """A numpy array, and whether its dtype is weak."""
+
+    def __init__(self, val: np.ndarray[Any, Any], weak_type: bool):
+        self.val, self.weak_type = val, weak_type
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        return self.val.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.val.shape
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.val, dtype=dtype, copy=copy) if copy else np.asarray(self.val, dtype=dtype)
 
 
 report_missing(__name__, __all__)

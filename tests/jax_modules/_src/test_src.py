@@ -95,6 +95,9 @@ def test_scalars_with_a_dtype_are_scalars():
     assert (number + 1, number.dtype, repr(number)) == (1.5, np.float16, "TypedFloat(0.5, dtype=float16)")
     assert isinstance(_src.literals.TypedInt(3, np.int8), int)
     assert _src.literals.TypedComplex(1j, np.complex64) == 1j
+    array = _src.literals.TypedNdArray(np.arange(3), weak_type=False)
+    assert (array.dtype, array.shape, array.weak_type) == (np.int64, (3,), False)
+    assert np.asarray(array, dtype=np.float32).tolist() == [0, 1, 2]
 
 
 def test_einsum_evaluates_the_contractions_of_a_path():
