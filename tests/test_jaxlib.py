@@ -523,6 +523,10 @@ def test_jax_is_hidden_unless_it_is_imported(monkeypatch):
     assert sys.modules["jax._src.sharding_impls"] is None
 
 
+def test_version_of_the_extension():
+    assert _jaxlib.extension_version() > 400
+
+
 def test_only_calls_of_jaxlib_ask_on_its_behalf():
     assert not _jaxlib.is_jaxlib_asking()
 

@@ -354,6 +354,11 @@ def jaxlib_version() -> str:
     return str(_version.__version__)
 
 
+def extension_version() -> int:
+    """Return the version of jaxlib's C++ code, which libraries compare."""
+    return int(_xla._version)
+
+
 def versions(device: _jax.Device) -> str:
     """Return the versions that an executable depends on: of jaxlib, of the platform, and the kind of device."""
     return f"{_version.__version__} {device.client.platform_version} {device.device_kind}"

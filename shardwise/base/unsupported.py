@@ -1,8 +1,8 @@
 """Placeholders for names of JAX that can be imported, and are not supported yet.
 
 Libraries import whole modules such as `jax.experimental.pallas` and use them on some platforms only. A placeholder is
-a class, so that libraries can name it in annotations. Calling it, deriving a class from it, using it in `isinstance`
-and reading an attribute of it raise `UnsupportedError`: no answer would be right.
+a class, so that libraries can name it in annotations. Calling it, deriving a class from it, using it in `isinstance`,
+reading an attribute of it, comparing it and iterating over it raise `UnsupportedError`: no answer would be right.
 """
 
 import sys
@@ -34,6 +34,14 @@ class _PlaceholderType(type):
         raise cls.error()
 
     def __subclasscheck__(cls, subclass: type) -> NoReturn:
+        raise cls.error()
+
+    def __lt__(cls, other: object) -> NoReturn:
+        raise cls.error()
+
+    __gt__ = __le__ = __ge__ = __lt__  # the name may be a number, such as a version
+
+    def __iter__(cls) -> NoReturn:
         raise cls.error()
 
     def __getattr__(cls, name: str) -> Any:

@@ -192,10 +192,17 @@ def _placeholder_module(name: str) -> ModuleType:
 
 
 def _with_placeholders(module: ModuleType, name: str) -> ModuleType:
-    """Return a module, which now has placeholders for the names of JAX's module `name` that it lacked."""
+    """Return a module, which now has placeholders for the names of JAX's module `name` that it lacked.
+
+    So do its submodules that are imported already: `from jax._src import core` reads an attribute.
+    """
     find = vars(module).get("__getattr__", partial(_raise_missing, name))
-    if not (isinstance(find, partial) and find.func is _attribute_or_placeholder):  # it has them already
-        vars(module)["__getattr__"] = partial(_attribute_or_placeholder, name, find)
+    if isinstance(find, partial) and find.func is _attribute_or_placeholder:  # it has them already
+        return module
+    vars(module)["__getattr__"] = partial(_attribute_or_placeholder, name, find)
+    for attribute, value in list(vars(module).items()):
+        if isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{attribute}":
+            _with_placeholders(value, f"{name}.{attribute}")
     return module
 
 

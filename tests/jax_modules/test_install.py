@@ -93,7 +93,7 @@ def test_private_names_that_libraries_do_not_use_are_placeholders(tmp_path):
         textwrap.dedent("""
         import jax
         from typing import Optional
-        from jax._src import effects, pjit
+        from jax._src import core, effects, pjit
         from jax._src.core import EvalTrace
         from jax._src.interpreters import pxla
         from shardwise.base.unsupported import used_placeholders
@@ -101,11 +101,14 @@ def test_private_names_that_libraries_do_not_use_are_placeholders(tmp_path):
 
         def annotated(a: EvalTrace | None, b: Optional[EvalTrace]): ...
 
+        assert core.EvalTrace.__name__ == "EvalTrace" and not hasattr(core, "nothing")
         assert pjit.__all__ and not hasattr(pjit, "nothing") and not used_placeholders()
         for use in (
             lambda: EvalTrace(),
             lambda: EvalTrace.process_primitive,
             lambda: isinstance(1, EvalTrace),
+            lambda: EvalTrace >= 448,
+            lambda: [*EvalTrace],
             lambda: type("Derived", (dict, EvalTrace), {}),
             lambda: effects.EffectTypeSet().add_type(int),
             lambda: pxla.shard_args(),
@@ -122,7 +125,7 @@ def test_private_names_that_libraries_do_not_use_are_placeholders(tmp_path):
         "sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library"
     )
     lines = run(program, str(tmp_path)).splitlines()
-    names = ["core.EvalTrace"] * 4 + ["effects.EffectTypeSet", "interpreters.pxla.shard_args"]
+    names = ["core.EvalTrace"] * 6 + ["effects.EffectTypeSet", "interpreters.pxla.shard_args"]
     assert len(lines) == len(names) + 1
     for name, line in zip(names, lines, strict=False):
         assert line.startswith(f"jax._src.{name} is not supported yet. library uses it. "), line
@@ -141,7 +144,8 @@ def test_private_names_of_public_things_are_these():
         from jax._src.typing import Array
         assert api.vmap is jax.vmap and lax.add is jax.lax.add and lax_numpy.arange is jax.numpy.arange
         assert NamedSharding is jax.sharding.NamedSharding and Array is jax.Array
-        assert lib.xla_client is jaxlib.xla_client
+        assert lib.xla_client is jaxlib.xla_client and lib.jaxlib_extension_version > 400
+        assert lib.version == jax.__version_info__
         from jax._src.lib.mlir import ir
         from jax._src.pjit import jit_p
         assert ir.__name__ == "jaxlib.mlir.ir" and jit_p is jax.extend.core.primitives.jit_p
