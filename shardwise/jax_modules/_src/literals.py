@@ -43,7 +43,7 @@ class TypedComplex(_Typed, complex):
 class TypedNdArray:
     """A numpy array, and whether its dtype is weak."""
 
-    def __init__(self, val: np.ndarray[Any, Any], weak_type: bool):
+    def __init__(self, val: np.ndarray[tuple[int, ...], np.dtype[Any]], weak_type: bool):
         self.val, self.weak_type = val, weak_type
 
     @property
@@ -56,7 +56,9 @@ class TypedNdArray:
         """The shape of the array."""
         return self.val.shape
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray[tuple[int, ...], np.dtype[Any]]:
         return np.array(self.val, dtype=dtype, copy=copy) if copy else np.asarray(self.val, dtype=dtype)
 
 
