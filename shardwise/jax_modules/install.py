@@ -141,9 +141,16 @@ class JaxModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # attributes of the module itself
             raise AttributeError(f"module 'jax' has no attribute {name!r}", name=name)
-        value = _attribute_or_placeholder("jax", partial(getattr, shardwise), name)
+        value = _attribute_or_placeholder("jax", self._find, name)
         setattr(self, name, value)  # later accesses do not come here
         return value
+
+    def _find(self, name: str) -> Any:
+        """Return a public name of Shardwise, or a module: `jax.version` is not `shardwise.version`."""
+        if name not in dir(shardwise):
+            with suppress(ModuleNotFoundError):
+                return import_module(f"jax.{name}")  # some libraries expect that `import jax` imports its submodules
+        return getattr(shardwise, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *dir(shardwise)})

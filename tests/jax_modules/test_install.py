@@ -32,6 +32,7 @@ def test_import_jax_gives_shardwise():
         import sys
         import jax.version
         assert jax.version.__version_info__ == jax.__version_info__ and jax.version.__version__ == jax.__version__
+        assert jax.version.__version_info__ == jax.__version_info__
         print(jax.__version__, jax.grad(lambda x: x**2)(3.0), "jax._src.sharding_impls" in sys.modules)
     """)
     jax_version = ".".join(map(str, release_of(_jaxlib.jaxlib_version())))
