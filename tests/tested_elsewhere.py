@@ -15,6 +15,7 @@ FOLDERS = {
     "experimental/pallas": "test_unsupported.py",
     "extend/mlir": "extend/test_extend_xla_forms.py",
     "jax_modules/_src": "jax_modules/_src/test_src.py",
+    "jax_modules/_src/cudnn": "jax_modules/_src/test_src.py",
     "jax_modules/_src/numpy": "jax_modules/_src/test_src.py",
     "jax_modules/_src/state": "jax_modules/_src/test_src.py",
     "scipy/stats": "scipy/stats/test_stats.py",

@@ -155,3 +155,8 @@ def test_the_registry_lists_the_classes_that_are_nodes():
     assert {tuple, list, dict, type(None)} < set(registry) and len(registry) == len(set(registry))
     with pytest.raises(KeyError):
         registry[int]
+
+
+def test_attention_of_cudnn_is_not_there():
+    with pytest.raises(RuntimeError, match=r"cuDNN's attention is not used"):
+        _src.cudnn.fused_attention_stablehlo.check_cudnn_version()
