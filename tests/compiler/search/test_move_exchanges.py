@@ -55,6 +55,7 @@ def unmoved(monkeypatch):
     return plan
 
 
+@pytest.mark.slow
 def test_a_scan_along_a_sharded_dim_is_sharded_along_another(unmoved):
     mesh = sw.make_mesh((8,), ("x",))
     args = arguments(mesh)
