@@ -109,7 +109,8 @@ class _Ticker:
         stages = [task.stage for task in tasks if task.stage]
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         elapsed = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-        return f"{': '.join([*(task.title for task in tasks[:1]), ', '.join([*stages, elapsed])])}"
+        titles = [task.title for task in tasks[:1]]  # none if the work has ended meanwhile
+        return ": ".join([*titles, ", ".join([*stages, elapsed])])
 
 
 def _available_line() -> _Line | None:
