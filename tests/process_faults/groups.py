@@ -40,9 +40,11 @@ class Worker:
             reader.start()
 
     def _read_events(self):
+        # Gloo writes its own lines to the same pipe in several parts, so that an event may start within a line.
         for line in self.process.stdout:
-            with suppress(ValueError):
-                self.events.append(json.loads(line))
+            start = line.find('{"event": ')
+            if start >= 0:
+                self.events.append(json.JSONDecoder().raw_decode(line, start)[0])
 
     def _read_errors(self):
         self.errors = self.process.stderr.read()
