@@ -84,6 +84,7 @@ def run_stages(
     out_names: Sequence[str] = (),
     user_meshes: Sequence[AbstractMesh] = (),
     dump: StageDump | None = None,
+    as_partitions: bool = False,
 ) -> Stages:
     """Run every stage that needs no device.
 
@@ -99,6 +100,7 @@ def run_stages(
         out_names: the names of the outputs, for messages.
         user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them.
         dump: keeps the result of every pass; by default, results are kept only for the setting `dump_to`.
+        as_partitions: whether the devices of the module are partitions, instead of replicas.
     """
     dump = StageDump(keeps=bool(config.dump_to)) if dump is None else dump
     dump.add("trace", program)
@@ -137,7 +139,7 @@ def run_stages(
         dump.add("fit_memory", planned)
     problem, plan, local = planned
     set_stage("lowering")
-    module = lower(local, donated, platform)
+    module = lower(local, donated, platform, as_partitions)
     dump.add("lower", module)
     if config.dump_to:
         dump.write(Path(config.dump_to) / f"{next(_dumps):04}-{program.name}")

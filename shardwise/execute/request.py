@@ -118,6 +118,7 @@ class Request:
         platform: the platform to lower for; None for the devices' platform.
         mesh: the current mesh where the program is called; None if there is none.
         on_current_mesh: whether the program runs on `mesh` if it has no committed arrays and no shardings.
+        for_jax: whether JAX runs the module: its devices are partitions, results are sharded evenly, and JAX donates.
     """
 
     program: Program
@@ -134,6 +135,7 @@ class Request:
     platform: str | None = None
     mesh: Mesh | AbstractMesh | None = None
     on_current_mesh: bool = False
+    for_jax: bool = False
 
     def without_unused_inputs(self) -> "Request":
         """Return this request without the inputs that its program does not use, unless `keep_unused`."""
@@ -147,20 +149,15 @@ class Request:
             return tuple(items[number] for number in kept if number < len(items))
 
         smaller = Program(only(program.inputs), program.equations, program.outputs, program.name)
-        return Request(
-            smaller,
-            only(self.signatures),
-            self.out_shardings,
-            only(self.names),
-            only(self.in_shardings),
-            only(self.donated),
+        return replace(
+            self,
+            program=smaller,
+            signatures=only(self.signatures),
+            names=only(self.names),
+            in_shardings=only(self.in_shardings),
+            donated=only(self.donated),
+            keep_unused=True,
             kept=tuple(kept),
-            device=self.device,
-            out_names=self.out_names,
-            jit_source=self.jit_source,
-            platform=self.platform,
-            mesh=self.mesh,
-            on_current_mesh=self.on_current_mesh,
         )
 
     def on_devices(self, devices: Sequence[Any]) -> "Request":
@@ -416,10 +413,11 @@ def partition_request(
             request.out_names,
             [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
             dump,
+            request.for_jax,
         )
 
     stages = stages_with(out_pins)
-    if config.is_exact and (even_pins := _even_pins(stages, mesh, out_pins)) != out_pins:
+    if (config.is_exact or request.for_jax) and (even_pins := _even_pins(stages, mesh, out_pins)) != out_pins:
         stages = stages_with(even_pins)
     return stages, moves
 
@@ -432,7 +430,7 @@ def _even_pins(stages: Stages, mesh: AbstractMesh, pins: Sequence[Pin | None]) -
         even = layout.evenly(type.shape, stages.problem.mesh)
         if pins[index] is None and even != layout:
             coarse = coarsen_layout(even, mesh, stages.problem.mesh)
-            even_pins[index] = Pin(coarse or Layout.replicated(type.ndim), reason="jax_compatibility: even shards")
+            even_pins[index] = Pin(coarse or Layout.replicated(type.ndim), reason="even shards, as JAX needs them")
     return even_pins
 
 

@@ -268,11 +268,14 @@ class _JaxprFunction:
 
 @final
 class OpPrimitive(Primitive):
-    """The primitive of one of Shardwise's ops. Its rules are the op's; `bind` applies the op."""
+    """The primitive of one of Shardwise's ops. Its rules are the op's; `bind` applies the op.
+
+    `form` is None if its parameters are the op's fields.
+    """
 
     def __init__(self, name: str, op_class: type[Op], form: Form | None):
         super().__init__(name)
-        self._form = form
+        self.form = form
         self.op_class = op_class
         self.multiple_results = not op_class.single
 
@@ -284,15 +287,15 @@ class OpPrimitive(Primitive):
 
     def bind(self, *args: ArrayLike, **params: Any) -> Any:
         operands: list[Any] = [as_operand(x, self.name) for x in args]
-        if _accepts_scalars(self.op_class):
-            shape = max((x.type.shape for x in operands), key=len, default=())
-            operands = [x if x.type.shape else broadcast_to_shape(x, shape) for x in operands]
-        if self._form is None:
+        if _accepts_scalars(self.op_class):  # and operands with dims of size 1
+            shape = np.broadcast_shapes(*(x.type.shape for x in operands))
+            operands = [x if x.type.shape == shape else broadcast_to_shape(x, shape) for x in operands]
+        if self.form is None:
             op = self.op_class(**params)
         else:
-            op = self._form.op(params)
-            if self._form.order is not None:
-                operands = [operands[number] for number in self._form.order]
+            op = self.form.op(params)
+            if self.form.order is not None:
+                operands = [operands[number] for number in self.form.order]
         types = _program_types(op)
         if types:
             operands = list(map(match_weak_type, operands, types))

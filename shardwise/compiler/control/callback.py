@@ -204,7 +204,7 @@ class CallOnce(Collective):
                 self._broadcast_from_first(hlo, hlo.op(f"stablehlo.{part}", (x,), half)) for part in ("real", "imag")
             ]
             return hlo.op("stablehlo.complex", parts, x.type)
-        groups = f"replica_groups = {hlo.groups(self.axes)}"
+        groups = hlo.group_attributes(self.axes)
         bits = x.type.with_dtype(np.dtype(f"uint{8 * x.type.dtype.itemsize}")) if is_float(x.type.dtype) else x.type
         x_bits = x if bits is x.type else hlo.op("stablehlo.bitcast_convert", (x,), bits)
         total = hlo.op("stablehlo.all_reduce", (x_bits,), bits, groups, (hlo.reducer(SUM, bits.dtype),))

@@ -41,11 +41,15 @@ class Builder:
         lines: the ops so far, in MLIR syntax.
         heads: the attribute aliases at the top of the module.
         callbacks: the host callbacks of the module, by index.
+
+    Devices are replicas, or, with `as_partitions`, partitions of one program.
     """
 
-    def __init__(self, mesh: AbstractMesh, platform: str = "cpu"):
+    def __init__(self, mesh: AbstractMesh, platform: str = "cpu", as_partitions: bool = False):
         self.mesh = mesh
         self.platform = platform
+        self._as_partitions = as_partitions
+        self._channels = 0
         self._source, self._op_name = Source("", 0, ""), ""
         self.lines: list[str] = []
         self.location = ""
@@ -395,9 +399,29 @@ class Builder:
         """Return the replica groups of a collective along `axes`. `parts` splits each group into subgroups."""
         return self._table(("groups", axes, parts), lambda: self.mesh.groups(axes, parts))
 
-    def pairs(self, passing: CollectivePermute) -> str:
-        """Return the (source, target) device pairs of a collective permute."""
-        return self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
+    def group_attributes(
+        self, axes: tuple[str, ...], parts: tuple[tuple[int, ...], ...] | None = None, has_global_ids: bool = True
+    ) -> str:
+        """Return the attributes of a collective along `axes` that say which devices communicate.
+
+        `has_global_ids`: whether the op has the attribute `use_global_device_ids`.
+        """
+        global_ids = ", use_global_device_ids" if self._as_partitions and has_global_ids else ""
+        return f"replica_groups = {self.groups(axes, parts)}{self._channel_attribute()}{global_ids}"
+
+    def pair_attributes(self, passing: CollectivePermute) -> str:
+        """Return the attributes of a collective permute that say which devices communicate."""
+        pairs = self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
+        return f"source_target_pairs = {pairs}{self._channel_attribute()}"
+
+    def new_channel(self) -> int:
+        """Return the number of a new channel, which collectives need if devices are partitions; else 0: no channel."""
+        self._channels += self._as_partitions
+        return self._channels
+
+    def _channel_attribute(self) -> str:
+        channel = self.new_channel()
+        return f", channel_handle = #stablehlo.channel_handle<handle = {channel}, type = 1>" if channel else ""
 
     def _table(self, key: tuple[Any, ...], build: Callable[[], NumpyArray]) -> str:
         """Return the attribute alias of a device table, which is built once per key."""
@@ -416,7 +440,8 @@ class Builder:
             # Unsigned, because signed division would add checks to every kernel that it is fused into.
             scalar = ArrayType((), np.uint32)
             if () not in self._indices:  # the device index
-                self._indices[()] = self.op("stablehlo.replica_id", (), scalar)
+                number = "partition_id" if self._as_partitions else "replica_id"
+                self._indices[()] = self.op(f"stablehlo.{number}", (), scalar)
             position = None
             for run in self._merge_adjacent(axes):
                 stride = self.mesh.extent(self.mesh.axis_names[self.mesh.axis_names.index(run[-1]) + 1 :])

@@ -1,4 +1,4 @@
-"""lower: from a local program to the StableHLO module, in MLIR syntax, that XLA compiles. Devices are replicas."""
+"""lower: from a local program to the StableHLO module, in MLIR syntax, that XLA compiles."""
 
 import re
 from collections.abc import Sequence
@@ -30,19 +30,24 @@ class StableHlo:
     callbacks: tuple[HostCallback, ...] = ()
 
 
-def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cpu") -> StableHlo:
+def lower(
+    local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cpu", as_partitions: bool = False
+) -> StableHlo:
     """Lower a local program to StableHLO.
 
     Args:
         local: the program of one device.
         donated: for each input, whether its buffer may be reused for an output of the same size.
         platform: the target platform.
+        as_partitions: whether devices are partitions of one program, as in a module of JAX, instead of replicas.
     """
     program = local.program
-    builder = Builder(local.mesh, platform)
+    builder = Builder(local.mesh, platform, as_partitions)
     results = builder.program(program, [HloValue(f"%arg{n}", type) for n, type in enumerate(program.in_types)])
     aliases = _aliases(program, donated)
-    attributes = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
+    attributes = {}
+    if not as_partitions:
+        attributes = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
     heads = ", ".join(
         f"%arg{number}: {tensor_type(value.type)}{attributes.get(number, '')}"
         for number, value in enumerate(program.inputs)

@@ -120,7 +120,7 @@ class AllReduce(Collective):
         return all_reduce(operand.nbytes, count)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        groups = f"replica_groups = {hlo.groups(self.axes, self.groups)}"
+        groups = hlo.group_attributes(self.axes, self.groups)
 
         def reduce(y: HloValue) -> Any:
             return hlo.op("stablehlo.all_reduce", (y,), y.type, groups, (hlo.reducer(self.reduction, y.type.dtype),))
@@ -152,7 +152,7 @@ class AllGather(Collective):
         return all_gather(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
+        attributes = f"all_gather_dim = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
         if not self.dim:
             return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
         # XLA's all-gather along a non-leading dim copies shards before and after sending. Gathering along a new leading
@@ -189,7 +189,7 @@ class ReduceScatter(Collective):
         return reduce_scatter(operand.nbytes, self.count)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        attributes = f"scatter_dimension = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
+        attributes = f"scatter_dimension = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
 
         def reduce(y: HloValue) -> Any:
             reducer = hlo.reducer(self.reduction, y.type.dtype)
@@ -238,7 +238,7 @@ class AllToAll(Collective):
         elements = Reshape((x.type.size,)).lower(hlo, stack)
         attributes = (
             "split_dimension = 0 : i64, concat_dimension = 0 : i64, "
-            f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
+            f"split_count = {self.count} : i64, {hlo.group_attributes(self.axes, self.groups, has_global_ids=False)}"
         )
         exchanged = hlo.op("stablehlo.all_to_all", (elements,), elements.type, attributes)
         return lower_unstack(hlo, Reshape((self.count, *block)).lower(hlo, exchanged), self.join)
@@ -268,7 +268,7 @@ class CollectivePermute(Collective):
         return one_hop(operand.nbytes)
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
+        return hlo.op("stablehlo.collective_permute", (x,), x.type, hlo.pair_attributes(self))
 
 
 @final

@@ -128,7 +128,7 @@ class ExchangeWindows(Collective):
             return self._lower_rounds(hlo, x, self._rounds)
         size = x.type.shape[self.dim]
         row = Reshape((1, *x.type.shape)).lower(hlo, x)
-        attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes)}"
+        attributes = f"all_gather_dim = 0 : i64, {hlo.group_attributes(self.axes)}"
         stack_type = x.type.with_shape((self.count, *x.type.shape))
         stack = hlo.op("stablehlo.all_gather", (row,), stack_type, attributes)
         rounds = schedule(merge_adjacent([piece.after_all_gather(size) for piece in self.pieces]))
@@ -183,7 +183,7 @@ class ExchangeWindows(Collective):
         for each in blocks:
             block = self.lower_slice_at(hlo, x, self.lower_of_device(hlo, each.starts), each.size)
             if each.to:
-                pairs = f"source_target_pairs = {hlo.pairs(PPermute(self.axes, each.to))}"
+                pairs = hlo.pair_attributes(PPermute(self.axes, each.to))
                 block = hlo.op("stablehlo.collective_permute", (block,), block.type, pairs)
             if each.size == size and not each.is_masked:  # the block is the entire result
                 result = block

@@ -89,11 +89,10 @@ class RaggedAllToAll(Collective):
         if not x.type.size:
             return output
         if hlo.platform in _NATIVE_PLATFORMS:
-            # Channel 0 means no channel, because groups consist of replicas. XLA's converter crashes without the
-            # attribute.
+            # XLA's converter crashes without a channel.
             attributes = (
                 'call_target_name = "ragged_all_to_all", api_version = 4 : i32, backend_config = '
-                f"{{replica_groups = {hlo.groups(self.axes, self.groups)}, channel_id = 0 : i64}}"
+                f"{{replica_groups = {hlo.groups(self.axes, self.groups)}, channel_id = {hlo.new_channel()} : i64}}"
             )
             return hlo.op("stablehlo.custom_call", (x, output, *slices), output.type, attributes)
 

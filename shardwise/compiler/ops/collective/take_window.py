@@ -117,7 +117,7 @@ class TakeWindow(Collective):
         for block in self._blocks(shard_size):  # in order, with zeros between them
             part = lower_slice(hlo, x, self.dim, block.start, block.stop)
             if block.distance:
-                pairs = f"source_target_pairs = {hlo.pairs(ShiftPairs(self.axes, block.distance))}"
+                pairs = hlo.pair_attributes(ShiftPairs(self.axes, block.distance))
                 part = hlo.op("stablehlo.collective_permute", (part,), part.type, pairs)
             position = block.distance * shard_size + block.start - low
             parts += [*lower_zeros(hlo, x.type, self.dim, position - filled), part]

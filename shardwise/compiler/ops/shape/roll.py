@@ -148,7 +148,7 @@ class Rotate(Collective):
         for distance, start, stop in self._parts(x.type.shape[self.dim]):
             part = lower_slice(hlo, x, self.dim, start, stop)
             if distance:
-                pairs = f"source_target_pairs = {hlo.pairs(Ring(self.axes, distance))}"
+                pairs = hlo.pair_attributes(Ring(self.axes, distance))
                 part = hlo.op("stablehlo.collective_permute", (part,), part.type, pairs)
             blocks.append(part)
         return lower_concatenate(hlo, blocks or [x], self.dim)

@@ -1,0 +1,10 @@
+"""Shardwise as the partitioner of programs that stay on JAX: real `jax.Array`s in, real `jax.Array`s out.
+
+from shardwise import inside_jax
+
+step = inside_jax.jit(step)      # instead of jax.jit
+"""
+
+from shardwise.inside_jax.jit import jit
+
+__all__ = ["jit"]

@@ -1,0 +1,117 @@
+"""The real jax: the only module that imports it, with every private name of JAX that the package needs.
+
+A missing name is an error that names the installed release.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from shardwise.errors import UnsupportedError
+from shardwise.version import __version__
+
+if getattr(sys.modules.get("jax"), "__name__", "").startswith("shardwise"):
+    raise ImportError(
+        "shardwise.inside_jax plans programs of the real JAX, but in this process `import jax` imports Shardwise "
+        "(`as_jax`, `shardwise run`). Use one of the two: run the script with `python`, or call `jax.jit`."
+    )
+try:
+    import jax
+    from jax import typeof
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "shardwise.inside_jax needs JAX, which is not installed: `pip install jax`. Without JAX, `import shardwise as "
+        "jax` runs the same programs."
+    ) from error
+try:
+    from jax._src import core, source_info_util
+    from jax._src.interpreters import pxla
+    from jax._src.interpreters.mlir import merge_mlir_modules
+    from jax._src.lib import _jax as _jaxlib
+    from jax._src.lib.mlir.dialects import func
+    from jax._src.mesh import get_concrete_mesh
+    from jax._src.pjit import _get_fastpath_data, _infer_params, _need_to_rebuild_with_fdo, _run_python_pjit
+    from jax._src.random.prng import KeyTy, PRNGImpl
+    from jax._src.sharding_impls import UnspecifiedValue
+    from jax._src.traceback_util import api_boundary
+    from jax._src.tree_util import dispatch_registry, tree_unflatten
+    from jax.core import ShapedArray, jaxprs_in_params
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
+    from jax.interpreters import ad, batching, mlir
+    from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+except ImportError as error:
+    raise UnsupportedError(
+        f"shardwise.inside_jax of Shardwise {__version__} does not support JAX {jax.__version__}: {error}. It is "
+        "tested with JAX 0.10.2 to 0.12."
+    ) from error
+
+__all__ = [
+    "AbstractMesh",
+    "ClosedJaxpr",
+    "Jaxpr",
+    "KeyTy",
+    "Literal",
+    "Mesh",
+    "NamedSharding",
+    "PRNGImpl",
+    "PartitionSpec",
+    "Primitive",
+    "ShapedArray",
+    "SingleDeviceSharding",
+    "UnspecifiedValue",
+    "ad",
+    "batching",
+    "core",
+    "func",
+    "get_concrete_mesh",
+    "jax",
+    "jaxpr_as_fun",
+    "jaxprs_in_params",
+    "merge_mlir_modules",
+    "mlir",
+    "replace_jaxprs",
+    "source_info_util",
+    "typeof",
+]
+
+
+Planner = Callable[[dict[str, Any], Sequence[Any], Sequence[str]], Any]
+
+
+def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
+    """Return a jitted function of JAX that runs other jaxprs.
+
+    Args:
+        jitted: what `jax.jit` returns.
+        planned_params: returns the parameters to run instead, for those of a call, its flat arguments and their names.
+        bind: returns the results of a call with tracers among its arguments.
+    """
+    fun, info = jitted._fun, jitted._jit_info
+
+    def cache_miss(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+        p, args_flat = _infer_params(fun, info, args, kwargs)
+        if not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args_flat):
+            return tree_unflatten(p.out_tree, bind(p.params, args_flat, p.arg_names)), None, False
+        p = p._replace(params=planned_params(p.params, args_flat, p.arg_names))
+        outs, out_flat, out_tree, args_flat, jaxpr, executable, profiler, consts = _run_python_pjit(
+            p, args_flat, fun, args, kwargs
+        )
+        fast = _get_fastpath_data(
+            executable, out_tree, args_flat, out_flat, jaxpr.effects, jaxpr.consts, profiler, consts
+        )
+        return outs, fast, _need_to_rebuild_with_fdo(profiler)
+
+    cache = _jaxlib.PjitFunctionCache(capacity=4096)
+    dispatcher = _jaxlib.pjit(
+        getattr(fun, "__name__", str(fun)),
+        fun,
+        api_boundary(cache_miss),
+        info.static_argnums,
+        info.static_argnames,
+        object(),  # the key of this function in the cache, which is its own
+        dispatch_registry,
+        pxla.cc_shard_arg,
+        cache,
+    )
+    return wraps(fun)(dispatcher)

@@ -1,0 +1,281 @@
+"""The JAX primitive of a planned function: what a call under JAX's transformations is.
+
+`jax.grad`, `jax.vmap` and `jax.checkpoint` transform the function's jaxpr by JAX's own rules. Each jaxpr that they
+produce is planned on its own: the function with its residuals, its linear part, its transpose, the batched function.
+A call is planned when it runs, for the shardings of its operands, or when JAX lowers the program around it, for the
+shardings that `in_shardings` and Explicit types state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, final
+
+from shardwise.errors import ShardingError
+from shardwise.inside_jax import _jax
+from shardwise.inside_jax.plan import PlannedJaxpr, plan_jaxpr
+
+call_p = _jax.Primitive("shardwise_jit")
+call_p.multiple_results = True
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """A function to plan.
+
+    Attributes:
+        jaxpr: its closed jaxpr, without constants.
+        name: its name.
+        mesh: JAX's mesh; None if nothing states it.
+        in_shardings: the sharding of each operand; None if nothing states it.
+        out_shardings: the requested sharding of each result, or None.
+        names: the names of the operands, for messages.
+        donated: whether each operand is donated.
+    """
+
+    jaxpr: Any
+    name: str
+    mesh: Any
+    in_shardings: tuple[Any, ...]
+    out_shardings: tuple[Any, ...]
+    names: tuple[str, ...]
+    donated: tuple[bool, ...] = ()
+
+    def bind(self, *operands: Any) -> list[Any]:
+        """Apply the function to arrays or tracers of JAX."""
+        return call_p.bind(*operands, call=self)
+
+    def placed(self, operands: Sequence[Any]) -> "Call":
+        """Return the call with the shardings that concrete operands and Explicit types state."""
+        shardings = tuple(map(_sharding_of, operands, self.in_shardings))
+        return replace(self, in_shardings=shardings, mesh=_mesh_of((*shardings, *self.out_shardings), self.mesh))
+
+    @property
+    def is_placed(self) -> bool:
+        return None not in self.in_shardings
+
+    def plan(self) -> PlannedJaxpr:
+        """Plan the function. Operands without a sharding are replicated."""
+        return _plan(self)
+
+    def with_jaxpr(self, jaxpr: Any, ins: Sequence[Any], outs: Sequence[Any], names: Sequence[str]) -> "Call":
+        """Return the call of a function that a transformation derived from this one."""
+        return Call(jaxpr, self.name, self.mesh, tuple(ins), tuple(outs), tuple(names))
+
+
+@lru_cache(maxsize=1024)
+def _plan(call: Call) -> PlannedJaxpr:
+    return plan_jaxpr(call.jaxpr, call.name, call.mesh, call.in_shardings, call.out_shardings, call.names, call.donated)
+
+
+def _sharding_of(operand: Any, stated: Any) -> Any:
+    """Return the sharding of an operand, if something states it; else None."""
+    if stated is not None:
+        return stated
+    if not isinstance(operand, _jax.core.Tracer):
+        is_placed = isinstance(operand, _jax.jax.Array) and operand.committed
+        return operand.sharding if is_placed and not isinstance(operand.sharding, _jax.SingleDeviceSharding) else None
+    mesh = _jax.typeof(operand).sharding.mesh
+    if mesh.empty or not mesh.are_all_axes_explicit:
+        return None
+    return _jax.NamedSharding(_jax.get_concrete_mesh(), _jax.typeof(operand).sharding.spec)
+
+
+def _mesh_of(shardings: Sequence[Any], stated: Any) -> Any:
+    """Return the mesh of the shardings, else the current mesh; None if there is none."""
+    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, _jax.NamedSharding)]
+    current = _jax.get_concrete_mesh()
+    return meshes[0] if meshes else stated if stated is not None else None if current.empty else current
+
+
+def _abstract_eval(*_: Any, call: Call) -> list[Any]:
+    return list(call.jaxpr.out_avals)
+
+
+call_p.def_abstract_eval(_abstract_eval)
+
+
+def _impl(*operands: Any, call: Call) -> list[Any]:
+    """Run the function on arrays."""
+    placed = call.placed(operands)
+    return _runner(placed)(*operands)
+
+
+call_p.def_impl(_impl)
+
+
+@lru_cache(maxsize=1024)
+def _runner(call: Call) -> Any:
+    planned = call.plan()
+    if planned.mesh is None:
+        return _jax.jax.jit(planned)
+    return _jax.jax.jit(planned, in_shardings=planned.in_shardings, out_shardings=list(planned.out_shardings))
+
+
+def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
+    """Lower the function inside a program that JAX compiles."""
+    for name, sharding in zip(call.names, call.in_shardings, strict=True):
+        if sharding is None:
+            raise ShardingError(
+                f"inside_jax.jit of `{call.name}` is called inside a function that JAX traces, and nothing states the "
+                f"sharding of {name}: along Auto mesh axes, JAX's tracers have none. Pass `in_shardings` to "
+                "inside_jax.jit, or apply `jax.lax.with_sharding_constraint` in it and pass the sharding too."
+            )
+    return _jax.mlir.lower_fun(call.plan(), multiple_results=True)(ctx, *operands)
+
+
+_jax.mlir.register_lowering(call_p, _lower)
+
+
+@final
+@dataclass(frozen=True)
+class _Linearized:
+    """The forward function, with residuals as its last results, and the linear one, with them as its first operands.
+
+    `has_tangent` is, for each result, whether it has a tangent.
+    """
+
+    forward: Any
+    linear: Any
+    has_tangent: tuple[bool, ...]
+
+
+@lru_cache(maxsize=256)
+def _linearized(jaxpr: Any, active: tuple[bool, ...]) -> _Linearized:
+    """Linearize a jaxpr with respect to its active operands, by JAX's rules."""
+    jax = _jax.jax
+    function = _jax.jaxpr_as_fun(jaxpr)
+    structure = None
+    has_tangent = tuple(_is_inexact(aval) for aval in jaxpr.out_avals)
+
+    def forward(*primals: Any) -> list[Any]:
+        nonlocal structure
+
+        def of_active(*values: Any) -> list[Any]:
+            given = iter(values)
+            operands = [next(given) if is_active else x for x, is_active in zip(primals, active, strict=True)]
+            return [x for x, has in zip(function(*operands), has_tangent, strict=True) if has]
+
+        _, linear = jax.linearize(of_active, *_where(primals, active))
+        residuals, structure = jax.tree.flatten(linear)
+        return [*function(*primals), *residuals]
+
+    forward_jaxpr = jax.make_jaxpr(forward)(*jaxpr.in_avals)
+    count = len(jaxpr.out_avals)
+    residuals = forward_jaxpr.out_avals[count:]
+
+    def linear(*operands: Any) -> list[Any]:
+        assert structure is not None
+        return list(structure.unflatten(operands[: len(residuals)])(*operands[len(residuals) :]))
+
+    tangents = [aval.to_tangent_aval() for aval in _where(jaxpr.in_avals, active)]
+    return _Linearized(forward_jaxpr, jax.make_jaxpr(linear)(*residuals, *tangents), has_tangent)
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
+    active = tuple(type(tangent) is not _jax.ad.Zero for tangent in tangents)
+    linearized = _linearized(call.jaxpr, active)
+    placed = call.placed(primals)
+    count = len(call.jaxpr.out_avals)
+    residuals = len(linearized.forward.out_avals) - count
+    outs = (*placed.out_shardings, *[None] * residuals)
+    forward = placed.with_jaxpr(linearized.forward, placed.in_shardings, outs, placed.names)
+    if forward.is_placed and forward.mesh is not None:
+        # The plan decides the shardings of residuals, which the linear function needs to know.
+        forward = replace(forward, out_shardings=forward.plan().out_shardings)
+    results = forward.bind(*primals)
+    linear = placed.with_jaxpr(
+        linearized.linear,
+        (*forward.out_shardings[count:], *_where(placed.in_shardings, active)),
+        _where(forward.out_shardings[:count], linearized.has_tangent),
+        (
+            *(f"residual {number}" for number in range(residuals)),
+            *(f"the tangent of {n}" for n in _where(call.names, active)),
+        ),
+    )
+    given = iter(linear.bind(*results[count:], *_where(tangents, active)))
+    out_tangents = [
+        next(given) if has else _jax.ad.Zero(aval.to_tangent_aval())
+        for has, aval in zip(linearized.has_tangent, call.jaxpr.out_avals, strict=True)
+    ]
+    return results[:count], out_tangents
+
+
+_jax.ad.primitive_jvps[call_p] = _jvp
+
+
+@lru_cache(maxsize=256)
+def _transposed(jaxpr: Any, is_linear: tuple[bool, ...]) -> Any:
+    """Return the transpose of a jaxpr that is linear in some operands: from the others and cotangents to cotangents."""
+    jax = _jax.jax
+    function = _jax.jaxpr_as_fun(jaxpr)
+    known = [not linear for linear in is_linear]
+    count = sum(known)
+
+    def transposed(*operands: Any) -> list[Any]:
+        def of_linear(*values: Any) -> list[Any]:
+            given, others = iter(values), iter(operands[:count])
+            return function(*(next(given) if linear else next(others) for linear in is_linear))
+
+        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in _where(jaxpr.in_avals, is_linear)]
+        return list(jax.linear_transpose(of_linear, *types)(list(operands[count:])))
+
+    return jax.make_jaxpr(transposed)(*_where(jaxpr.in_avals, known), *jaxpr.out_avals)
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[Any]:
+    is_linear = tuple(_jax.ad.is_undefined_primal(x) for x in operands)
+    known = tuple(not linear for linear in is_linear)
+    cotangents = [_jax.ad.instantiate_zeros(ct) for ct in cotangents]
+    transposed = call.with_jaxpr(
+        _transposed(call.jaxpr, is_linear),
+        (*_where(call.in_shardings, known), *call.out_shardings),
+        _where(call.in_shardings, is_linear),
+        (*_where(call.names, known), *(f"the cotangent of result {number}" for number in range(len(cotangents)))),
+    )
+    results = iter(transposed.bind(*_where(operands, known), *cotangents))
+    return [next(results) if linear else None for linear in is_linear]
+
+
+_jax.ad.primitive_transposes[call_p] = _transpose
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[int]]:
+    jaxpr = _batched(
+        call.jaxpr, tuple(dims), next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    )
+    ins = [
+        sharding if sharding is None or dim is None else _with_dim(sharding, dim)
+        for sharding, dim in zip(call.in_shardings, dims, strict=True)
+    ]
+    outs = [sharding if sharding is None else _with_dim(sharding, 0) for sharding in call.out_shardings]
+    return call.with_jaxpr(jaxpr, ins, outs, call.names).bind(*operands), [0] * len(outs)
+
+
+_jax.batching.primitive_batchers[call_p] = _batch
+
+
+@lru_cache(maxsize=256)
+def _batched(jaxpr: Any, dims: tuple[Any, ...], size: int) -> Any:
+    """Return a jaxpr, batched by JAX's rules along these dims of its operands; results have the batch as dim 0."""
+    types = [
+        aval if dim is None else aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
+        for aval, dim in zip(jaxpr.in_avals, dims, strict=True)
+    ]
+    mapped = _jax.jax.vmap(_jax.jaxpr_as_fun(jaxpr), in_axes=dims, out_axes=0, axis_size=size)
+    return _jax.jax.make_jaxpr(mapped)(*types)
+
+
+def _with_dim(sharding: Any, dim: int) -> Any:
+    """Return a sharding with a new dim that is not sharded."""
+    parts = list(sharding.spec) + [None] * dim
+    return _jax.NamedSharding(sharding.mesh, _jax.PartitionSpec(*parts[:dim], None, *parts[dim:]))
+
+
+def _is_inexact(aval: Any) -> bool:
+    return bool(_jax.jax.numpy.issubdtype(aval.dtype, _jax.jax.numpy.inexact))
+
+
+def _where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+    return [item for item, keep in zip(items, mask, strict=True) if keep]

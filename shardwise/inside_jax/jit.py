@@ -1,0 +1,47 @@
+"""`jit` for programs that stay on JAX: Shardwise plans, JAX traces, compiles and runs.
+
+A jitted function is one of JAX's own, with its dispatch in C++. When a call needs a new program, JAX's jaxpr is
+replaced by the planned one (`plan`); all else is JAX's: static and donated arguments, pytrees, caches and execution.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardwise.inside_jax import _jax
+from shardwise.inside_jax.call import Call
+
+
+def jit(fun: Callable[..., Any], /, **options: Any) -> Any:
+    """Return a version of `fun` that Shardwise plans and partitions, and that JAX runs.
+
+    Args:
+        fun: a function of JAX's arrays.
+        **options: the options of `jax.jit`: `in_shardings`, `out_shardings`, `static_argnums`, `donate_argnums` and
+            others.
+    """
+    return _jax.replace_jaxprs(_jax.jax.jit(fun, **options), _planned_params, _bind)
+
+
+def _call(params: dict[str, Any], names: Sequence[str]) -> Call:
+    """Return the call with the parameters that JAX's `jit` has for one."""
+
+    def stated(shardings: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(None if isinstance(each, _jax.UnspecifiedValue) else each for each in shardings)
+
+    names = (*(f"the constant {n}" for n in range(len(params["jaxpr"].in_avals) - len(names))), *names)
+    shardings = stated(params["in_shardings"]), stated(params["out_shardings"])
+    return Call(params["jaxpr"], params["name"], None, *shardings, names, params["donated_invars"])
+
+
+def _planned_params(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of a call of JAX's `jit` with the planned jaxpr, for concrete arguments."""
+    planned = _call(params, names).placed(args).plan()
+    replaced = {**params, "jaxpr": _jax.jax.make_jaxpr(planned)(*params["jaxpr"].in_avals)}
+    if planned.mesh is None:
+        return replaced
+    return {**replaced, "in_shardings": planned.in_shardings, "out_shardings": planned.out_shardings}
+
+
+def _bind(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Apply a call to tracers."""
+    return _call(params, names).placed(args).bind(*args)

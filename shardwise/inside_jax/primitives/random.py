@@ -1,0 +1,44 @@
+"""Random bits and PRNG keys. An operand of keys may have any shape."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardwise import random
+from shardwise.api.transformations.vmap import vmap
+from shardwise.compiler.arrays.methods import Array
+
+
+def _per_key(function: Callable[..., Array], ndim: int) -> Callable[..., Array]:
+    """Return `function` mapped over `ndim` leading dims."""
+    for _ in range(ndim):
+        function = vmap(function)
+    return function
+
+
+def _bits(keys: Array, *, bit_width: int, shape: tuple[int, ...]) -> Array:
+    return _per_key(lambda key: random.bits(key, shape, np.dtype(f"uint{bit_width}")), keys.ndim)(keys)
+
+
+def _split(keys: Array, *, shape: tuple[int, ...]) -> Array:
+    return _per_key(lambda key: random.split(key, shape), keys.ndim)(keys)
+
+
+def _fold_in(keys: Array, data: Array) -> Array:
+    return _per_key(random.fold_in, keys.ndim)(keys, data)
+
+
+def _seed(seeds: Array, *, impl: str) -> Array:
+    return _per_key(lambda seed: random.key(seed, impl=impl), seeds.ndim)(seeds)
+
+
+PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "random_bits": _bits,
+    "random_clone": random.clone,
+    "random_fold_in": _fold_in,
+    "random_seed": _seed,
+    "random_split": _split,
+    "random_unwrap": random.key_data,
+    "random_wrap": lambda words, *, impl: random.wrap_key_data(words, impl=impl),
+}

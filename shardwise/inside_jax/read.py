@@ -1,0 +1,139 @@
+"""Read a jaxpr of JAX: a Program that computes the same.
+
+    JAX's jaxpr  --read_jaxpr-->  Program  --plan, partition, lower-->  StableHLO
+
+Each equation is applied as the function of Shardwise with the same meaning, so that the Program is traced as if the
+user had written it with Shardwise. Primitives that are one op here are in `api.jaxprs.jaxpr_forms`, in both
+directions; `primitives` has the others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.api.jaxprs.jaxpr import match_weak_type
+from shardwise.api.jaxprs.jaxpr_forms import find_primitive
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ir.program import NOWHERE, Program, Source
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.provenance import provenance
+from shardwise.compiler.transforms.replay import restore_source
+from shardwise.errors import UnsupportedError
+from shardwise.inside_jax import _jax, translate
+from shardwise.inside_jax.primitives import PRIMITIVES
+
+
+def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
+    """Read a closed jaxpr of JAX.
+
+    Returns:
+        The program, and the arrays of JAX that the jaxpr and the jaxprs in it close over: its last inputs.
+    """
+    jaxpr = closed.jaxpr
+    constants = [*closed.consts, *_inner_constants(jaxpr)]
+    arguments, count = len(jaxpr.invars), len(closed.consts)
+
+    def evaluate(*inputs: Any) -> list[Any]:
+        consts = inputs[arguments:]
+        reader = _Reader({id(value): array for value, array in zip(constants, consts, strict=True)})
+        return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], ())
+
+    types = [translate.array_type(var.aval) for var in jaxpr.invars]
+    types += [translate.array_type(_jax.typeof(value)) for value in constants]
+    program, captured = build(evaluate, types, name)
+    return program, [*constants, *map(np.asarray, captured)]
+
+
+def _inner_constants(jaxpr: Any) -> Iterator[Any]:
+    """Yield the arrays that are literals of a jaxpr, and those that the jaxprs in it close over."""
+    for eqn in jaxpr.eqns:
+        yield from (atom.val for atom in eqn.invars if isinstance(atom, _jax.Literal) and atom.aval.shape)
+        for inner in _jax.jaxprs_in_params(eqn.params):
+            is_closed = isinstance(inner, _jax.ClosedJaxpr)
+            yield from inner.consts if is_closed else ()
+            yield from _inner_constants(inner.jaxpr if is_closed else inner)
+    yield from (atom.val for atom in jaxpr.outvars if isinstance(atom, _jax.Literal) and atom.aval.shape)
+
+
+@final
+@dataclass(frozen=True)
+class _Reader:
+    """Evaluates jaxprs for arrays of Shardwise.
+
+    `constants` are the arrays for constants of jaxprs, by the id of the constant.
+    """
+
+    constants: dict[int, Any]
+
+    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], scope: tuple[str, ...]) -> list[Any]:
+        """Return the results of a jaxpr. `scope` are the names around its own scopes."""
+        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+        def read(atom: Any) -> Any:
+            return self._literal(atom) if isinstance(atom, _jax.Literal) else values[atom]
+
+        with restore_source():
+            for eqn in jaxpr.eqns:
+                source = provenance.source = _source(eqn, scope)
+                results = self._apply(eqn, [read(atom) for atom in eqn.invars], source)
+                for var, result in zip(eqn.outvars, results, strict=True):
+                    values[var] = _typed(result, var.aval)
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _literal(self, literal: Any) -> Any:
+        if literal.aval.shape:
+            return self.constants[id(literal.val)]
+        type = translate.array_type(literal.aval)
+        return full((), np.asarray(literal.val)[()], type.dtype, type.weak)
+
+    def _function(self, jaxpr: Any, scope: tuple[str, ...]) -> Callable[..., list[Any]]:
+        """Return the function of arrays that a jaxpr computes."""
+        if not isinstance(jaxpr, _jax.ClosedJaxpr):
+            return lambda *args: self.evaluate(jaxpr, (), args, scope)
+        return lambda *args: self.evaluate(
+            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, scope
+        )
+
+    def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
+        """Return the results of an equation."""
+        name = eqn.primitive.name
+        params = {
+            key: translate.parameter(value, lambda jaxpr: self._function(jaxpr, source.scope))
+            for key, value in eqn.params.items()
+        }
+        if name in PRIMITIVES:
+            result = PRIMITIVES[name](*operands, **params)
+        elif (primitive := find_primitive(name)) is not None:
+            # JAX's elementwise primitives have more parameters, such as the accuracy, which are None by default.
+            known = params if primitive.form else {key: value for key, value in params.items() if value is not None}
+            result = primitive.bind(*operands, **known)
+        else:
+            raise UnsupportedError(
+                f"the primitive {name!r} of JAX at {source} is not supported, so Shardwise cannot plan this program. "
+                "Compute this part outside of the function, with `jax.jit`."
+            )
+        return result if eqn.primitive.multiple_results else (result,)
+
+
+def _typed(result: Any, aval: Any) -> Any:
+    """Return a result with the weak type and, along Explicit mesh axes, the sharding that JAX's type states."""
+    array = match_weak_type(as_operand(result), translate.array_type(aval))
+    sharding = aval.sharding
+    if not any(part is not None for part in sharding.spec):
+        return array
+    dims = tuple(() if part is None else part if isinstance(part, tuple) else (part,) for part in sharding.spec)
+    return Constrain(dims, translate.mesh(sharding.mesh), axes=tuple(sharding.mesh.explicit_axes))(array)
+
+
+def _source(eqn: Any, scope: tuple[str, ...]) -> Source:
+    """Return the user's line of an equation, with its named scopes."""
+    info = eqn.source_info
+    frame = _jax.source_info_util.user_frame(info.traceback)
+    names = (*scope, *(part for part in str(info.name_stack).split("/") if part))
+    if frame is None:
+        return NOWHERE._replace(scope=names)
+    return Source(frame.file_name, frame.start_line, frame.function_name, names)

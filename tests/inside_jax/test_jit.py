@@ -1,0 +1,144 @@
+"""inside_jax.jit: real JAX traces and runs, Shardwise plans."""
+
+import numpy as np
+import pytest
+
+from shardwise.errors import ShardingError
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+inside_jax = pytest.importorskip("shardwise.inside_jax")
+NamedSharding, P = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
+
+pytestmark = pytest.mark.jax
+
+SPECS = (P(None, "model"), P("model"), P("data"), P("data"))
+SHAPES = ((12, 24), (24, 6), (16, 12), (16, 6))
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+@pytest.fixture(scope="module")
+def arrays(mesh):
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=shape).astype(np.float32) for shape in SHAPES]
+    return [jax.device_put(value, NamedSharding(mesh, spec)) for value, spec in zip(values, SPECS, strict=True)]
+
+
+def loss(w1, w2, x, y):
+    return jnp.sum((jnp.maximum(x @ w1, 0.0) @ w2 - y) ** 2)
+
+
+def step(w1, w2, x, y):
+    value, (g1, g2) = jax.value_and_grad(loss, argnums=(0, 1))(w1, w2, x, y)
+    return w1 - 1e-3 * g1, w2 - 1e-3 * g2, value
+
+
+def assert_equal(ours, theirs):
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert isinstance(a, jax.Array)
+        assert a.aval == b.aval
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_a_training_step(arrays):
+    ours = inside_jax.jit(step)
+    assert_equal(ours(*arrays), jax.jit(step)(*arrays))
+    assert [x.sharding.spec for x in ours(*arrays)] == [*SPECS[:2], P()]
+
+
+def test_requested_shardings_of_results(arrays, mesh):
+    replicated = NamedSharding(mesh, P())
+    results = inside_jax.jit(step, out_shardings=replicated)(*arrays)
+    assert all(x.sharding.spec == P() for x in results)
+    assert_equal(results, jax.jit(step)(*arrays))
+
+
+def test_static_keyword_and_donated_arguments(arrays):
+    def scale(x, factor, *, power=1, shift):
+        return {"y": x**power * factor + shift["a"]}
+
+    ours = inside_jax.jit(scale, static_argnums=1, static_argnames="power", donate_argnums=0)
+    x = arrays[2] + 0
+    expected = scale(x, 3, power=2, shift={"a": 1.0})
+    assert_equal(ours(x, 3, power=2, shift={"a": 1.0}), expected)
+    assert x.is_deleted()
+
+
+def test_arguments_that_nobody_placed(arrays):
+    x = arrays[2]
+    assert_equal(
+        inside_jax.jit(lambda x, w, s: x @ w * s)(x, np.ones((12, 3), np.float32), 2.0),
+        x @ jnp.ones((12, 3)) * 2.0,
+    )
+
+
+def test_one_device():
+    assert_equal(inside_jax.jit(jnp.sin)(jnp.arange(3.0)), jnp.sin(jnp.arange(3.0)))
+
+
+def test_keys_cross_the_boundary(mesh):
+    keys = jax.device_put(jax.random.split(jax.random.key(3), 8), NamedSharding(mesh, P("data")))
+
+    def draw(keys):
+        return jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys), jax.random.split(keys[0])
+
+    normal, split = inside_jax.jit(draw)(keys)
+    expected_normal, expected_split = draw(keys)
+    np.testing.assert_allclose(normal, expected_normal, rtol=1e-6)
+    assert split.dtype == expected_split.dtype
+    np.testing.assert_array_equal(jax.random.key_data(split), jax.random.key_data(expected_split))
+
+
+def test_gradients(arrays):
+    theirs = jax.grad(loss, argnums=(0, 1))(*arrays)
+    assert_equal(jax.grad(inside_jax.jit(loss), argnums=(0, 1))(*arrays), theirs)
+    assert_equal(jax.grad(jax.checkpoint(inside_jax.jit(loss)), argnums=(0, 1))(*arrays), theirs)
+
+
+def test_second_derivatives():
+    def function(x):
+        return jnp.sum(jnp.sin(x) ** 3)
+
+    assert_equal(jax.hessian(inside_jax.jit(function))(jnp.arange(3.0)), jax.hessian(function)(jnp.arange(3.0)))
+
+
+def test_forward_mode(arrays):
+    tangents = [x * 0.1 for x in arrays]
+    assert_equal(jax.jvp(inside_jax.jit(loss), arrays, tangents), jax.jvp(loss, arrays, tangents))
+
+
+def test_batching(arrays):
+    batched = [*arrays[:2], arrays[2][:, None], arrays[3][:, None]]
+    axes = (None, None, 0, 0)
+    assert_equal(jax.vmap(inside_jax.jit(loss), axes)(*batched), jax.vmap(loss, axes)(*batched))
+
+
+def test_inside_jax_jit(arrays, mesh):
+    shardings = [NamedSharding(mesh, spec) for spec in SPECS]
+    ours = inside_jax.jit(loss, in_shardings=shardings)
+    outer = jax.jit(jax.value_and_grad(ours, argnums=(0, 1)))
+    assert_equal(outer(*arrays), jax.value_and_grad(loss, argnums=(0, 1))(*arrays))
+
+
+def test_inside_jax_jit_without_shardings_is_an_error(arrays):
+    ours = inside_jax.jit(loss)
+    with pytest.raises(ShardingError, match="nothing states the sharding of w1"):
+        jax.jit(ours)(*arrays)
+
+
+def test_explicit_types(arrays, mesh):
+    explicit = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    with jax.set_mesh(explicit):
+        args = [
+            jax.device_put(np.asarray(x), spec)
+            for x, spec in zip(arrays[:3:2], (P(None, "model"), P("data")), strict=True)
+        ]
+        ours = inside_jax.jit(lambda w, x: jnp.tanh(x @ w))
+        theirs = jax.jit(lambda w, x: jnp.tanh(x @ w))(*args)
+        assert_equal(ours(*args), theirs)
+        assert ours(*args).sharding.spec == theirs.sharding.spec
+        assert_equal(jax.jit(lambda *args: ours(*args) + 1)(*args), theirs + 1)
