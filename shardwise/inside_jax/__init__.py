@@ -5,6 +5,7 @@ from shardwise import inside_jax
 step = inside_jax.jit(step)      # instead of jax.jit
 """
 
+from shardwise.inside_jax.explain import explain, simulate
 from shardwise.inside_jax.jit import jit
 
-__all__ = ["jit"]
+__all__ = ["explain", "jit", "simulate"]

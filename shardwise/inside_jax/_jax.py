@@ -5,8 +5,8 @@ A missing name is an error that names the installed release.
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import Any, NamedTuple
 
 from shardwise.errors import UnsupportedError
 from shardwise.version import __version__
@@ -25,15 +25,22 @@ except ModuleNotFoundError as error:
         "jax` runs the same programs."
     ) from error
 try:
-    from jax._src import core, source_info_util
+    from jax._src import core, source_info_util, stages
     from jax._src.interpreters import pxla
     from jax._src.interpreters.mlir import merge_mlir_modules
     from jax._src.lib import _jax as _jaxlib
     from jax._src.lib.mlir.dialects import func
     from jax._src.mesh import get_concrete_mesh
-    from jax._src.pjit import _get_fastpath_data, _infer_params, _need_to_rebuild_with_fdo, _run_python_pjit
+    from jax._src.pjit import (
+        _get_fastpath_data,
+        _infer_params,
+        _need_to_rebuild_with_fdo,
+        _run_python_pjit,
+        convert_to_metaty,
+    )
     from jax._src.random.prng import KeyTy, PRNGImpl
     from jax._src.sharding_impls import UnspecifiedValue
+    from jax._src.source_info_util import Scope
     from jax._src.traceback_util import api_boundary
     from jax._src.tree_util import dispatch_registry, tree_unflatten
     from jax.core import ShapedArray, jaxprs_in_params
@@ -57,6 +64,7 @@ __all__ = [
     "PRNGImpl",
     "PartitionSpec",
     "Primitive",
+    "Scope",
     "ShapedArray",
     "SingleDeviceSharding",
     "UnspecifiedValue",
@@ -72,6 +80,7 @@ __all__ = [
     "mlir",
     "replace_jaxprs",
     "source_info_util",
+    "trace_call",
     "typeof",
 ]
 
@@ -114,4 +123,40 @@ def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
         pxla.cc_shard_arg,
         cache,
     )
-    return wraps(fun)(dispatcher)
+    planned = wraps(fun)(dispatcher)
+    planned._fun, planned._jit_info = fun, info
+    planned.trace = partial(_trace, fun, info, planned_params)
+    planned.lower = lambda *args, **kwargs: planned.trace(*args, **kwargs).lower()
+    return planned
+
+
+def _trace(fun: Callable[..., Any], info: Any, planned_params: Planner, /, *args: Any, **kwargs: Any) -> Any:
+    """Return JAX's `Traced` of the planned function."""
+    p, args_flat = _infer_params(fun, info, args, kwargs)
+    params = planned_params(p.params, args_flat, p.arg_names)
+    return stages.Traced([convert_to_metaty(arg) for arg in args_flat], params, p.in_tree, p.out_tree, p.consts)
+
+
+class TracedCall(NamedTuple):
+    """What JAX's `jit` has for one call.
+
+    Attributes:
+        params: the parameters, with the jaxpr and the requested shardings.
+        args: the flat arguments: arrays, ShapeDtypeStructs and the constants of the jaxpr, which are first.
+        names: the names of the arguments, without the constants.
+        in_tree: the structure of the arguments: of a tuple and a dict.
+        out_tree: the structure of the results.
+    """
+
+    params: dict[str, Any]
+    args: list[Any]
+    names: tuple[str, ...]
+    in_tree: Any
+    out_tree: Any
+
+
+def trace_call(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
+    """Trace a function, jitted or not, with JAX."""
+    jitted: Any = fun if hasattr(fun, "_jit_info") else jax.jit(fun)
+    p, args_flat = _infer_params(jitted._fun, jitted._jit_info, args, kwargs)
+    return TracedCall(p.params, args_flat, p.arg_names, p.in_tree, p.out_tree)

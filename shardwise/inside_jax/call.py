@@ -13,80 +13,20 @@ from typing import Any, final
 
 from shardwise.errors import ShardingError
 from shardwise.inside_jax import _jax
-from shardwise.inside_jax.plan import PlannedJaxpr, plan_jaxpr
+from shardwise.inside_jax.plan import Call, plan
 
 call_p = _jax.Primitive("shardwise_jit")
 call_p.multiple_results = True
 
 
-@final
-@dataclass(frozen=True)
-class Call:
-    """A function to plan.
-
-    Attributes:
-        jaxpr: its closed jaxpr, without constants.
-        name: its name.
-        mesh: JAX's mesh; None if nothing states it.
-        in_shardings: the sharding of each operand; None if nothing states it.
-        out_shardings: the requested sharding of each result, or None.
-        names: the names of the operands, for messages.
-        donated: whether each operand is donated.
-    """
-
-    jaxpr: Any
-    name: str
-    mesh: Any
-    in_shardings: tuple[Any, ...]
-    out_shardings: tuple[Any, ...]
-    names: tuple[str, ...]
-    donated: tuple[bool, ...] = ()
-
-    def bind(self, *operands: Any) -> list[Any]:
-        """Apply the function to arrays or tracers of JAX."""
-        return call_p.bind(*operands, call=self)
-
-    def placed(self, operands: Sequence[Any]) -> "Call":
-        """Return the call with the shardings that concrete operands and Explicit types state."""
-        shardings = tuple(map(_sharding_of, operands, self.in_shardings))
-        return replace(self, in_shardings=shardings, mesh=_mesh_of((*shardings, *self.out_shardings), self.mesh))
-
-    @property
-    def is_placed(self) -> bool:
-        return None not in self.in_shardings
-
-    def plan(self) -> PlannedJaxpr:
-        """Plan the function. Operands without a sharding are replicated."""
-        return _plan(self)
-
-    def with_jaxpr(self, jaxpr: Any, ins: Sequence[Any], outs: Sequence[Any], names: Sequence[str]) -> "Call":
-        """Return the call of a function that a transformation derived from this one."""
-        return Call(jaxpr, self.name, self.mesh, tuple(ins), tuple(outs), tuple(names))
+def bind(call: Call, *operands: Any) -> list[Any]:
+    """Apply a function to arrays or tracers of JAX."""
+    return call_p.bind(*operands, call=call)
 
 
-@lru_cache(maxsize=1024)
-def _plan(call: Call) -> PlannedJaxpr:
-    return plan_jaxpr(call.jaxpr, call.name, call.mesh, call.in_shardings, call.out_shardings, call.names, call.donated)
-
-
-def _sharding_of(operand: Any, stated: Any) -> Any:
-    """Return the sharding of an operand, if something states it; else None."""
-    if stated is not None:
-        return stated
-    if not isinstance(operand, _jax.core.Tracer):
-        is_placed = isinstance(operand, _jax.jax.Array) and operand.committed
-        return operand.sharding if is_placed and not isinstance(operand.sharding, _jax.SingleDeviceSharding) else None
-    mesh = _jax.typeof(operand).sharding.mesh
-    if mesh.empty or not mesh.are_all_axes_explicit:
-        return None
-    return _jax.NamedSharding(_jax.get_concrete_mesh(), _jax.typeof(operand).sharding.spec)
-
-
-def _mesh_of(shardings: Sequence[Any], stated: Any) -> Any:
-    """Return the mesh of the shardings, else the current mesh; None if there is none."""
-    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, _jax.NamedSharding)]
-    current = _jax.get_concrete_mesh()
-    return meshes[0] if meshes else stated if stated is not None else None if current.empty else current
+def _derived(call: Call, jaxpr: Any, ins: Sequence[Any], outs: Sequence[Any], names: Sequence[str]) -> Call:
+    """Return the call of a function that a transformation derived from another."""
+    return Call(jaxpr, call.name, call.mesh, tuple(ins), tuple(outs), tuple(names))
 
 
 def _abstract_eval(*_: Any, call: Call) -> list[Any]:
@@ -107,7 +47,7 @@ call_p.def_impl(_impl)
 
 @lru_cache(maxsize=1024)
 def _runner(call: Call) -> Any:
-    planned = call.plan()
+    planned = plan(call)
     if planned.mesh is None:
         return _jax.jax.jit(planned)
     return _jax.jax.jit(planned, in_shardings=planned.in_shardings, out_shardings=list(planned.out_shardings))
@@ -122,7 +62,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
                 f"sharding of {name}: along Auto mesh axes, JAX's tracers have none. Pass `in_shardings` to "
                 "inside_jax.jit, or apply `jax.lax.with_sharding_constraint` in it and pass the sharding too."
             )
-    return _jax.mlir.lower_fun(call.plan(), multiple_results=True)(ctx, *operands)
+    return _jax.mlir.lower_fun(plan(call), multiple_results=True)(ctx, *operands)
 
 
 _jax.mlir.register_lowering(call_p, _lower)
@@ -180,12 +120,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
     count = len(call.jaxpr.out_avals)
     residuals = len(linearized.forward.out_avals) - count
     outs = (*placed.out_shardings, *[None] * residuals)
-    forward = placed.with_jaxpr(linearized.forward, placed.in_shardings, outs, placed.names)
+    forward = _derived(placed, linearized.forward, placed.in_shardings, outs, placed.names)
     if forward.is_placed and forward.mesh is not None:
         # The plan decides the shardings of residuals, which the linear function needs to know.
-        forward = replace(forward, out_shardings=forward.plan().out_shardings)
-    results = forward.bind(*primals)
-    linear = placed.with_jaxpr(
+        forward = replace(forward, out_shardings=plan(forward).out_shardings)
+    results = bind(forward, *primals)
+    linear = _derived(
+        placed,
         linearized.linear,
         (*forward.out_shardings[count:], *_where(placed.in_shardings, active)),
         _where(forward.out_shardings[:count], linearized.has_tangent),
@@ -194,7 +135,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
             *(f"the tangent of {n}" for n in _where(call.names, active)),
         ),
     )
-    given = iter(linear.bind(*results[count:], *_where(tangents, active)))
+    given = iter(bind(linear, *results[count:], *_where(tangents, active)))
     out_tangents = [
         next(given) if has else _jax.ad.Zero(aval.to_tangent_aval())
         for has, aval in zip(linearized.has_tangent, call.jaxpr.out_avals, strict=True)
@@ -228,13 +169,14 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[An
     is_linear = tuple(_jax.ad.is_undefined_primal(x) for x in operands)
     known = tuple(not linear for linear in is_linear)
     cotangents = [_jax.ad.instantiate_zeros(ct) for ct in cotangents]
-    transposed = call.with_jaxpr(
+    transposed = _derived(
+        call,
         _transposed(call.jaxpr, is_linear),
         (*_where(call.in_shardings, known), *call.out_shardings),
         _where(call.in_shardings, is_linear),
         (*_where(call.names, known), *(f"the cotangent of result {number}" for number in range(len(cotangents)))),
     )
-    results = iter(transposed.bind(*_where(operands, known), *cotangents))
+    results = iter(bind(transposed, *_where(operands, known), *cotangents))
     return [next(results) if linear else None for linear in is_linear]
 
 
@@ -250,7 +192,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
         for sharding, dim in zip(call.in_shardings, dims, strict=True)
     ]
     outs = [sharding if sharding is None else _with_dim(sharding, 0) for sharding in call.out_shardings]
-    return call.with_jaxpr(jaxpr, ins, outs, call.names).bind(*operands), [0] * len(outs)
+    return bind(_derived(call, jaxpr, ins, outs, call.names), *operands), [0] * len(outs)
 
 
 _jax.batching.primitive_batchers[call_p] = _batch

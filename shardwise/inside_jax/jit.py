@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise.inside_jax import _jax
-from shardwise.inside_jax.call import Call
+from shardwise.inside_jax.call import bind
+from shardwise.inside_jax.plan import Call, plan
 
 
 def jit(fun: Callable[..., Any], /, **options: Any) -> Any:
@@ -22,20 +23,20 @@ def jit(fun: Callable[..., Any], /, **options: Any) -> Any:
     return _jax.replace_jaxprs(_jax.jax.jit(fun, **options), _planned_params, _bind)
 
 
-def _call(params: dict[str, Any], names: Sequence[str]) -> Call:
-    """Return the call with the parameters that JAX's `jit` has for one."""
+def call_of(params: dict[str, Any], names: Sequence[str]) -> Call:
+    """Return the call with the parameters that JAX's `jit` has for one, and the names of its arguments."""
 
     def stated(shardings: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(None if isinstance(each, _jax.UnspecifiedValue) else each for each in shardings)
 
-    names = (*(f"the constant {n}" for n in range(len(params["jaxpr"].in_avals) - len(names))), *names)
+    constants = [f"the constant {number}" for number in range(len(params["jaxpr"].in_avals) - len(names))]
     shardings = stated(params["in_shardings"]), stated(params["out_shardings"])
-    return Call(params["jaxpr"], params["name"], None, *shardings, names, params["donated_invars"])
+    return Call(params["jaxpr"], params["name"], None, *shardings, (*constants, *names), params["donated_invars"])
 
 
 def _planned_params(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of a call of JAX's `jit` with the planned jaxpr, for concrete arguments."""
-    planned = _call(params, names).placed(args).plan()
+    """Return the parameters of a call of JAX's `jit` with the planned jaxpr, for arguments that are not traced."""
+    planned = plan(call_of(params, names).placed(args))
     replaced = {**params, "jaxpr": _jax.jax.make_jaxpr(planned)(*params["jaxpr"].in_avals)}
     if planned.mesh is None:
         return replaced
@@ -44,4 +45,4 @@ def _planned_params(params: dict[str, Any], args: Sequence[Any], names: Sequence
 
 def _bind(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """Apply a call to tracers."""
-    return _call(params, names).placed(args).bind(*args)
+    return bind(call_of(params, names).placed(args), *args)

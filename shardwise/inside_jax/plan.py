@@ -6,9 +6,11 @@ XLA sees a manual computation, in which every collective is one of the plan's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, final
 
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
@@ -34,6 +36,7 @@ class PlannedJaxpr:
         in_shardings: JAX's sharding of each argument; None for one device.
         out_shardings: JAX's sharding of each result; None for one device.
         constants: the arrays that the jaxprs in it close over.
+        module: the call of the module.
     """
 
     lowered: LoweredRequest
@@ -41,86 +44,138 @@ class PlannedJaxpr:
     in_shardings: tuple[Any, ...]
     out_shardings: tuple[Any, ...]
     constants: list[Any]
-    call: ModuleCall
+    module: ModuleCall
 
     def __call__(self, *args: Any) -> list[Any]:
         """Apply the planned program to arrays or tracers of JAX."""
         operands = [*args, *self.constants]
         kept = self.lowered.request.kept
-        kept = range(len(operands)) if kept is None else kept
-        used = [operands[number] for number in kept]
+        numbers = range(len(operands)) if kept is None else kept
+        used = [operands[number] for number in numbers]
         if self.mesh is None:
-            return self.call(*used)
+            return self.module(*used)
         shardings = [*self.in_shardings, *[_jax.NamedSharding(self.mesh, _jax.PartitionSpec())] * len(self.constants)]
         mapped = _jax.jax.shard_map(
-            self.call,
+            self.module,
             mesh=self.mesh,
-            in_specs=tuple(shardings[number].spec for number in kept),
+            in_specs=tuple(shardings[number].spec for number in numbers),
             out_specs=[sharding.spec for sharding in self.out_shardings],
             check_vma=False,
         )
         return mapped(*used)
 
 
-def plan_jaxpr(
-    closed: Any,
-    name: str,
-    mesh: Any,
-    in_shardings: Sequence[Any],
-    out_shardings: Sequence[Any],
-    names: Sequence[str],
-    donated: Sequence[bool] = (),
-) -> PlannedJaxpr:
-    """Plan a jaxpr.
+@final
+@dataclass(frozen=True)
+class Call:
+    """A function to plan.
 
-    Args:
-        closed: the closed jaxpr of JAX.
-        name: the name of the function.
-        mesh: JAX's mesh; None for JAX's default device.
-        in_shardings: the sharding of each argument, or None if nobody has placed it: then it is replicated.
-        out_shardings: the sharding of each result, or None if the planner chooses it.
+    Attributes:
+        jaxpr: its closed jaxpr, without constants.
+        name: its name.
+        mesh: JAX's mesh; None for one device.
+        in_shardings: the sharding of each argument; None if nothing states it.
+        out_shardings: the requested sharding of each result, or None.
         names: the names of the arguments, for messages.
         donated: whether each argument is donated.
     """
-    program, constants = read_jaxpr(closed, name)
-    abstract = AbstractMesh((1,), ("device",)) if mesh is None else translate.mesh(mesh)
-    device = _jax.jax.devices()[0] if mesh is None else mesh.devices.flat[0]
-    replicated = NamedSharding(abstract, PartitionSpec())
-    shardings = [replicated if each is None else _on_mesh(each, mesh, abstract) for each in in_shardings]
-    shardings += [replicated] * len(constants)
-    request = Request(
-        program,
-        tuple(
-            array_signature(type, sharding, committed=True)
-            for type, sharding in zip(program.in_types, shardings, strict=True)
-        ),
-        tuple(None if each is None else _on_mesh(each, mesh, abstract) for each in out_shardings),
-        tuple(names),
-        donated=tuple(donated),
-        keep_unused=False,
-        platform=canonical_lowering_platform(device.platform),
-        for_jax=True,
-    )
-    lowered = lower_request(request, chip=chip_of(device.device_kind))
+
+    jaxpr: Any
+    name: str
+    mesh: Any
+    in_shardings: tuple[Any, ...]
+    out_shardings: tuple[Any, ...]
+    names: tuple[str, ...]
+    donated: tuple[bool, ...] = ()
+
+    def placed(self, operands: Sequence[Any]) -> "Call":
+        """Return the call with the shardings that concrete operands, structs and Explicit types state."""
+        shardings = tuple(map(_sharding_of, operands, self.in_shardings))
+        return replace(self, in_shardings=shardings, mesh=_mesh_of((*shardings, *self.out_shardings), self.mesh))
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the sharding of every argument is stated."""
+        return None not in self.in_shardings
+
+    def lower(self, chip: Chip | None = None) -> tuple[LoweredRequest, list[Any]]:
+        """Plan the function, and lower it to StableHLO. Arguments without a sharding are replicated.
+
+        Args:
+            chip: the hardware to plan for; by default, the mesh's devices.
+
+        Returns:
+            The lowered function, and the arrays that its jaxprs close over: its last inputs.
+        """
+        program, constants = read_jaxpr(self.jaxpr, self.name)
+        mesh = AbstractMesh((1,), ("device",)) if self.mesh is None else translate.mesh(self.mesh)
+        device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
+        replicated = NamedSharding(mesh, PartitionSpec())
+        shardings = [replicated if each is None else self._on_mesh(each, mesh) for each in self.in_shardings]
+        shardings += [replicated] * len(constants)
+        request = Request(
+            program,
+            tuple(
+                array_signature(type, sharding, committed=True)
+                for type, sharding in zip(program.in_types, shardings, strict=True)
+            ),
+            tuple(None if each is None else self._on_mesh(each, mesh) for each in self.out_shardings),
+            self.names,
+            donated=self.donated,
+            keep_unused=False,
+            platform=canonical_lowering_platform(device.platform) if device else chip.platform if chip else None,
+            for_jax=True,
+        )
+        chip = chip_of(device.device_kind) if chip is None and device is not None else chip
+        return lower_request(request, chip=chip), constants
+
+    def _on_mesh(self, sharding: Any, mesh: AbstractMesh) -> NamedSharding:
+        """Return a sharding of JAX, which must be on the call's mesh."""
+        if not isinstance(sharding, _jax.NamedSharding):
+            raise UnsupportedError(
+                f"inside_jax.jit of `{self.name}`: a {type(sharding).__name__} is not supported: {sharding}. Use a "
+                "NamedSharding."
+            )
+        if self.mesh is None or sharding.mesh.shape_tuple != self.mesh.shape_tuple:
+            raise DeviceMismatchError(
+                f"inside_jax.jit of `{self.name}`: the sharding {sharding} is not on the mesh {self.mesh}"
+            )
+        return NamedSharding(mesh, translate.spec(sharding.spec))
+
+
+@lru_cache(maxsize=1024)
+def plan(call: Call) -> PlannedJaxpr:
+    """Plan a function for the devices of its mesh."""
+    lowered, constants = call.lower()
     types = lowered.stages.local.program.out_types
-    call = ModuleCall(name, lowered.stages.module, types, [atom.aval for atom in closed.jaxpr.outvars])
-    if mesh is None:
-        return PlannedJaxpr(lowered, None, (None,) * len(in_shardings), (None,) * len(types), constants, call)
-    planned_in = tuple(_of_jax(sharding, mesh) for sharding in shardings[: len(in_shardings)])
-    planned_out = tuple(_of_jax(sharding, mesh) for sharding in lowered.out_shardings)
-    return PlannedJaxpr(lowered, mesh, planned_in, planned_out, constants, call)
+    module = ModuleCall(call.name, lowered.stages.module, types, call.jaxpr.out_avals)
+    if call.mesh is None:
+        return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
+    ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)
+    outs = tuple(translate.sharding_of_jax(sharding, call.mesh) for sharding in lowered.out_shardings)
+    return PlannedJaxpr(lowered, call.mesh, ins, outs, constants, module)
 
 
-def _on_mesh(sharding: Any, mesh: Any, abstract: AbstractMesh) -> NamedSharding:
-    """Return a sharding of JAX, which must be on the devices of `mesh`."""
-    if not isinstance(sharding, _jax.NamedSharding):
-        raise UnsupportedError(f"a {type(sharding).__name__} is not supported; use a NamedSharding: {sharding}")
-    if sharding.mesh.shape_tuple != mesh.shape_tuple:
-        raise DeviceMismatchError(f"the sharding {sharding} is not on the mesh {mesh}")
-    return NamedSharding(abstract, translate.spec(sharding.spec))
+def _first_device(mesh: Any) -> Any:
+    return _jax.jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
-def _of_jax(sharding: Any, mesh: Any) -> Any:
-    """Return a sharding of Shardwise as JAX's, on the mesh with devices."""
-    spec = sharding.spec
-    return _jax.NamedSharding(mesh, _jax.PartitionSpec(*spec, unreduced=spec.unreduced, reduced=spec.reduced))
+def _sharding_of(operand: Any, stated: Any) -> Any:
+    """Return the sharding of an operand, if something states it; else None."""
+    if stated is not None:
+        return stated
+    if isinstance(operand, _jax.core.Tracer):
+        mesh = _jax.typeof(operand).sharding.mesh
+        if mesh.empty or not mesh.are_all_axes_explicit:
+            return None
+        return _jax.NamedSharding(_jax.get_concrete_mesh(), _jax.typeof(operand).sharding.spec)
+    sharding = getattr(operand, "sharding", None)  # of an array or of a ShapeDtypeStruct
+    is_placed = getattr(operand, "committed", True) and not isinstance(sharding, _jax.SingleDeviceSharding)
+    return sharding if is_placed else None
+
+
+def _mesh_of(shardings: Sequence[Any], stated: Any) -> Any:
+    """Return the mesh of the shardings, else the current mesh; None if there is none."""
+    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, _jax.NamedSharding)]
+    current = _jax.get_concrete_mesh()
+    return meshes[0] if meshes else stated if stated is not None else None if current.empty else current

@@ -133,7 +133,8 @@ def _source(eqn: Any, scope: tuple[str, ...]) -> Source:
     """Return the user's line of an equation, with its named scopes."""
     info = eqn.source_info
     frame = _jax.source_info_util.user_frame(info.traceback)
-    names = (*scope, *(part for part in str(info.name_stack).split("/") if part))
+    # Without the names of transformations, such as `jvp`.
+    names = (*scope, *(part.name for part in info.name_stack.stack if isinstance(part, _jax.Scope)))
     if frame is None:
         return NOWHERE._replace(scope=names)
     return Source(frame.file_name, frame.start_line, frame.function_name, names)

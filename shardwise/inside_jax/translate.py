@@ -51,6 +51,12 @@ def named_sharding(of_jax: Any) -> NamedSharding:
     return NamedSharding(mesh(of_jax.mesh), spec(of_jax.spec))
 
 
+def sharding_of_jax(sharding: Any, mesh: Any) -> Any:
+    """Return a NamedSharding of Shardwise as JAX's, on a mesh of JAX."""
+    spec = sharding.spec
+    return _jax.NamedSharding(mesh, _jax.PartitionSpec(*spec, unreduced=spec.unreduced, reduced=spec.reduced))
+
+
 def parameter(value: Any, function: Callable[[Any], Callable[..., Any]]) -> Any:
     """Return a parameter of an equation. `function(jaxpr)` is the function that a jaxpr among them computes."""
     match value:
