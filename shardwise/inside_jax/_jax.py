@@ -123,7 +123,7 @@ def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
         pxla.cc_shard_arg,
         cache,
     )
-    planned = wraps(fun)(dispatcher)
+    planned: Any = wraps(fun)(dispatcher)
     planned._fun, planned._jit_info = fun, info
     planned.trace = partial(_trace, fun, info, planned_params)
     planned.lower = lambda *args, **kwargs: planned.trace(*args, **kwargs).lower()
