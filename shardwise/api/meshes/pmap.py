@@ -6,8 +6,9 @@ inside is the device's own, and the cotangent of `lax.psum` is the sum of the co
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from itertools import zip_longest
 from typing import Any, ParamSpec, TypeVar, final
 
 import numpy as np
@@ -39,6 +40,8 @@ from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.errors import ShardingError, UnboundAxisError
+from shardwise.execute.request import Request
+from shardwise.runtime.array import ArraySignature, array_signature
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index
 from shardwise.typing import ArrayLike
@@ -221,6 +224,17 @@ class Pmapped(jit.Jitted[_P, _R]):
 
         return call
 
+    def _request(self, arguments: jit.Arguments) -> tuple[Request, jit.TracedFunction]:
+        """Return the compilation request. Slices on other devices, such as results of another pmap, are moved."""
+        request, traced = super()._request(arguments)
+        signatures = [
+            array_signature(signature.type, signature.sharding, committed=False)
+            if sharding is not None and _has_same_shards(signature, sharding)
+            else signature
+            for signature, sharding in zip_longest(request.signatures, request.in_shardings)
+        ]
+        return replace(request, signatures=tuple(signatures)), traced
+
     def _in_shardings(
         self, traced: jit.TracedFunction, arguments: jit.Arguments, names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
@@ -324,6 +338,12 @@ class _Mapping:
 def _select_positions(fun: Function, prefix: str, argnums: int | Iterable[int]) -> ArgumentSelection:
     """Select arguments by position only: arguments passed by keyword are always mapped."""
     return ArgumentSelection(select_arguments(fun, prefix, argnums, None).numbers, frozenset())
+
+
+def _has_same_shards(signature: ArraySignature, sharding: Sharding) -> bool:
+    """Return whether an array has the shards of `sharding` in the same order, on any devices."""
+    own, shape = signature.sharding, signature.type.shape
+    return own.num_devices == sharding.num_devices and own.shard_indices(shape) == sharding.shard_indices(shape)
 
 
 def _manual_region(traced: jit.TracedFunction) -> Manual:
