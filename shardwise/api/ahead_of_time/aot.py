@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
-from shardwise.api.ahead_of_time.shape_dtype_struct import struct
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.ref import Ref, current_values, set_refs
 from shardwise.api.ref_arguments import update_refs
 from shardwise.base._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
@@ -97,6 +97,22 @@ class StageRefs:
 
     def __bool__(self) -> bool:
         return bool(self.arguments or self.closed_over)
+
+
+def captured_arrays(program: Program, captured: Iterable[Any]) -> list[ArrayImpl]:
+    """Return the values that a traced function closes over as arrays.
+
+    Raises:
+        TypeError: if one of them is a `ShapeDtypeStruct`, which has a type but no elements.
+    """
+    values = list(captured)
+    for value in values:
+        if isinstance(value, ShapeDtypeStruct):
+            raise TypeError(
+                f"`{program.name}` uses {value!r} as an array: it has a type, but no elements. Use an array, or only "
+                "trace the function, with `eval_shape` or `make_jaxpr`."
+            )
+    return [as_array(value) for value in values]
 
 
 SHOWN_TYPES = 8  # in the repr of a stage
@@ -208,7 +224,7 @@ class Traced(_Stage):
             if len(names) != 1 or not isinstance(names[0], str):
                 raise ValueError(f"lower: lowering_platforms must be a tuple of one name, not {lowering_platforms!r}")
             request = replace(request, platform=canonical_lowering_platform(names[0]))
-        captured = [as_array(x) for x in self._captured]
+        captured = captured_arrays(request.program, self._captured)
         prepared = lower_for_compile(request, captured)
         trees = self.in_tree, self.out_tree
         return Lowered(request, prepared, captured, *trees, self._options, self._launches, self._refs)
