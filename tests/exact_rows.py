@@ -81,6 +81,13 @@ def manual_text(library: Any) -> list[str]:
     return texts[:1]
 
 
+def unreduced_text(library: Any) -> list[str]:
+    with explicit(library):
+        x = put(library, (8,), "data", kind="Explicit")
+        total = library.lax.reduce_sum(x, (0,), out_sharding=library.P(unreduced={"data"}))
+        return [str(total), repr(total)]
+
+
 SIX = np.ones(6, np.float32)
 ROWS: dict[str, dict[str, Program]] = {
     "axes of `make_mesh`": {"axis types": lambda lib: [str(kind) for kind in mesh_of(lib).axis_types]},
@@ -172,13 +179,22 @@ ROWS: dict[str, dict[str, Program]] = {
             lambda lib, x: lib.grad(lambda x: (x.reshape(32) ** 2).sum())(x), ((8, 4), ("data", "model"))
         ),
     },
-    "text of types": {
+    "text of types, meshes and shardings": {
         "array": lambda lib: [str(lib.typeof(put(lib, (8,), "data"))), repr(lib.typeof(put(lib, (8,), "data")))],
         "Explicit": lambda lib: str(lib.typeof(put(lib, (8, 4), "data", ("model",), kind="Explicit"))),
         "weak": lambda lib: [str(lib.typeof(1.0)), repr(lib.typeof(1.0))],
         "others": lambda lib: [str(lib.typeof(lib.random.key(0))), str(lib.typeof(np.zeros(2, lib.numpy.bfloat16)))],
         "traced": traced_text,
         "manual": manual_text,
+        "mesh": lambda lib: [text(mesh_of(lib, kind)) for text in (str, repr) for kind in ("Auto", "Explicit")],
+        "specs": lambda lib: [str(lib.P(*spec)) for spec in ((), ("data",), (None,), (("data", "model"), None))],
+        "unreduced spec": lambda lib: repr(lib.P("data", unreduced={"model"})),
+        "sharding": lambda lib: [
+            str(auto(lib, "data")),
+            repr(numbers_on_host(lib).sharding),
+            repr(lib.sharding.SingleDeviceSharding(lib.devices()[1])),
+        ],
+        "unreduced array": unreduced_text,
     },
 }
 

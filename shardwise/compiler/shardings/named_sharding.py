@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, final
 
+from shardwise.base.config import config
 from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
@@ -135,6 +136,8 @@ class NamedSharding(Sharding):
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
     def __repr__(self) -> str:
+        if config.is_exact and isinstance(self.mesh, Mesh):
+            return f"NamedSharding(mesh={self.mesh}, spec={self.spec}, memory_kind={self.memory_kind})"
         return f"NamedSharding(mesh({self.mesh_shape}), {self.spec}{memory_text(self.nondefault_memory)})"
 
     def _repr_html_(self) -> str:

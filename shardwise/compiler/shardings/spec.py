@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
+from shardwise.base.config import config
 from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -100,7 +101,8 @@ class PartitionSpec(tuple[Any, ...]):
             for name, axes in (("unreduced", self.unreduced), ("reduced", self.reduced))
             if axes
         ]
-        return f"P({', '.join([*map(repr, self), *sums])})"
+        comma = "," if config.is_exact and len(self) == 1 and not sums else ""  # JAX prints the tuple of the entries
+        return f"P({', '.join([*map(repr, self), *sums])}{comma})"
 
     def _repr_html_(self) -> str:
         """Return a picture of the mesh axes of each dim, for notebooks."""
