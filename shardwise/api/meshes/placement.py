@@ -11,6 +11,7 @@ from shardwise import tree
 from shardwise.api.jit import jit
 from shardwise.api.meshes.constrain import constrain
 from shardwise.api.process_data import check_equal, digest
+from shardwise.api.transformations.float0 import is_float0
 from shardwise.base._jaxlib import Device
 from shardwise.base.caches import registered_cache
 from shardwise.base.config import config
@@ -172,6 +173,9 @@ def device_put(
         raise ValueError("device_put: donated memory cannot be shared: pass donate=True or may_alias=True, not both")
     out = []
     for leaf, target, is_donated, may_share in zip(leaves, targets, donated, aliased, strict=True):
+        if is_float0(leaf):  # it has no elements
+            out.append(leaf)
+            continue
         is_format = isinstance(target, Format)
         where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
         is_memory = isinstance(where, Space)

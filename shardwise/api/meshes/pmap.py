@@ -29,7 +29,7 @@ from shardwise.api.flatten import check_outputs, is_traced
 from shardwise.api.meshes.pmap_processes import global_to_local, local_to_global
 from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
-from shardwise.api.transformations.float0 import is_float0
+from shardwise.api.transformations.float0 import float0, is_float0
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import type_of
@@ -174,7 +174,7 @@ class Pmapped(jit.Jitted[_P, _R]):
         label = f"pmap of {describe_function(self.function)}"
         arguments = split_static(self.function, self.options.static, args, keywords)
         leaves, structure = tree.flatten((arguments.args, arguments.keywords))
-        leaves = [np.zeros(leaf.shape, bool) if is_float0(leaf) else leaf for leaf in leaves]  # as JAX does
+        leaves = [_without_float0(leaf) for leaf in leaves]
         if is_traced(leaves):
             raise NotImplementedError(
                 f"{label}: over devices of several processes, pmap cannot be used inside another transformation: use "
@@ -249,11 +249,15 @@ class Pmapped(jit.Jitted[_P, _R]):
 @final
 @dataclass(frozen=True, eq=False)
 class _Mapping:
-    """The leaves of one call's arguments, and the dim along which each is mapped."""
+    """The leaves of one call's arguments, and the dim along which each is mapped.
+
+    Booleans stand for the float0 arrays among the leaves, whose positions are `float0_leaves`.
+    """
 
     function: Function
     options: PmapOptions
     leaves: list[Any]
+    float0_leaves: frozenset[int]
     structure: tree.Structure
     dims: list[int | None]
     size: int
@@ -264,6 +268,8 @@ class _Mapping:
     ) -> "_Mapping":
         label = f"pmap of {describe_function(function)}"
         leaves, structure = tree.flatten((args, keywords))
+        float0_leaves = frozenset(position for position, leaf in enumerate(leaves) if is_float0(leaf))
+        leaves = [_without_float0(leaf) for leaf in leaves]
         types = [type_of(leaf) for leaf in leaves]
         names = argument_names(function, args, keywords)
         axes = argument_axes(label, options.in_axes, args, keywords)
@@ -273,7 +279,8 @@ class _Mapping:
         ]
         mapped = zip(names, types, dims, strict=True)
         sizes = {name: type.shape[dim] for name, type, dim in mapped if dim is not None}
-        return _Mapping(function, options, leaves, structure, dims, common_size(label, options.axis_size, sizes))
+        size = common_size(label, options.axis_size, sizes)
+        return _Mapping(function, options, leaves, float0_leaves, structure, dims, size)
 
     @property
     def label(self) -> str:
@@ -312,7 +319,12 @@ class _Mapping:
                 x if dim is None else reshape(x, shape=(*x.type.shape[:dim], *x.type.shape[dim + 1 :]))
                 for x, dim in zip(shards, self.dims, strict=True)
             ]
-            args, keywords = self.structure.unflatten(slices)
+            args, keywords = self.structure.unflatten(
+                [
+                    np.zeros(x.type.shape, float0) if position in self.float0_leaves else x
+                    for position, x in enumerate(slices)
+                ]
+            )
             outputs, out_tree = tree.flatten(self.function(*args, **keywords))
             check_outputs(self.function, outputs)
             axes = output_axes(self.label, self.options.out_axes, out_tree)
@@ -326,13 +338,21 @@ class _Mapping:
         """Insert a dim of size 1 at `axis` into result `number`, along which the results of all devices are stacked."""
         if axis is None:
             return x
-        shape = type_of(x).shape
+        type = type_of(_without_float0(x))
+        shape = type.shape
         if axis > len(shape):
             raise ValueError(
-                f"{self.label}: out_axes has axis {axis} for result {number}, which is {type_of(x)} on each device: "
+                f"{self.label}: out_axes has axis {axis} for result {number}, which is {type} on each device: "
                 f"the results can be stacked along axes 0 to {len(shape)}"
             )
+        if is_float0(x):  # no op of the region computes it
+            return np.zeros((*shape[:axis], self.size, *shape[axis:]), float0)
         return reshape(x, shape=(*shape[:axis], 1, *shape[axis:]))
+
+
+def _without_float0(leaf: Any) -> Any:
+    """Return an argument or result; booleans of the same shape for a float0 array, as JAX does."""
+    return np.zeros(leaf.shape, bool) if is_float0(leaf) else leaf
 
 
 def _select_positions(fun: Function, prefix: str, argnums: int | Iterable[int]) -> ArgumentSelection:

@@ -31,6 +31,7 @@ from shardwise.api.meshes.region_specs import (
 )
 from shardwise.api.ref import Ref, current_values
 from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
+from shardwise.api.transformations.float0 import hide_float0
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.manual import Manual
@@ -353,7 +354,7 @@ class _Region:
 
     def out_specs(self, out_tree: tree.Structure) -> list[PartitionSpec]:
         """Return the spec of each leaf of the results."""
-        results = out_tree.unflatten(list(range(out_tree.num_leaves)))
+        results = hide_float0(out_tree.unflatten(list(range(out_tree.num_leaves))))
         try:
             return tree.broadcast_prefix(self.options.out_specs, results, is_spec)
         except tree.TreeMismatch as mismatch:
@@ -534,4 +535,5 @@ def _count(number: int, singular: str, plural: str = "") -> str:
 
 def _result_names(structure: tree.Structure) -> list[str]:
     """Return the path of each leaf of the results, for messages; 0 for a single result."""
-    return [name or "0" for name in tree.leaf_names(structure.unflatten(range(structure.num_leaves)), "")]
+    results = hide_float0(structure.unflatten(range(structure.num_leaves)))
+    return [name or "0" for name in tree.leaf_names(results, "")]

@@ -23,16 +23,17 @@ class HiddenFloat0:
         self.shape = shape
 
 
-def _array(shape: tuple[int, ...], _: object) -> Any:
-    return np.zeros(shape, float0)
-
-
-tree_util.register_pytree_node(HiddenFloat0, lambda node: ((), node.shape), _array)
+tree_util.register_pytree_node(HiddenFloat0, lambda node: ((), node.shape), lambda shape, _: np.zeros(shape, float0))
 
 
 def is_float0(x: object) -> TypeGuard[np.ndarray[Any, Any]]:
     """Return whether `x` is a numpy array of dtype float0."""
     return isinstance(x, np.ndarray) and x.dtype == float0
+
+
+def is_float0_dtype(dtype: object) -> bool:
+    """Return whether a dtype that the user passes is float0; None is not."""
+    return isinstance(dtype, np.dtype) and dtype == float0
 
 
 def hide_float0(x: _T) -> _T:
