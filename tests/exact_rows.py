@@ -115,6 +115,27 @@ ROWS: dict[str, dict[str, Program]] = {
         "planned result": lambda lib: lib.jit(lambda x: x[:7])(put(lib, (8,), "data")),
         "reshard": lambda lib: lib.sharding.reshard(SIX, lib.NamedSharding(mesh_of(lib, "Explicit"), lib.P("data"))),
     },
+    "None in a spec for a dim that the array lacks": {
+        "device_put": lambda lib: lib.device_put(np.ones(8, np.float32), auto(lib, "data", None)),
+        "scalar": lambda lib: lib.device_put(1.0, auto(lib, None)),
+        "in_shardings": lambda lib: lib.jit(lambda x: x, in_shardings=auto(lib, "data", None))(np.ones(8)),
+        "out_shardings": lambda lib: lib.jit(lambda x: x.sum(), out_shardings=auto(lib, None))(np.ones(8)),
+        "constraint": lambda lib: lib.jit(lambda x: lib.lax.with_sharding_constraint(x, auto(lib, None, None)))(
+            np.ones(8)
+        ),
+        "struct": lambda lib: lib.ShapeDtypeStruct((8,), np.float32, sharding=auto(lib, "data", None)),
+        "in_specs": lambda lib: lib.shard_map(
+            lambda x: x, mesh=mesh_of(lib, "Auto"), in_specs=lib.P("data", None), out_specs=lib.P("data")
+        )(np.ones(8, np.float32)),
+        "out_specs": lambda lib: lib.shard_map(
+            lambda x: x, mesh=mesh_of(lib, "Auto"), in_specs=lib.P("data"), out_specs=lib.P("data", None)
+        )(np.ones(8, np.float32)),
+        "shard_shape": lambda lib: repr(auto(lib, "data", None).shard_shape((8,))),
+        "callback": lambda lib: lib.make_array_from_callback(
+            (8,), auto(lib, "data", None), lambda index: np.ones(8, np.float32)[index]
+        ),
+        "zeros": lambda lib: lib.numpy.zeros(8, device=auto(lib, "data", None)),
+    },
     "a committed argument whose sharding differs from `in_shardings`": {
         "call": lambda lib: lib.jit(lambda x: x, in_shardings=auto(lib, "model"))(put(lib, (8,), "data")),
         "equal": lambda lib: lib.jit(lambda x: x, in_shardings=auto(lib, "data"))(put(lib, (8,), "data")),

@@ -42,7 +42,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.named_sharding import NamedSharding
-from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
+from shardwise.compiler.shardings.spec import PartitionSpec, check_length, pin_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.summed_gradients import warn_of_summed_gradients
 from shardwise.compiler.trace.tracer import Frame, Tracer
@@ -378,6 +378,7 @@ class _Region:
             )
         try:
             pin = pin_of(spec, type.shape, self.abstract)
+            check_length(spec, type.shape)
         except ShardingError as error:
             raise ShardingError(f"{label}: {error}") from None
         if pin.open_dims:

@@ -10,7 +10,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, absent_mesh, mesh_context
 from shardwise.compiler.shardings.sharding import Sharding, memory_text, nondefault_memory
-from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
+from shardwise.compiler.shardings.spec import PartitionSpec, check_length, pin_of
 from shardwise.errors import ShardingError
 
 
@@ -60,6 +60,10 @@ class NamedSharding(Sharding):
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return pin_of(self.spec, shape, self.mesh_shape, reason)
+
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        super().check_compatible_aval(aval_shape)
+        check_length(self.spec, tuple(aval_shape))
 
     @property
     def on_auto_axes(self) -> "NamedSharding":

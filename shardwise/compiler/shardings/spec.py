@@ -191,6 +191,19 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
     return Pin(Layout(tuple(dims), partial_sums(spec.unreduced)), frozenset(open_dims), reason)
 
 
+def check_length(spec: PartitionSpec, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError if a spec has an entry for a dim that an array lacks, and `jax_compatibility` is "exact".
+
+    `pin_of` ignores such entries if they are None.
+    """
+    if config.is_exact and len(spec) > len(shape):
+        raise ShardingError(
+            f"{spec} has {len(spec)} entries, but the array has rank {len(shape)} (shape {shape}). Remove "
+            f"{len(spec) - len(shape)}. The setting jax_compatibility is 'exact': otherwise, Nones beyond the rank are "
+            "ignored."
+        )
+
+
 def spec_of(layout: Layout) -> PartitionSpec:
     """Return the spec of a layout, without trailing Nones. It is unreduced over the axes of partial sums."""
     entries: list[Any] = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.dims]
