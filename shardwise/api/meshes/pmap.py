@@ -345,9 +345,8 @@ class _Mapping:
                 f"{self.label}: out_axes has axis {axis} for result {number}, which is {type} on each device: "
                 f"the results can be stacked along axes 0 to {len(shape)}"
             )
-        if is_float0(x):  # no op of the region computes it
-            return np.zeros((*shape[:axis], self.size, *shape[axis:]), float0)
-        return reshape(x, shape=(*shape[:axis], 1, *shape[axis:]))
+        out_shape = (*shape[:axis], 1, *shape[axis:])
+        return np.zeros(out_shape, float0) if is_float0(x) else reshape(x, shape=out_shape)
 
 
 def _without_float0(leaf: Any) -> Any:

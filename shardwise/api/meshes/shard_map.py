@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
 
+import numpy as np
+
 from shardwise import tree
 from shardwise.api.arguments import (
     argument_names,
@@ -21,6 +23,7 @@ from shardwise.api.arguments import (
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.meshes.eager_region import EagerRegionFrame
 from shardwise.api.meshes.placement import device_put
+from shardwise.api.meshes.region_float0 import global_float0, shard_float0
 from shardwise.api.meshes.region_specs import (
     check_specs,
     is_spec,
@@ -31,7 +34,7 @@ from shardwise.api.meshes.region_specs import (
 )
 from shardwise.api.ref import Ref, current_values
 from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
-from shardwise.api.transformations.float0 import hide_float0
+from shardwise.api.transformations.float0 import hide_float0, is_float0
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.manual import Manual
@@ -211,7 +214,8 @@ class _Region:
             )
         op = self.manual(program, in_specs, captured, body.out_specs)
         outputs = op(*operands, *captured)
-        return body.out_tree.unflatten(list(map(self.with_spec, outputs, self.out_specs(body.out_tree))))
+        result = body.out_tree.unflatten(list(map(self.with_spec, outputs, self.out_specs(body.out_tree))))
+        return global_float0(result, self.options.out_specs, self.abstract)
 
     def _mapped_refs(self, args: tuple[Any, ...]) -> dict[int, Ref]:
         """Return the Refs among the leaves of the arguments that have a spec, by position."""
@@ -314,7 +318,7 @@ class _Region:
 
         Arguments whose spec is None are not mapped: the function gets them unchanged.
         """
-        all_specs = self.leaf_specs(args)
+        args, all_specs = shard_float0(args, self.leaf_specs(args), self._float0_shard_shape)
         function, mapped = split_unmapped(self.f, all_specs, args)
         leaves, in_tree = array_leaves(self.f, mapped, {})
         specs = [spec for spec in all_specs if spec is not None]
@@ -323,15 +327,23 @@ class _Region:
     def leaf_specs(self, args: tuple[Any, ...]) -> list[PartitionSpec | None]:
         """Return the spec of each leaf of the arguments; None for one that is not mapped."""
         if self.options.in_specs is Infer:
-            leaves, _ = array_leaves(self.f, args, {})
-            names = argument_names(self.f, args, {})
-            return [self._infer_spec(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            array_leaves(self.f, args, {})  # raises an error that names the argument
+            leaves, names = tree.leaves(args), argument_names(self.f, args, {})
+            return [
+                None if is_float0(leaf) else self._infer_spec(leaf, name)
+                for leaf, name in zip(leaves, names, strict=True)
+            ]
         prefix = self.options.in_specs
         prefix = tuple(prefix) if isinstance(prefix, list) else prefix
         try:
             return tree.broadcast_prefix(prefix, args, lambda x: x is None or is_spec(x))
         except tree.TreeMismatch as mismatch:
             raise ValueError(f"{self.label}: {prefix_error(mismatch, 'in_specs')}") from None
+
+    def _float0_shard_shape(self, shape: tuple[int, ...], spec: PartitionSpec, position: int) -> tuple[int, ...]:
+        """Return the shape of one device's shard of the float0 array that is the leaf `position` of the arguments."""
+        type, name = ArrayType(shape, np.dtype(bool)), f"leaf {position} of the arguments"
+        return self.shard_type(type, self.shard_spec(spec, type, name, "in_specs"), name).shape
 
     def _infer_spec(self, leaf: object, name: str) -> PartitionSpec:
         """Return the manual axes in an argument's own spec."""

@@ -26,6 +26,12 @@ def vjp_of_int(m, x):
     return value, pullback((np.zeros(np.shape(x), float0), 1.0))
 
 
+def region(m, function, spec):
+    """Map a function of a float0 array with this spec, and an array, which returns both."""
+    mesh, specs = m.jax.sharding.Mesh(m.jax.devices()[:2], ("i",)), (m.jax.P(*spec), m.jax.P("i"))
+    return m.jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs)
+
+
 PROGRAMS = {
     "argument of jit": lambda m: m.jax.jit(lambda x, zero: (zero, x + len(zero)))(1, ZERO),
     "keyword of jit": lambda m: m.jax.jit(lambda x, zero: {"zero": zero, "x": x})(np.ones(2), zero=ZERO),
@@ -54,6 +60,11 @@ PROGRAMS = {
     "pmap, size from float0": lambda m: m.jax.pmap(lambda z: 2.0)(ZERO),
     "pmap, replicated": lambda m: m.jax.pmap(lambda z, x: z, in_axes=(None, 0), out_axes=None)(ZERO, np.ones(4)),
     "pmap, result": lambda m: m.jax.pmap(lambda x: (np.zeros(2, float0), x), out_axes=(1, 0))(np.ones(4)),
+    "shard_map": lambda m: region(m, lambda z, x: (z, x + len(z)), ("i", None))(np.zeros((4, 2), float0), np.ones(4)),
+    "shard_map, replicated": lambda m: region(m, lambda z, x: (z, x), ())(ZERO, np.ones(4)),
+    "jit of shard_map": lambda m: m.jax.jit(region(m, lambda z, x: (z, x), (None, "i")))(
+        np.zeros((2, 4), float0), np.ones(4)
+    ),
     "carry of while": lambda m: m.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0], c[1] + 1), (ZERO, 0)),
 }
 
