@@ -81,6 +81,13 @@ def manual_text(library: Any) -> list[str]:
     return texts[:1]
 
 
+def unreduced_text(library: Any) -> list[str]:
+    with explicit(library):
+        x = put(library, (8,), "data", kind="Explicit")
+        total = library.lax.reduce_sum(x, (0,), out_sharding=library.P(unreduced={"data"}))
+        return [str(total), repr(total)]
+
+
 SIX = np.ones(6, np.float32)
 ROWS: dict[str, dict[str, Program]] = {
     "axes of `make_mesh`": {"axis types": lambda lib: [str(kind) for kind in mesh_of(lib).axis_types]},
@@ -107,6 +114,27 @@ ROWS: dict[str, dict[str, Program]] = {
         "shard_shape": lambda lib: auto(lib, "data").shard_shape((6,)),
         "planned result": lambda lib: lib.jit(lambda x: x[:7])(put(lib, (8,), "data")),
         "reshard": lambda lib: lib.sharding.reshard(SIX, lib.NamedSharding(mesh_of(lib, "Explicit"), lib.P("data"))),
+    },
+    "None in a spec for a dim that the array lacks": {
+        "device_put": lambda lib: lib.device_put(np.ones(8, np.float32), auto(lib, "data", None)),
+        "scalar": lambda lib: lib.device_put(1.0, auto(lib, None)),
+        "in_shardings": lambda lib: lib.jit(lambda x: x, in_shardings=auto(lib, "data", None))(np.ones(8)),
+        "out_shardings": lambda lib: lib.jit(lambda x: x.sum(), out_shardings=auto(lib, None))(np.ones(8)),
+        "constraint": lambda lib: lib.jit(lambda x: lib.lax.with_sharding_constraint(x, auto(lib, None, None)))(
+            np.ones(8)
+        ),
+        "struct": lambda lib: lib.ShapeDtypeStruct((8,), np.float32, sharding=auto(lib, "data", None)),
+        "in_specs": lambda lib: lib.shard_map(
+            lambda x: x, mesh=mesh_of(lib, "Auto"), in_specs=lib.P("data", None), out_specs=lib.P("data")
+        )(np.ones(8, np.float32)),
+        "out_specs": lambda lib: lib.shard_map(
+            lambda x: x, mesh=mesh_of(lib, "Auto"), in_specs=lib.P("data"), out_specs=lib.P("data", None)
+        )(np.ones(8, np.float32)),
+        "shard_shape": lambda lib: repr(auto(lib, "data", None).shard_shape((8,))),
+        "callback": lambda lib: lib.make_array_from_callback(
+            (8,), auto(lib, "data", None), lambda index: np.ones(8, np.float32)[index]
+        ),
+        "zeros": lambda lib: lib.numpy.zeros(8, device=auto(lib, "data", None)),
     },
     "a committed argument whose sharding differs from `in_shardings`": {
         "call": lambda lib: lib.jit(lambda x: x, in_shardings=auto(lib, "model"))(put(lib, (8,), "data")),
@@ -172,13 +200,22 @@ ROWS: dict[str, dict[str, Program]] = {
             lambda lib, x: lib.grad(lambda x: (x.reshape(32) ** 2).sum())(x), ((8, 4), ("data", "model"))
         ),
     },
-    "text of types": {
+    "text of types, meshes and shardings": {
         "array": lambda lib: [str(lib.typeof(put(lib, (8,), "data"))), repr(lib.typeof(put(lib, (8,), "data")))],
         "Explicit": lambda lib: str(lib.typeof(put(lib, (8, 4), "data", ("model",), kind="Explicit"))),
         "weak": lambda lib: [str(lib.typeof(1.0)), repr(lib.typeof(1.0))],
         "others": lambda lib: [str(lib.typeof(lib.random.key(0))), str(lib.typeof(np.zeros(2, lib.numpy.bfloat16)))],
         "traced": traced_text,
         "manual": manual_text,
+        "mesh": lambda lib: [text(mesh_of(lib, kind)) for text in (str, repr) for kind in ("Auto", "Explicit")],
+        "specs": lambda lib: [str(lib.P(*spec)) for spec in ((), ("data",), (None,), (("data", "model"), None))],
+        "unreduced spec": lambda lib: repr(lib.P("data", unreduced={"model"})),
+        "sharding": lambda lib: [
+            str(auto(lib, "data")),
+            repr(numbers_on_host(lib).sharding),
+            repr(lib.sharding.SingleDeviceSharding(lib.devices()[1])),
+        ],
+        "unreduced array": unreduced_text,
     },
 }
 

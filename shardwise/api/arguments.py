@@ -196,7 +196,7 @@ def _check_sharding(sharding: object, parameter: str, type: ArrayType) -> Shardi
     resolved = resolve_sharding(sharding, parameter)
     if resolved is None:
         return None
-    resolved.pin(type.shape)
+    resolved.check_compatible_aval(type.shape)
     resolved.check_even(type.shape)
     return cast(Sharding, resolved)
 

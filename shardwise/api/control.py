@@ -14,7 +14,7 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.flatten import check_outputs
 from shardwise.api.ref import Ref, RefScope, current_values, hide_refs, set_refs
-from shardwise.api.trace_cache import body_cache, is_alive, may_be_cached, trace_context
+from shardwise.api.trace_cache import trace_context, trace_once
 from shardwise.api.transformations.float0 import flatten_hiding_float0, hide_float0
 from shardwise.api.transformations.remat import checkpoint_policies
 from shardwise.api.transformations.vmap import vmap
@@ -35,7 +35,6 @@ from shardwise.compiler.ops.collective.named import Named, NamedIndex
 from shardwise.compiler.ops.placement.retype import match_type
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.shardings.explicit import ExplicitSharding
-from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build, rewrite
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ConcretizationTypeError, ShardingError, ShardingTypeError
@@ -73,12 +72,6 @@ class _TracedBody:
         A result is converted to its type in `outs`, if the two differ at most in weak type and varying axes.
         """
         structure = tree.structure(args)
-        key = (structure, tuple(types), tuple(outs), trace_context())
-        cache = body_cache(function, key)
-        if cache is not None:
-            cached = cache.get(key) or cache.promote(key)
-            if cached is not None and is_alive(cached[1]):
-                return _TracedBody(function, *cached)
         returned: Any = None
         scope = RefScope(as_inputs=True)
 
@@ -94,15 +87,14 @@ class _TracedBody:
             results = [_retype_if_compatible(x, type) for x, type in zip(arrays, targets, strict=False)]
             return [*results, *scope.written_values]
 
-        with mesh_context.traced_for(mesh_context.argument_mesh):
+        def trace() -> tuple[Program, list[Any], Any, list[Ref]]:
             program, captured = build(flat, types, function_name(function))
-            reads_mesh = mesh_context.reads_argument_mesh
-        count = len(program.inputs) - len(captured)
-        inputs = (*program.inputs[count:], *program.inputs[:count])
-        traced = replace(program, inputs=inputs), captured, returned, scope.written
-        if cache is not None and may_be_cached(captured) and not reads_mesh:
-            cache.insert(key, traced)
-        return _TracedBody(function, *traced)
+            count = len(program.inputs) - len(captured)
+            inputs = (*program.inputs[count:], *program.inputs[:count])
+            return replace(program, inputs=inputs), captured, returned, scope.written
+
+        key = (structure, tuple(types), tuple(outs), trace_context())
+        return _TracedBody(function, *trace_once(function, key, trace))
 
     @property
     def structure(self) -> tree.Structure:

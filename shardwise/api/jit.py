@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, final, o
 from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
-from shardwise.api.ahead_of_time.aot import Lowered, StageRefs, Traced, launch_key
+from shardwise.api.ahead_of_time.aot import Lowered, StageRefs, Traced, captured_arrays, launch_key
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.arguments import (
     argument_names,
@@ -58,7 +58,7 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
 from shardwise.errors import ShardingTypeError
-from shardwise.execute.executor import Launch, as_argument, as_array, compile_request
+from shardwise.execute.executor import Launch, as_argument, compile_request
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.launch_cache import LaunchCache
 from shardwise.execute.lru import LruCache
@@ -188,7 +188,7 @@ class Jitted(Generic[_P, _R]):
         if open_frames() and (is_traced(leaves) or bound_axes()):  # the function may use the bound axis names
             if any(isinstance(x, Ref) for x in leaves):
                 return self._call_with_refs(args, keywords)
-            return self._stage(self._arguments(args, keywords))
+            return self._stage(self._arguments(args, keywords, accepts_structs=True))
         return self._launch(state, args, keywords, statics, leaves, structure)
 
     def _launch(
@@ -239,7 +239,7 @@ class Jitted(Generic[_P, _R]):
     ) -> tuple["Jitted[..., Any]", list[Ref], tuple[Any, ...], dict[str, Any]]:
         """Return the function of the arrays of the Refs among its arguments, the Refs, and the arguments for it."""
         leaves, structure = _flatten((args, keywords))
-        refs = find_refs(self.function, leaves)
+        refs = find_refs(f"jit of {describe_function(self.function)}", leaves)
         positions = tuple(refs)
         if positions not in self._of_arrays:
             options, out_shardings = self.options, self.options.out_shardings
@@ -336,14 +336,18 @@ class Jitted(Generic[_P, _R]):
         """Return the compilation request for these arguments, which may be abstract, and the traced function."""
         return self._request(self._arguments(args, keywords, abstract=True))
 
-    def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> Arguments:
-        """Split and flatten arguments; leaves are arrays and numbers, and with `abstract` also ShapeDtypeStructs.
+    def _arguments(
+        self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False, accepts_structs: bool = False
+    ) -> Arguments:
+        """Split and flatten arguments; leaves are arrays and numbers.
 
-        With `abstract`, a tracer counts as the struct of its type: only types matter.
+        With `abstract` or `accepts_structs`, they may also be ShapeDtypeStructs. With `abstract`, a tracer counts as
+        the struct of its type: only types matter.
         """
         args, keywords = hide_float0((args, keywords))
         split = split_static(self.function, self.options.static, args, keywords)
-        leaves, structure = array_leaves(split.bind(self.function), split.args, split.keywords, abstract)
+        function = split.bind(self.function)
+        leaves, structure = array_leaves(function, split.args, split.keywords, abstract or accepts_structs)
         if abstract:
             leaves = [struct(x.type) if isinstance(x, Tracer) else x for x in leaves]
         return Arguments(split, leaves, structure)
@@ -419,7 +423,8 @@ class Jitted(Generic[_P, _R]):
         request, traced = self._request(arguments)
         launch = traced.launches.get(launch_key(request))
         if launch is None:
-            launch = compile_request(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
+            captured = captured_arrays(request.program, traced.captured)
+            launch = compile_request(request, captured, self.options.compiler_options)
         return launch, None if traced.structure == _LEAF else traced.structure
 
     def _stage(self, arguments: Arguments) -> Any:

@@ -1,6 +1,6 @@
-"""Refs as arguments and results of `jit`.
+"""Refs as arguments and results of `jit` and `shard_map`.
 
-The compiled function is one of arrays: the arrays of the Refs are arguments, and those that they hold at the end are
+The traced function is one of arrays: the arrays of the Refs are arguments, and those that they hold at the end are
 further results.
 """
 
@@ -11,7 +11,6 @@ from functools import update_wrapper
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import describe_function
 from shardwise.api.ref import Ref
 from shardwise.tree_util import register_dataclass
 
@@ -55,17 +54,15 @@ class FunctionOfArrays:
         return tree.map(without_refs, result), [ref[...] for ref in refs]
 
 
-def find_refs(function: Callable[..., Any], leaves: Sequence[Any]) -> dict[int, Ref]:
-    """Return the Refs among the leaves of the arguments of a function, by position.
+def find_refs(label: str, leaves: Sequence[Any]) -> dict[int, Ref]:
+    """Return the Refs among the leaves of the arguments of a function, by position; `label` is for the error.
 
     Raises:
         ValueError: if a Ref occurs twice: an update of one argument would have to change the other.
     """
     refs = {position: leaf for position, leaf in enumerate(leaves) if isinstance(leaf, Ref)}
     if len({id(ref) for ref in refs.values()}) < len(refs):
-        raise ValueError(
-            f"jit of {describe_function(function)}: a Ref is passed twice. Pass it once, and use it in both places."
-        )
+        raise ValueError(f"{label}: a Ref is passed twice. Pass it once, and use it in both places.")
     return refs
 
 

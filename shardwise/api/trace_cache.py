@@ -1,7 +1,7 @@
 """Keys and caches of traces: everything that a trace depends on besides the function and its arguments."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from shardwise.base.caches import register
@@ -11,6 +11,8 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, mesh_context
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.execute.lru import LruCache
+
+_Trace = TypeVar("_Trace", bound=tuple[Any, ...])
 
 MAX_BODIES = 64  # per function; the least recently used are evicted first
 
@@ -44,14 +46,32 @@ def may_be_cached(captured: Sequence[Any]) -> bool:
     return not (config.check_tracer_leaks and any(isinstance(x, Tracer) for x in captured))
 
 
-def body_cache(function: Callable[..., Any], key: object) -> LruCache | None:
-    """Return the traces of a loop body or branch, by keys that hold everything that a trace depends on.
+def trace_once(function: Callable[..., Any], key: object, trace: Callable[[], _Trace]) -> _Trace:
+    """Return `trace()`, or its earlier result for the same function and key.
 
     The traces live as long as the function, so they must not refer to it.
 
-    Returns:
-        The cache; None if the function or `key` cannot be a key, as that of a pytree with unhashable static data.
+    Args:
+        function: a loop body, a branch, or another function that is traced within a program.
+        key: everything that a trace depends on. Nothing is cached under a key that is not hashable, as that of a pytree
+            with unhashable static data.
+        trace: traces the function. The second item of its result are the values that the function closes over.
     """
+    cache = _body_cache(function, key)
+    if cache is not None:
+        cached: _Trace | None = cache.get(key) or cache.promote(key)
+        if cached is not None and is_alive(cached[1]):
+            return cached
+    with mesh_context.traced_for(mesh_context.argument_mesh):
+        traced = trace()
+        reads_mesh = mesh_context.reads_argument_mesh
+    if cache is not None and may_be_cached(traced[1]) and not reads_mesh:
+        cache.insert(key, traced)
+    return traced
+
+
+def _body_cache(function: Callable[..., Any], key: object) -> LruCache | None:
+    """Return the traces of a function by key; None if the function or `key` cannot be a key."""
     try:
         hash(key)
         return _bodies.setdefault(function, LruCache(MAX_BODIES))

@@ -191,7 +191,9 @@ class custom_partitioning:
         static_args = tuple((position, hashable(value)) for position, value in static.items())
         function = _BoundFunction(self.fun, static_args, count, structure)
         program, results = function.trace([x.type for x in operands], self._label)
-        if program.axis_names:  # collectives along names of an outer vmap or shard_map: an ordinary program there
+        # With collectives along names of an outer vmap or shard_map, or without an axis to partition along, it is an
+        # ordinary program.
+        if program.axis_names or _has_only_manual_axes():
             return results.unflatten(list(Call(program)(*operands)))
         if any(x.type.varying for x in operands):  # in a manual region, the op itself does not track varying axes
             program, results = function.trace([x.type.with_varying(()) for x in operands], self._label)
@@ -201,6 +203,12 @@ class custom_partitioning:
             mesh = mesh_context.mesh if isinstance(mesh_context.mesh, Mesh) else None
             user_partition = _UserPartition(self.definition.partition, function, results, mesh)
         return results.unflatten(list(CustomPartitioned(program, rule, function, user_partition)(*operands)))
+
+
+def _has_only_manual_axes() -> bool:
+    """Return whether the traced function is in a manual region over all axes of its mesh."""
+    mesh = mesh_context.region_mesh
+    return mesh is not None and mesh_context.manual_axes.issuperset(mesh.axis_names)
 
 
 @final

@@ -2,12 +2,13 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.api.meshes.placement import create_on_device
+from shardwise.api.transformations.float0 import float0, is_float0, is_float0_dtype
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
@@ -50,6 +51,8 @@ def full(
         Array([[7, 7],
                [7, 7]], dtype=int32, weak_type=True)
     """
+    if is_float0_dtype(dtype):
+        return cast(Array, np.zeros(sizes_of("full", shape), float0))
     value_type = type_of(fill_value, "full")
     if value_type.shape:
         raise TypeError(f"full: fill_value must be a scalar, not {value_type}")
@@ -81,6 +84,8 @@ def full_like(
         >>> lax.full_like(jnp.zeros(3), 2)
         Array([2., 2., 2.], dtype=float32)
     """
+    if is_float0(x) or is_float0_dtype(dtype):
+        return full(np.shape(x) if shape is None else shape, fill_value, float0 if dtype is None else dtype)
     like = type_of(x, "full_like")
     if type_of(fill_value, "full_like").shape:
         raise TypeError(f"full_like: fill_value must be a scalar, not {type_of(fill_value)}")

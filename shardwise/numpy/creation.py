@@ -2,7 +2,7 @@
 
 import math
 import operator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.meshes.out_sharding import constrain_sharding
 from shardwise.api.meshes.placement import create_on_device, device_put
+from shardwise.api.transformations.float0 import float0, is_float0, is_float0_dtype
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import Array
@@ -106,6 +107,8 @@ def array(
         Array([[1, 2],
                [3, 4]], dtype=int32)
     """
+    if is_float0_dtype(dtype) or (dtype is None and is_float0(object)):
+        return cast(Array, np.array(object, float0, ndmin=ndmin))
     result = _array(object, None if dtype is None else requested_dtype("array", dtype), copy)
     if result.type.ndim < ndmin:
         result = methods.reshape(result, shape=(1,) * (ndmin - result.type.ndim) + result.type.shape)
@@ -202,6 +205,8 @@ def _full(
     shape: Shape, value: ArrayLike, dtype: DTypeLike | None, weak: bool, device: Placement, out_sharding: OutSharding
 ) -> Any:
     """Create an array; `weak` is its weak type if `dtype` is given, else it has that of the value."""
+    if is_float0_dtype(dtype):
+        return np.zeros(_shape(shape), float0)
     value = resolve_array(value)
     value_type = type_of(value, "full")
     out_dtype = requested_dtype("full", dtype) if dtype is not None else value_type.dtype
@@ -271,6 +276,9 @@ def full_like(
         >>> jnp.full_like(jnp.array([1, 2]), 7)
         Array([7, 7], dtype=int32)
     """
+    if is_float0(a) or is_float0_dtype(dtype):
+        out_dtype = float0 if dtype is None else dtype
+        return full(np.shape(a) if shape is None else shape, fill_value, out_dtype, device=device)
     a_type = type_of(a, "full_like")
     placed = a if isinstance(a, ShapeDtypeStruct) or (isinstance(a, ArrayImpl) and a.committed) else None
     like_a = device is None and shape is None and out_sharding is None
@@ -280,7 +288,7 @@ def full_like(
     result = _full(
         out_shape,
         fill_value,
-        dtype or a_type.dtype,
+        a_type.dtype if dtype is None else dtype,
         a_type.weak and dtype is None,
         device,
         out_sharding,

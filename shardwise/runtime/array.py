@@ -559,6 +559,8 @@ class ArrayImpl(Array):
     def __repr__(self) -> str:
         if self.is_deleted():
             return f"Array({self.type}, deleted)"
+        if self.is_unreduced and config.is_exact:
+            return f"Array(shape={self.type.shape}, dtype={self.type.dtype}, sharding={self.sharding})"
         if self.is_unreduced:
             return f"Array({self.type}, {self.sharding}, unreduced)"
         if not self.is_readable:

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.base._jaxlib import Device
+from shardwise.base.config import config
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
@@ -69,6 +70,8 @@ class SingleDeviceSharding(Sharding):
         return hash((self.devices, self.nondefault_memory))
 
     def __repr__(self) -> str:
+        if config.is_exact:
+            return f"SingleDeviceSharding(device={self.devices[0]!r}, memory_kind={self.memory_kind})"
         return f"SingleDeviceSharding({self.devices[0]}{memory_text(self.nondefault_memory)})"
 
 

@@ -258,6 +258,19 @@ def test_named_axes_and_manual_regions(mesh, put):
     assert collectives(region, put(a, "data"), put(w, None, "model")) == {}
 
 
+def test_a_rule_is_not_read_in_a_region_over_all_mesh_axes(mesh):
+    @custom_partitioning
+    def double(x):
+        return 2 * x
+
+    double.def_partition(sharding_rule="i -> i")
+    x = array(8, 4)
+    region = sw.shard_map(double, mesh=mesh, in_specs=P("data", "model"), out_specs=P("data", "model"))
+    assert_close(sw.jit(region)(x), 2 * x)
+    with pytest.raises(ValueError, match="operand 0 has rank 1 in the rule"):
+        sw.jit(double)(x)
+
+
 def test_lowering_for_an_abstract_mesh():
     product = cos_product()
     mesh = AbstractMesh((64,), ("x",))

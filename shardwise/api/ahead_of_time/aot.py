@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
-from shardwise.api.ahead_of_time.shape_dtype_struct import struct
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
 from shardwise.api.ref import Ref, current_values, set_refs
 from shardwise.api.ref_arguments import update_refs
 from shardwise.base._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
@@ -23,6 +23,7 @@ from shardwise.base.lazy import lazy_module
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import DeviceMismatchError
@@ -48,10 +49,10 @@ class ArgInfo(Typed):
 
     __slots__ = ("donated", "sharding", "type")
 
-    def __init__(self, type: ArrayType, sharding: Sharding | None, donated: bool):
+    def __init__(self, type: ArrayType, donated: bool, sharding: Sharding | None = None):
         self.type = type
-        self.sharding = sharding
         self.donated = donated
+        self.sharding = sharding
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ArgInfo) and self._key == other._key
@@ -66,6 +67,11 @@ class ArgInfo(Typed):
     def __repr__(self) -> str:
         sharding = f", sharding={self.sharding}" if self.sharding is not None else ""
         return f"ArgInfo({self.type}{sharding}, donated={self.donated})"
+
+
+def _is_explicit(sharding: Sharding) -> bool:
+    """Return whether the types of arrays with this sharding show it."""
+    return isinstance(sharding, NamedSharding) and bool(sharding.mesh_shape.explicit_axes)
 
 
 def launch_key(request: Request) -> Any:
@@ -91,6 +97,22 @@ class StageRefs:
 
     def __bool__(self) -> bool:
         return bool(self.arguments or self.closed_over)
+
+
+def captured_arrays(program: Program, captured: Iterable[Any]) -> list[ArrayImpl]:
+    """Return the values that a traced function closes over as arrays.
+
+    Raises:
+        TypeError: if one of them is a `ShapeDtypeStruct`, which has a type but no elements.
+    """
+    values = list(captured)
+    for value in values:
+        if isinstance(value, ShapeDtypeStruct):
+            raise TypeError(
+                f"`{program.name}` uses {value!r} as an array: it has a type, but no elements. Use an array, or only "
+                "trace the function, with `eval_shape` or `make_jaxpr`."
+            )
+    return [as_array(value) for value in values]
 
 
 SHOWN_TYPES = 8  # in the repr of a stage
@@ -135,7 +157,7 @@ class _Stage:
         signatures = self._request.signatures[: self.in_tree.num_leaves]
         donated = self._request.donated or (False,) * len(signatures)
         return self.in_tree.unflatten(
-            [ArgInfo(s.type, s.sharding if s.committed else None, d) for s, d in zip(signatures, donated, strict=True)]
+            [ArgInfo(s.type, d, s.sharding if s.committed else None) for s, d in zip(signatures, donated, strict=True)]
         )
 
     @property
@@ -202,7 +224,7 @@ class Traced(_Stage):
             if len(names) != 1 or not isinstance(names[0], str):
                 raise ValueError(f"lower: lowering_platforms must be a tuple of one name, not {lowering_platforms!r}")
             request = replace(request, platform=canonical_lowering_platform(names[0]))
-        captured = [as_array(x) for x in self._captured]
+        captured = captured_arrays(request.program, self._captured)
         prepared = lower_for_compile(request, captured)
         trees = self.in_tree, self.out_tree
         return Lowered(request, prepared, captured, *trees, self._options, self._launches, self._refs)
@@ -225,12 +247,6 @@ class _PlannedStage(_Stage):
     @property
     def _mesh(self) -> AbstractMesh:
         return self._prepared.stages.problem.mesh
-
-    @property
-    def out_info(self) -> Any:
-        """The types and shardings of the results as `ShapeDtypeStruct`s."""
-        types = self._request.program.out_types
-        return self._results(map(struct, types, self._prepared.out_shardings))
 
     @cached_property
     def plan(self) -> "Plan":
@@ -260,6 +276,21 @@ class Lowered(_PlannedStage):
         self._captured = captured
         self._options = options
         self._launches = launches
+
+    @property
+    def out_info(self) -> Any:
+        """The types of the results as `ShapeDtypeStruct`s, with the shardings that the program determines.
+
+        These are the shardings along Explicit axes and the `out_shardings`. `Compiled.out_info` has those that the
+        planner chooses, too.
+        """
+        types, requested = self._request.program.out_types, self._request.out_shardings
+        planned = self._prepared.out_shardings
+        shardings = [
+            sharding if request is not None or _is_explicit(sharding) else None
+            for request, sharding in zip(requested, planned, strict=True)
+        ]
+        return self._results(map(struct, types, shardings))
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """Return the text of a stage: "stablehlo", the default, or "program", "sharded", "plan", "local" or "hlo".
@@ -343,6 +374,12 @@ class Compiled(_PlannedStage):
     ) -> None:
         super().__init__(request, prepared, in_tree, out_tree, refs)
         self._launch = launch
+
+    @property
+    def out_info(self) -> Any:
+        """The types and shardings of the results as `ShapeDtypeStruct`s."""
+        types = self._request.program.out_types
+        return self._results(map(struct, types, self._prepared.out_shardings))
 
     @filter_traceback
     def __call__(self, *args: object, **keywords: object) -> Any:

@@ -73,7 +73,7 @@ class ShapeDtypeStruct(Typed):
         if isinstance(sharding, PartitionSpec) and mesh_context.mesh is not None:
             sharding = sharding_in_force(sharding, "ShapeDtypeStruct")
         if isinstance(sharding, Sharding):
-            sharding.pin(self.type.shape)
+            sharding.check_compatible_aval(self.type.shape)
             self.type = self.type.with_explicit(traced_sharding(sharding, self.type.shape))
         if manual_axis_type is not None:
             if not isinstance(manual_axis_type, ManualAxisType):

@@ -11,6 +11,7 @@ from shardwise import tree
 from shardwise.api.jit import jit
 from shardwise.api.meshes.constrain import constrain
 from shardwise.api.process_data import check_equal, digest
+from shardwise.api.transformations.float0 import is_float0
 from shardwise.base._jaxlib import Device
 from shardwise.base.caches import registered_cache
 from shardwise.base.config import config
@@ -170,8 +171,11 @@ def device_put(
     )
     if any(is_donated and may_share for is_donated, may_share in zip(donated, aliased, strict=True)):
         raise ValueError("device_put: donated memory cannot be shared: pass donate=True or may_alias=True, not both")
-    out = []
+    out: list[Any] = []
     for leaf, target, is_donated, may_share in zip(leaves, targets, donated, aliased, strict=True):
+        if is_float0(leaf):  # it has no elements
+            out.append(leaf)
+            continue
         is_format = isinstance(target, Format)
         where = sharding_of_format("device_put", target, np.ndim(leaf)) if is_format else target
         is_memory = isinstance(where, Space)
@@ -403,7 +407,7 @@ def _check_shape(name: str, leaf: ArrayLike, sharding: Sharding, may_be_uneven: 
     """Raise ShardingError if a sharding does not fit an array."""
     type = type_of(leaf, name)
     try:
-        sharding.pin(type.shape)
+        sharding.check_compatible_aval(type.shape)
         if not may_be_uneven:
             sharding.check_even(type.shape)
     except ShardingError as error:
@@ -503,7 +507,9 @@ def create_on_device(function: Callable[..., Any], args: tuple[Any, ...], device
         return function(*args)
     if is_staging():
         return constrain(function(*args), sharding)
-    return _jit_with_out_sharding(function, args, repr(args), sharding)()
+    shortest = sharding.without_trailing_nones  # the spec may be longer than the rank, as in JAX
+    array = _jit_with_out_sharding(function, args, repr(args), shortest)()
+    return array if shortest is sharding else array.with_signature(array_signature(array.type, sharding, True))
 
 
 @registered_cache(maxsize=1024)

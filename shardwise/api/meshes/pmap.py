@@ -6,8 +6,9 @@ inside is the device's own, and the cotangent of `lax.psum` is the sum of the co
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from itertools import zip_longest
 from typing import Any, ParamSpec, TypeVar, final
 
 import numpy as np
@@ -28,7 +29,7 @@ from shardwise.api.flatten import check_outputs, is_traced
 from shardwise.api.meshes.pmap_processes import global_to_local, local_to_global
 from shardwise.api.meshes.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
-from shardwise.api.transformations.float0 import is_float0
+from shardwise.api.transformations.float0 import float0, is_float0
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array, reshape
 from shardwise.compiler.arrays.operands import type_of
@@ -39,6 +40,8 @@ from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.errors import ShardingError, UnboundAxisError
+from shardwise.execute.request import Request
+from shardwise.runtime.array import ArraySignature, array_signature
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.client import process_index
 from shardwise.typing import ArrayLike
@@ -171,7 +174,7 @@ class Pmapped(jit.Jitted[_P, _R]):
         label = f"pmap of {describe_function(self.function)}"
         arguments = split_static(self.function, self.options.static, args, keywords)
         leaves, structure = tree.flatten((arguments.args, arguments.keywords))
-        leaves = [np.zeros(leaf.shape, bool) if is_float0(leaf) else leaf for leaf in leaves]  # as JAX does
+        leaves = [_without_float0(leaf) for leaf in leaves]
         if is_traced(leaves):
             raise NotImplementedError(
                 f"{label}: over devices of several processes, pmap cannot be used inside another transformation: use "
@@ -221,6 +224,17 @@ class Pmapped(jit.Jitted[_P, _R]):
 
         return call
 
+    def _request(self, arguments: jit.Arguments) -> tuple[Request, jit.TracedFunction]:
+        """Return the compilation request. Slices on other devices, such as results of another pmap, are moved."""
+        request, traced = super()._request(arguments)
+        signatures = [
+            array_signature(signature.type, signature.sharding, committed=False)
+            if sharding is not None and _has_same_shards(signature, sharding)
+            else signature
+            for signature, sharding in zip_longest(request.signatures, request.in_shardings)
+        ]
+        return replace(request, signatures=tuple(signatures)), traced
+
     def _in_shardings(
         self, traced: jit.TracedFunction, arguments: jit.Arguments, names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
@@ -235,11 +249,15 @@ class Pmapped(jit.Jitted[_P, _R]):
 @final
 @dataclass(frozen=True, eq=False)
 class _Mapping:
-    """The leaves of one call's arguments, and the dim along which each is mapped."""
+    """The leaves of one call's arguments, and the dim along which each is mapped.
+
+    Booleans stand for the float0 arrays among the leaves, whose positions are `float0_leaves`.
+    """
 
     function: Function
     options: PmapOptions
     leaves: list[Any]
+    float0_leaves: frozenset[int]
     structure: tree.Structure
     dims: list[int | None]
     size: int
@@ -250,6 +268,8 @@ class _Mapping:
     ) -> "_Mapping":
         label = f"pmap of {describe_function(function)}"
         leaves, structure = tree.flatten((args, keywords))
+        float0_leaves = frozenset(position for position, leaf in enumerate(leaves) if is_float0(leaf))
+        leaves = [_without_float0(leaf) for leaf in leaves]
         types = [type_of(leaf) for leaf in leaves]
         names = argument_names(function, args, keywords)
         axes = argument_axes(label, options.in_axes, args, keywords)
@@ -259,7 +279,8 @@ class _Mapping:
         ]
         mapped = zip(names, types, dims, strict=True)
         sizes = {name: type.shape[dim] for name, type, dim in mapped if dim is not None}
-        return _Mapping(function, options, leaves, structure, dims, common_size(label, options.axis_size, sizes))
+        size = common_size(label, options.axis_size, sizes)
+        return _Mapping(function, options, leaves, float0_leaves, structure, dims, size)
 
     @property
     def label(self) -> str:
@@ -298,7 +319,12 @@ class _Mapping:
                 x if dim is None else reshape(x, shape=(*x.type.shape[:dim], *x.type.shape[dim + 1 :]))
                 for x, dim in zip(shards, self.dims, strict=True)
             ]
-            args, keywords = self.structure.unflatten(slices)
+            args, keywords = self.structure.unflatten(
+                [
+                    np.zeros(x.type.shape, float0) if position in self.float0_leaves else x
+                    for position, x in enumerate(slices)
+                ]
+            )
             outputs, out_tree = tree.flatten(self.function(*args, **keywords))
             check_outputs(self.function, outputs)
             axes = output_axes(self.label, self.options.out_axes, out_tree)
@@ -312,18 +338,31 @@ class _Mapping:
         """Insert a dim of size 1 at `axis` into result `number`, along which the results of all devices are stacked."""
         if axis is None:
             return x
-        shape = type_of(x).shape
+        type = type_of(_without_float0(x))
+        shape = type.shape
         if axis > len(shape):
             raise ValueError(
-                f"{self.label}: out_axes has axis {axis} for result {number}, which is {type_of(x)} on each device: "
+                f"{self.label}: out_axes has axis {axis} for result {number}, which is {type} on each device: "
                 f"the results can be stacked along axes 0 to {len(shape)}"
             )
-        return reshape(x, shape=(*shape[:axis], 1, *shape[axis:]))
+        out_shape = (*shape[:axis], 1, *shape[axis:])
+        return np.zeros(out_shape, float0) if is_float0(x) else reshape(x, shape=out_shape)
+
+
+def _without_float0(leaf: Any) -> Any:
+    """Return an argument or result; booleans of the same shape for a float0 array, as JAX does."""
+    return np.zeros(leaf.shape, bool) if is_float0(leaf) else leaf
 
 
 def _select_positions(fun: Function, prefix: str, argnums: int | Iterable[int]) -> ArgumentSelection:
     """Select arguments by position only: arguments passed by keyword are always mapped."""
     return ArgumentSelection(select_arguments(fun, prefix, argnums, None).numbers, frozenset())
+
+
+def _has_same_shards(signature: ArraySignature, sharding: Sharding) -> bool:
+    """Return whether an array has the shards of `sharding` in the same order, on any devices."""
+    own, shape = signature.sharding, signature.type.shape
+    return own.num_devices == sharding.num_devices and own.shard_indices(shape) == sharding.shard_indices(shape)
 
 
 def _manual_region(traced: jit.TracedFunction) -> Manual:

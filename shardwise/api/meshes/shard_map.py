@@ -5,9 +5,11 @@ A call traces the function on the types of the shards and applies one `Manual` o
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack, final, overload
+
+import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import (
@@ -21,6 +23,7 @@ from shardwise.api.arguments import (
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.meshes.eager_region import EagerRegionFrame
 from shardwise.api.meshes.placement import device_put
+from shardwise.api.meshes.region_float0 import global_float0, shard_float0
 from shardwise.api.meshes.region_specs import (
     check_specs,
     is_spec,
@@ -29,6 +32,9 @@ from shardwise.api.meshes.region_specs import (
     split_unmapped,
     sums_error,
 )
+from shardwise.api.ref import Ref, current_values
+from shardwise.api.ref_arguments import FunctionOfArrays, find_refs, refs_as_arguments, update_refs
+from shardwise.api.transformations.float0 import hide_float0, is_float0
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.manual import Manual
@@ -39,7 +45,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
 from shardwise.compiler.shardings.named_sharding import NamedSharding
-from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
+from shardwise.compiler.shardings.spec import PartitionSpec, check_length, pin_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.summed_gradients import warn_of_summed_gradients
 from shardwise.compiler.trace.tracer import Frame, Tracer
@@ -96,7 +102,7 @@ def shard_map(
     """Map a function over shards: every device runs it on its own shards of the arguments.
 
     Inside, collectives such as `lax.psum` communicate along the mesh axes. Arguments with another sharding than
-    `in_specs` are resharded first.
+    `in_specs` are resharded first. An argument may be a Ref: inside, it holds a shard, which the function may change.
 
     Args:
         f: the function of shards. Without it, the result is a decorator.
@@ -189,6 +195,8 @@ class _Region:
     def call(self, args: tuple[Any, ...]) -> Any:
         """Trace the function on shards, and apply the manual region to the arguments."""
         self.check_spec_count(args)
+        if refs := self._mapped_refs(args):
+            return self._call_with_refs(args, refs)
         mapped_function, leaves, in_tree, names, specs = self.mapped_arguments(args)
         in_specs = [
             self.shard_spec(spec, as_operand(leaf).type, f"{name} of {describe_function(self.f)}", "in_specs")
@@ -206,7 +214,30 @@ class _Region:
             )
         op = self.manual(program, in_specs, captured, body.out_specs)
         outputs = op(*operands, *captured)
-        return body.out_tree.unflatten(list(map(self.with_spec, outputs, self.out_specs(body.out_tree))))
+        result = body.out_tree.unflatten(list(map(self.with_spec, outputs, self.out_specs(body.out_tree))))
+        return global_float0(result, self.options.out_specs, self.abstract)
+
+    def _mapped_refs(self, args: tuple[Any, ...]) -> dict[int, Ref]:
+        """Return the Refs among the leaves of the arguments that have a spec, by position."""
+        leaves, structure = tree.flatten(args)
+        if not any(isinstance(leaf, Ref) for leaf in leaves):
+            return {}
+        refs = find_refs(self.label, leaves)
+        specs = self.leaf_specs(structure.unflatten(current_values(leaves)))
+        return {position: ref for position, ref in refs.items() if specs[position] is not None}
+
+    def _call_with_refs(self, args: tuple[Any, ...], refs: dict[int, Ref]) -> Any:
+        """Call the function with Refs among its arguments: it reads and changes the shards of their arrays."""
+        leaves, structure = tree.flatten(args)
+        for position, ref in refs.items():
+            leaves[position] = ref[...]
+        args = structure.unflatten(leaves)
+        specs = self.leaf_specs(args)
+        out_specs = self.options.out_specs, [specs[position] for position in refs]
+        options = replace(self.options, out_specs=out_specs)
+        with refs_as_arguments(refs.values()):
+            result, arrays = replace(self, f=FunctionOfArrays(self.f, tuple(refs)), options=options).call(args)
+        return update_refs(list(refs.values()), result, arrays)
 
     def with_spec(self, x: Array, spec: PartitionSpec) -> Array:
         """Return a result outside any trace with the spec that the user wrote: `P(None)` and `P()` mean the same."""
@@ -287,21 +318,32 @@ class _Region:
 
         Arguments whose spec is None are not mapped: the function gets them unchanged.
         """
-        if self.options.in_specs is Infer:
-            leaves, in_tree = array_leaves(self.f, args, {})
-            names = argument_names(self.f, args, {})
-            specs = [self._infer_spec(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
-            return self.f, leaves, in_tree, names, specs
-        prefix = self.options.in_specs
-        prefix = tuple(prefix) if isinstance(prefix, list) else prefix
-        try:
-            all_specs = tree.broadcast_prefix(prefix, args, lambda x: x is None or is_spec(x))
-        except tree.TreeMismatch as mismatch:
-            raise ValueError(f"{self.label}: {prefix_error(mismatch, 'in_specs')}") from None
+        args, all_specs = shard_float0(args, self.leaf_specs(args), self._float0_shard_shape)
         function, mapped = split_unmapped(self.f, all_specs, args)
         leaves, in_tree = array_leaves(self.f, mapped, {})
         specs = [spec for spec in all_specs if spec is not None]
         return function, leaves, in_tree, argument_names(self.f, mapped, {}), specs
+
+    def leaf_specs(self, args: tuple[Any, ...]) -> list[PartitionSpec | None]:
+        """Return the spec of each leaf of the arguments; None for one that is not mapped."""
+        if self.options.in_specs is Infer:
+            array_leaves(self.f, args, {})  # raises an error that names the argument
+            leaves, names = tree.leaves(args), argument_names(self.f, args, {})
+            return [
+                None if is_float0(leaf) else self._infer_spec(leaf, name)
+                for leaf, name in zip(leaves, names, strict=True)
+            ]
+        prefix = self.options.in_specs
+        prefix = tuple(prefix) if isinstance(prefix, list) else prefix
+        try:
+            return tree.broadcast_prefix(prefix, args, lambda x: x is None or is_spec(x))
+        except tree.TreeMismatch as mismatch:
+            raise ValueError(f"{self.label}: {prefix_error(mismatch, 'in_specs')}") from None
+
+    def _float0_shard_shape(self, shape: tuple[int, ...], spec: PartitionSpec, position: int) -> tuple[int, ...]:
+        """Return the shape of one device's shard of the float0 array that is the leaf `position` of the arguments."""
+        type, name = ArrayType(shape, np.dtype(bool)), f"leaf {position} of the arguments"
+        return self.shard_type(type, self.shard_spec(spec, type, name, "in_specs"), name).shape
 
     def _infer_spec(self, leaf: object, name: str) -> PartitionSpec:
         """Return the manual axes in an argument's own spec."""
@@ -324,7 +366,7 @@ class _Region:
 
     def out_specs(self, out_tree: tree.Structure) -> list[PartitionSpec]:
         """Return the spec of each leaf of the results."""
-        results = out_tree.unflatten(list(range(out_tree.num_leaves)))
+        results = hide_float0(out_tree.unflatten(list(range(out_tree.num_leaves))))
         try:
             return tree.broadcast_prefix(self.options.out_specs, results, is_spec)
         except tree.TreeMismatch as mismatch:
@@ -348,6 +390,7 @@ class _Region:
             )
         try:
             pin = pin_of(spec, type.shape, self.abstract)
+            check_length(spec, type.shape)
         except ShardingError as error:
             raise ShardingError(f"{label}: {error}") from None
         if pin.open_dims:
@@ -505,4 +548,5 @@ def _count(number: int, singular: str, plural: str = "") -> str:
 
 def _result_names(structure: tree.Structure) -> list[str]:
     """Return the path of each leaf of the results, for messages; 0 for a single result."""
-    return [name or "0" for name in tree.leaf_names(structure.unflatten(range(structure.num_leaves)), "")]
+    results = hide_float0(structure.unflatten(range(structure.num_leaves)))
+    return [name or "0" for name in tree.leaf_names(results, "")]

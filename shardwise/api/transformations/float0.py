@@ -35,6 +35,11 @@ def is_float0(x: object) -> TypeGuard[np.ndarray[Any, Any]]:
     return isinstance(x, np.ndarray) and x.dtype == float0
 
 
+def is_float0_dtype(dtype: object) -> bool:
+    """Return whether a dtype that the user passes is float0; None is not."""
+    return isinstance(dtype, np.dtype) and dtype == float0
+
+
 def hide_float0(x: _T) -> _T:
     """Return a pytree with its float0 arrays replaced by nodes without children."""
     leaves, structure = tree.flatten(x)

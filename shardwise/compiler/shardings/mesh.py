@@ -581,8 +581,17 @@ class Mesh(_MeshAxes, ContextDecorator):
     def __hash__(self) -> int:
         return self._hash
 
+    def __str__(self) -> str:
+        """Return `Mesh(data=4, model=2)`, or JAX's text if `jax_compatibility` is "exact"."""
+        if not config.is_exact:
+            return repr(self)
+        axes = ", ".join(f"{name!r}: {size}" for name, size in self.shape.items())
+        return f"Mesh({axes}, axis_types={self.axis_types})"
+
     def __repr__(self) -> str:
-        return f"Mesh({self.abstract})"
+        if not config.is_exact:
+            return f"Mesh({self.abstract})"
+        return f"Mesh(axis_sizes={self.axis_sizes}, axis_names={self.axis_names}, axis_types={self.axis_types})"
 
 
 def _even_factors(count: int, parts: int) -> tuple[int, ...]:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, final
 
+from shardwise.base.config import config
 from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, absent_mesh, mesh_context
 from shardwise.compiler.shardings.sharding import Sharding, memory_text, nondefault_memory
-from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
+from shardwise.compiler.shardings.spec import PartitionSpec, check_length, pin_of
 from shardwise.errors import ShardingError
 
 
@@ -59,6 +60,10 @@ class NamedSharding(Sharding):
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return pin_of(self.spec, shape, self.mesh_shape, reason)
+
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        super().check_compatible_aval(aval_shape)
+        check_length(self.spec, tuple(aval_shape))
 
     @property
     def on_auto_axes(self) -> "NamedSharding":
@@ -135,6 +140,8 @@ class NamedSharding(Sharding):
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
     def __repr__(self) -> str:
+        if config.is_exact and isinstance(self.mesh, Mesh):
+            return f"NamedSharding(mesh={self.mesh}, spec={self.spec}, memory_kind={self.memory_kind})"
         return f"NamedSharding(mesh({self.mesh_shape}), {self.spec}{memory_text(self.nondefault_memory)})"
 
     def _repr_html_(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
+from shardwise.base.config import config
 from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.layout import Layout, Pin, partial_sums
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -100,7 +101,8 @@ class PartitionSpec(tuple[Any, ...]):
             for name, axes in (("unreduced", self.unreduced), ("reduced", self.reduced))
             if axes
         ]
-        return f"P({', '.join([*map(repr, self), *sums])})"
+        comma = "," if config.is_exact and len(self) == 1 and not sums else ""  # JAX prints the tuple of the entries
+        return f"P({', '.join([*map(repr, self), *sums])}{comma})"
 
     def _repr_html_(self) -> str:
         """Return a picture of the mesh axes of each dim, for notebooks."""
@@ -187,6 +189,19 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
             raise ShardingError(f"{spec}: {mesh.unknown_axis_message(axis)}")
     dims += [()] * (len(shape) - len(dims))
     return Pin(Layout(tuple(dims), partial_sums(spec.unreduced)), frozenset(open_dims), reason)
+
+
+def check_length(spec: PartitionSpec, shape: tuple[int, ...]) -> None:
+    """Raise ShardingError if a spec has an entry for a dim that an array lacks, and `jax_compatibility` is "exact".
+
+    `pin_of` ignores such entries if they are None.
+    """
+    if config.is_exact and len(spec) > len(shape):
+        raise ShardingError(
+            f"{spec} has {len(spec)} entries, but the array has rank {len(shape)} (shape {shape}). Remove "
+            f"{len(spec) - len(shape)}. The setting jax_compatibility is 'exact': otherwise, Nones beyond the rank are "
+            "ignored."
+        )
 
 
 def spec_of(layout: Layout) -> PartitionSpec:

@@ -14,6 +14,7 @@ import shardwise.numpy as jnp
 from shardwise.errors import DeviceMismatchError
 from shardwise.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
+from shardwise.stages import ArgInfo
 
 
 @sw.jit
@@ -282,7 +283,7 @@ class TestAbstractMesh:
         w = sw.ShapeDtypeStruct((512, 2048), np.float32, sharding=NamedSharding(mesh, P(None, "model")))
         lowered = sw.jit(lambda x, w: x @ w).lower(x, w)
         assert "tensor<16x512xf32>" in lowered.as_text()
-        assert lowered.out_info.sharding.spec == P("data", "model")
+        assert lowered.plan.outputs[0].shard_shape == (16, 256)
         with pytest.raises(ValueError, match="which has no devices, so it cannot be compiled"):
             lowered.compile()
 
@@ -322,6 +323,16 @@ class TestArgumentInfo:
         assert lowered.donate_argnums == (0,)
         assert lowered.args_info == lowered.compile().args_info != sw.jit(lambda x, y: x + y).lower(X, 1.0).args_info
         assert repr(y) == "ArgInfo(f32[]~, donated=False)"
+        assert y == ArgInfo(sw.typeof(1.0), donated=False)
+
+    def test_only_a_compiled_function_has_the_shardings_that_the_planner_chooses(self, mesh):
+        rows = NamedSharding(mesh, P("data"))
+        double = lambda x: x * 2  # noqa: E731
+        lowered = sw.jit(double).lower(sw.device_put(X, rows))
+        assert lowered.out_info == sw.ShapeDtypeStruct(X.shape, X.dtype)
+        assert lowered.compile().out_info == sw.ShapeDtypeStruct(X.shape, X.dtype, sharding=rows)
+        assert sw.jit(double, out_shardings=rows).lower(X).out_info.sharding == rows
+        assert sw.jit(double).lower(X).out_info.sharding is None
 
     def test_donation_of_a_part_of_the_arguments(self):
         info = sw.jit(lambda x, *, y: x["a"] + y, donate_argnames="y").trace({"a": X}, y=X).args_info
@@ -382,7 +393,7 @@ class TestShapeDtypeStruct:
         with sw.set_mesh(mesh):
             assert x.sharding == NamedSharding(mesh, P("data"))
             lowered = sw.jit(lambda x: x * 2).lower(x)
-        assert lowered.out_info.sharding == NamedSharding(mesh, P("data"))
+        assert lowered.compile().out_info.sharding == NamedSharding(mesh, P("data"))
         with pytest.raises(ValueError, match="must be a Sharding or a PartitionSpec"):
             sw.ShapeDtypeStruct((8,), np.float32, sharding="data")
 

@@ -74,3 +74,18 @@ def test_device_get_and_block_until_ready(mesh):
     np.testing.assert_array_equal(got["x"], np.arange(8))
     tree = [x, x + 1, 3]
     assert sw.block_until_ready(tree) is tree
+
+
+def test_a_jitted_function_accepts_a_struct_while_another_function_is_traced():
+    add_one = sw.jit(lambda x: x + 1)
+    x = sw.ShapeDtypeStruct((3,), np.float32)
+    assert sw.eval_shape(lambda: add_one(x)) == x
+    assert str(sw.make_jaxpr(lambda: add_one(x))().out_avals) == "[f32[3]]"
+    for function in (lambda: add_one(x), lambda: jnp.sin(x)):
+        for run in (lambda jitted: jitted(), lambda jitted: jitted.lower()):
+            with pytest.raises(
+                TypeError, match=r"uses ShapeDtypeStruct\(.*\) as an array: it has a type, but no elements"
+            ):
+                run(sw.jit(function))
+    with pytest.raises(TypeError, match="argument `x` of `<lambda>`"):
+        add_one(x)

@@ -125,6 +125,15 @@ def test_devices_are_the_first_or_the_given_ones():
     assert sw.pmap(lambda x: x, devices=last, backend="cpu")(X[:2]).devices() == set(last[:2])
 
 
+def test_slices_on_other_devices_are_moved():
+    devices = sw.devices()
+    first = sw.pmap(lambda x: x, devices=devices[:4])(X)
+    for targets in (devices[3::-1], devices[4:]):
+        found = sw.pmap(lambda x: x * 2, devices=targets)(first)
+        np.testing.assert_array_equal(found, 2 * X)
+        assert [shard.device for shard in found.addressable_shards] == targets
+
+
 def test_derivatives_inside_are_each_devices_own():
     w = np.float32(2.0)
 

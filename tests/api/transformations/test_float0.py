@@ -26,6 +26,12 @@ def vjp_of_int(m, x):
     return value, pullback((np.zeros(np.shape(x), float0), 1.0))
 
 
+def region(m, function, spec):
+    """Map a function of a float0 array with this spec, and an array, which returns both."""
+    mesh, specs = m.jax.sharding.Mesh(m.jax.devices()[:2], ("i",)), (m.jax.P(*spec), m.jax.P("i"))
+    return m.jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs)
+
+
 PROGRAMS = {
     "argument of jit": lambda m: m.jax.jit(lambda x, zero: (zero, x + len(zero)))(1, ZERO),
     "keyword of jit": lambda m: m.jax.jit(lambda x, zero: {"zero": zero, "x": x})(np.ones(2), zero=ZERO),
@@ -44,6 +50,21 @@ PROGRAMS = {
     "linearize": lambda m: m.jax.linearize(lambda x, y: x * y, m.np.arange(3), 2.0)[1](ZERO, 1.0),
     "carry of scan": lambda m: m.lax.scan(lambda c, x: (c, x), ZERO, m.np.arange(2)),
     "operand of cond": lambda m: m.lax.cond(True, lambda z: (z, 1), lambda z: (z, 2), ZERO),
+    "zeros": lambda m: [m.np.zeros(2, float0), m.np.ones((2, 1), float0), m.lax.full((2,), 0, float0)],
+    "zeros_like": lambda m: [m.np.zeros_like(ZERO), m.np.zeros_like(m.np.ones(2), float0), m.lax.full_like(ZERO, 0)],
+    "zeros_like of float0 with a dtype": lambda m: m.np.zeros_like(ZERO, np.float32),
+    "zeros_like in jit": lambda m: m.jax.jit(m.np.zeros_like)(ZERO),
+    "array": lambda m: [m.np.array(b"", float0), m.np.asarray(ZERO), m.np.array(ZERO, ndmin=2)],
+    "device_put": lambda m: m.jax.device_put({"x": np.ones(2), "zero": ZERO}),
+    "pmap": lambda m: m.jax.pmap(lambda z, x: (z, x + len(z)))(np.zeros((4, 2), float0), np.ones(4)),
+    "pmap, size from float0": lambda m: m.jax.pmap(lambda z: 2.0)(ZERO),
+    "pmap, replicated": lambda m: m.jax.pmap(lambda z, x: z, in_axes=(None, 0), out_axes=None)(ZERO, np.ones(4)),
+    "pmap, result": lambda m: m.jax.pmap(lambda x: (np.zeros(2, float0), x), out_axes=(1, 0))(np.ones(4)),
+    "shard_map": lambda m: region(m, lambda z, x: (z, x + len(z)), ("i", None))(np.zeros((4, 2), float0), np.ones(4)),
+    "shard_map, replicated": lambda m: region(m, lambda z, x: (z, x), ())(ZERO, np.ones(4)),
+    "jit of shard_map": lambda m: m.jax.jit(region(m, lambda z, x: (z, x), (None, "i")))(
+        np.zeros((2, 4), float0), np.ones(4)
+    ),
     "carry of while": lambda m: m.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0], c[1] + 1), (ZERO, 0)),
 }
 

@@ -1,6 +1,7 @@
 """checkpoint: the same derivatives with less memory; policies select the saved values."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -199,3 +200,44 @@ def test_setting_recomputes_the_bodies_of_scans():
             gradients = sw.jit(sw.grad(scanned(block)))(np.stack(W), X)
         np.testing.assert_allclose(gradients, expected, rtol=1e-5, atol=1e-6)
     assert saved["all"] == own < saved["products"] <= saved["none"]
+
+
+@pytest.mark.parametrize("static_argnums", [(), (1,)])
+def test_a_function_is_traced_once_outside_of_other_traces(static_argnums):
+    calls = []
+
+    @partial(sw.checkpoint, static_argnums=static_argnums)
+    def f(x, scale):
+        calls.append(x)
+        return jnp.sin(x) * scale, 3.0
+
+    results = [f(x, 2.0) for x in (1.0, 2.0, 1.0)]
+    assert len(calls) == 1
+    np.testing.assert_allclose([y for y, _ in results], 2 * np.sin([1, 2, 1]), rtol=1e-6)
+    assert all(isinstance(leaf, sw.Array) for leaf in sw.tree.leaves(results))
+    f(np.float32(1), 3.0)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, sw.jit])
+def test_function_that_changes_a_ref_from_outside(transform):
+    total = sw.new_ref(jnp.zeros(()))
+
+    @sw.checkpoint
+    def f(x):
+        total[...] += x
+        return x * 2
+
+    assert [float(transform(f)(x)) for x in (1.0, 2.0)] == [2, 4]
+    assert total[...] == 3
+
+
+def test_a_ref_from_outside_is_not_differentiated():
+    last = sw.new_ref(jnp.zeros(()))
+
+    @sw.checkpoint
+    def square(x):
+        last[...] = sw.lax.stop_gradient(x)
+        return x * x
+
+    assert float(sw.grad(square)(3.0)) == 6 and last[...] == 3
