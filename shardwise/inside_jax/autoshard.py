@@ -32,7 +32,12 @@ class JaxAutoSharding:
     """
 
     def __init__(
-        self, step: Callable[..., Any], found: AutoSharding, mesh: Any, in_shardings: tuple[Any, ...], out_shardings: Any
+        self,
+        step: Callable[..., Any],
+        found: AutoSharding,
+        mesh: Any,
+        in_shardings: tuple[Any, ...],
+        out_shardings: Any,
     ):
         self._step = step
         self.found = found
