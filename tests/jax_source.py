@@ -23,7 +23,7 @@ class Name(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a module has a name from: what it imports, if it does, and whether the name is for users of the module."""
+    """Where a module has a name from: what it imports or renames, if it does, and whether it exports the name."""
 
     imported: Name | None = None
     is_exported: bool = True
@@ -63,48 +63,60 @@ def is_public(module: str) -> bool:
 
 def _names_of_module(source: str, modules: set[str]) -> Sources:
     """Return the names that a module of JAX defines at its top level, or imports from other modules of JAX."""
-    found = dict(_names(ast.parse(source).body, modules))
+    found = dict(_Reader(modules).names(ast.parse(source).body))
     return {name: source for name, source in found.items() if source and not name.startswith(("__", "*"))}
 
 
-def _names(statements: Iterable[ast.stmt], modules: set[str]) -> Iterator[tuple[str, Source | None]]:
-    """Yield the names that statements bind, in their order; without a source, the names that they delete."""
-    for node in statements:
-        match node:
-            case ast.FunctionDef() | ast.ClassDef():
-                yield node.name, Source()
-            case ast.Assign(targets=[ast.Name("_deprecations")], value=ast.Dict(keys, values)):
-                yield from (
-                    (key.value, Source()) for key, value in zip(keys, values, strict=True) if _is_accessible(value)
-                )
-            case ast.Assign(targets):
-                nodes = (part for target in targets for part in ast.walk(target))
-                yield from (
-                    (part.id, Source(is_exported=part.id not in _INTERNAL_BINDINGS))
-                    for part in nodes
-                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-                )
-            case (
-                ast.AnnAssign(target=ast.Name(name)) | ast.stmt(name=ast.Name(name))
-            ):  # the second is `type name = ...`
-                yield name, Source()
-            case ast.Delete(targets):
-                yield from ((target.id, None) for target in targets)
-            case ast.Import([ast.alias(module, str() as name)]) if module.startswith("jaxlib."):
-                yield name, Source(Name(*module.rsplit(".", 1)), is_exported=False)
-            case ast.ImportFrom(module, aliases, 0) if module.startswith(("jax.", "jaxlib")):
-                for alias in aliases:
-                    if f"{module}.{alias.name}" not in modules:
-                        yield alias.asname or alias.name, Source(Name(module, alias.name), _is_exported(module, alias))
-            case ast.If(test, body, orelse):
-                yield from _names(orelse if "TYPE_CHECKING" in ast.unparse(test) else body + orelse, modules)
-            case ast.Try(body, handlers, orelse):
-                # Names that handlers alone bind stand for imports that failed.
-                for name, source in _names((inner for handler in handlers for inner in handler.body), modules):
-                    yield name, source and source._replace(is_exported=False)
-                yield from _names(body + orelse, modules)
-            case ast.With(_, body):
-                yield from _names(body, modules)
+class _Reader:
+    """Reads the statements of one module of JAX, whose modules are `modules`."""
+
+    def __init__(self, modules: set[str]):
+        self.modules = modules
+        self.imported: dict[str, str] = {}  # modules of JAX, by the names that the module has for them
+
+    def names(self, statements: Iterable[ast.stmt]) -> Iterator[tuple[str, Source | None]]:
+        """Yield the names that statements bind, in their order; without a source, the names that they delete."""
+        for node in statements:
+            match node:
+                case ast.FunctionDef() | ast.ClassDef():
+                    yield node.name, Source()
+                case ast.Assign(targets=[ast.Name("_deprecations")], value=ast.Dict(keys, values)):
+                    entries = zip(keys, values, strict=True)
+                    yield from ((key.value, Source()) for key, value in entries if _is_accessible(value))
+                case ast.Assign(targets, value):
+                    for part in (part for target in targets for part in ast.walk(target)):
+                        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                            origin = self._origin(value) if part in targets else None
+                            yield part.id, Source(origin, part.id not in _INTERNAL_BINDINGS)
+                case ast.AnnAssign(target=ast.Name(name)) | ast.stmt(name=ast.Name(name)):
+                    yield name, Source()  # the second case is `type name = ...`
+                case ast.Delete(targets):
+                    yield from ((target.id, None) for target in targets)
+                case ast.Import([ast.alias(module, str() as name)]) if module.startswith("jaxlib."):
+                    yield name, Source(Name(*module.rsplit(".", 1)), is_exported=False)
+                case ast.ImportFrom(module, aliases, 0) if module.startswith(("jax.", "jaxlib")):
+                    for alias in aliases:
+                        name, path = alias.asname or alias.name, f"{module}.{alias.name}"
+                        if path in self.modules:
+                            self.imported[name] = path
+                        else:
+                            yield name, Source(Name(module, alias.name), _is_exported(module, alias))
+                case ast.If(test, body, orelse):
+                    yield from self.names(orelse if "TYPE_CHECKING" in ast.unparse(test) else body + orelse)
+                case ast.Try(body, handlers, orelse):
+                    # Names that handlers alone bind stand for imports that failed.
+                    for name, source in self.names(inner for handler in handlers for inner in handler.body):
+                        yield name, source and source._replace(is_exported=False)
+                    yield from self.names(body + orelse)
+                case ast.With(_, body):
+                    yield from self.names(body)
+
+    def _origin(self, value: ast.expr) -> Name | None:
+        """Return the name that `module.name` is in an imported module of JAX; None for other values."""
+        match value:
+            case ast.Attribute(ast.Name(module), name) if module in self.imported:
+                return Name(self.imported[module], name)
+        return None
 
 
 def _is_exported(module: str, alias: ast.alias) -> bool:

@@ -329,6 +329,11 @@ class _MeshContext(threading.local):
         self.mesh, self.scoped, self.runs_programs = state
 
     @property
+    def concrete(self) -> "Mesh":
+        """The current mesh; an empty mesh if there is none, or if it has no devices."""
+        return self.mesh if isinstance(self.mesh, Mesh) else EMPTY_MESH
+
+    @property
     def program_mesh(self) -> "Mesh | AbstractMesh | None":
         """The mesh on which programs without committed arrays run; None if they run on one device.
 
