@@ -58,7 +58,6 @@ def _names(module: str, names: str) -> list[str]:
 # Names that end in `_p` need no entry.
 PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.exp_p`"
 REASONS: dict[str, str] = {
-    "ad": "the namespace of markers for gradients that are not wanted; None is such a marker in `custom_vjp`",
     "jax2tf_associative_scan_reductions": "a setting of jax2tf, which needs TensorFlow",
     "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
     "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",
