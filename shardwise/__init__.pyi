@@ -1,4 +1,5 @@
 from shardwise import (
+    ad as ad,
     core as core,
     custom_batching as custom_batching,
     custom_derivatives as custom_derivatives,

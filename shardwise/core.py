@@ -21,7 +21,7 @@ from shardwise.api.jaxprs.jaxpr import (
     jaxpr_as_fun,
 )
 from shardwise.api.jaxprs.primitive import Primitive
-from shardwise.base.lazy import set_public_names
+from shardwise.base.lazy import Deprecated, set_public_names
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.dispatch import use_frames
@@ -194,4 +194,13 @@ def valid_jaxtype(x: object) -> bool:
     return True
 
 
-set_public_names(__name__, __all__)
+_MOVED = (
+    *("Effect", "concrete_or_error", "find_top_trace", "get_opaque_trace_state", "nonempty_axis_env_DO_NOT_USE"),
+    *("unsafe_am_i_under_a_jit_DO_NOT_USE", "unsafe_get_axis_names_DO_NOT_USE"),
+)
+
+set_public_names(
+    __name__,
+    __all__,
+    {name: Deprecated("shardwise.extend.core", f"use jax.extend.core.{name}") for name in _MOVED},
+)

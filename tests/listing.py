@@ -29,7 +29,7 @@ NAMESPACES = (
 )
 # Modules of JAX that are not array namespaces; their names include those that JAX's modules import for themselves.
 MODULES = (
-    *("cloud_tpu_init", "export", "extend.backend", "extend.core", "extend.linear_util", "extend.mlir"),
+    *("ad", "cloud_tpu_init", "export", "extend.backend", "extend.core", "extend.linear_util", "extend.mlir"),
     *("extend.random", "extend.sharding", "ffi", "memory", "tools.jax_to_ir"),
     *(
         f"experimental.{name}"

@@ -1,28 +1,20 @@
 """Find the public names of JAX that Shardwise lacks. `python -m tests.missing_names` prints those without a reason.
 
-    python -m tests.missing_names                 compare with the installed jax and with `tests/newer_names.txt`
-    python -m tests.missing_names FOLDER ...      write `tests/newer_names.txt` again
-
-A public name is one that a module of JAX defines, or imports from another module under the same name, `x as x`, without
-a leading underscore. It is read from the source, so that modules which cannot be imported here are read too.
-`tests/newer_names.txt` has the names that newer releases have and the installed one lacks. It is written from folders
-of unpacked wheels of these releases.
-
-`MODULES` and `REASONS` say why a module or a name is missing.
+The names are those of the installed jax, and those of newer releases, which `tests/newer_names.txt` lists. `MODULES`
+and `REASONS` say why a module or a name is missing.
 """
 
-import ast
 import importlib
-import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-NEWER_NAMES = Path(__file__).parent / "newer_names.txt"
+from tests.jax_names import NEWER_NAMES
+from tests.jax_source import public_names, read_release
 
 KERNELS = "kernels in the languages of Pallas, Mosaic and thunks are not supported; FFI calls and XLA's own kernels are"
 IMPLEMENTATION = "the implementation of JAX's public names, which exist in the package"
@@ -66,7 +58,6 @@ def _names(module: str, names: str) -> list[str]:
 # Names that end in `_p` need no entry.
 PRIMITIVE = "primitives of jaxprs; those of Shardwise's ops exist, such as `lax.exp_p`"
 REASONS: dict[str, str] = {
-    "ad": "the namespace of markers for gradients that are not wanted; None is such a marker in `custom_vjp`",
     "jax2tf_associative_scan_reductions": "a setting of jax2tf, which needs TensorFlow",
     "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
     "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",
@@ -121,6 +112,7 @@ REASONS: dict[str, str] = {
             *_names("experimental.rnn", "PRNGKeyArray"),
             *_names("interpreters.mlir", "ConstantHandler LoweringRule MeshAxisName Value"),
             *_names("interpreters.partial_eval", "Val"),
+            *_names("interpreters.pxla", "ArrayMapping Index MeshAxisName"),
             *_names("interpreters.xla", "Backend"),
         ),
         ALIAS,
@@ -148,6 +140,14 @@ REASONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
+            *_names(
+                "core",
+                "CallPrimitive DebugInfo Effects InconclusiveDimensionOperation JaxprPpContext JaxprPpSettings "
+                "JaxprTypeError OutputType abstract_token aval_mapping_handlers call check_jaxpr "
+                "concretization_function_error custom_typechecks gensym is_concrete is_constant_shape "
+                "jaxprs_in_params literalable_types new_jaxpr_eqn no_axis_name no_effects "
+                "primal_dtype_to_tangent_dtype trace_ctx",
+            ),
             *_names(
                 "experimental.jet",
                 "JetTrace JetTracer ZeroSeries ZeroTerm call_param_updaters def_comp def_deriv deflinear defzero "
@@ -191,7 +191,12 @@ REASONS: dict[str, str] = {
                 "partial_eval_jaxpr_custom_rules partial_eval_jaxpr_nounits prune_closed_jaxpr_outputs "
                 "trace_to_jaxpr_dynamic",
             ),
-            *_names("interpreters.pxla", "create_compile_options"),
+            *_names(
+                "interpreters.pxla",
+                "MeshComputation MeshExecutable are_hlo_shardings_equal array_mapping_to_axis_resources "
+                "create_compile_options global_aval_to_result_handler global_avals_to_results_handler "
+                "global_result_handlers is_hlo_sharding_replicated op_sharding_to_indices",
+            ),
             *_names("interpreters.xla", "apply_primitive"),
         ),
         RULES,
@@ -214,69 +219,42 @@ REASONS: dict[str, str] = {
         ),
         IR_TOOLS,
     ),
+    **dict.fromkeys(
+        ("core.unsafe_am_i_under_a_vmap_DO_NOT_USE", "extend.core.unsafe_am_i_under_a_vmap_DO_NOT_USE"),
+        "not recorded: a function that vmap stages is traced as one that grad stages",
+    ),
     "interpreters.mlir.Mesh": "imported by JAX's module; `sharding.Mesh` is the class",
     "extend.backend.ifrt_proxy": "connects to devices of another host by a proxy of IFRT, which is not supported",
 }
 
 
-def installed_jax() -> Path:
-    """Return the folder of the installed jax."""
+def installed_release() -> Path:
+    """Return the folder that holds the installed jax."""
     spec = find_spec("jax")
     assert spec is not None and spec.origin is not None, "jax is not installed"
-    return Path(spec.origin).parent
+    return Path(spec.origin).parents[1]
 
 
-def public_names(jax: Path) -> set[str]:
-    """Return the public names in the source of jax, such as "lax.exp". Modules in `MODULES` are left out."""
-    names = set[str]()
-    for file in sorted(jax.rglob("*.py")):
-        parts = file.relative_to(jax).with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if any(part.startswith("_") for part in module.split(".")) or reason_of_module(module):
-            continue
-        names |= {f"{module}.{name}".lstrip(".") for name in _exported(ast.parse(file.read_text()).body, jax)}
-    return names
+def installed_names() -> set[str]:
+    """Return the names of the installed JAX that are compared, such as "lax.exp"."""
+    return _compared(map(".".join, public_names(read_release(installed_release()))))
+
+
+def newer_names() -> set[str]:
+    """Return the names of newer releases that are compared and the oldest supported JAX lacks."""
+    return _compared(NEWER_NAMES.read_text().split())
+
+
+def _compared(names: Iterable[str]) -> set[str]:
+    """Return names without the leading `jax.`, but no primitives and no names of modules in `MODULES`."""
+    names = (name.removeprefix("jax.") for name in names)
+    return {name for name in names if not name.endswith("_p") and not reason_of_module(name)}
 
 
 def reason_of_module(module: str) -> str:
     """Return why a module or one of its parents is missing; "" if it is not listed."""
     parts = module.split(".")
     return next((reason for end in range(len(parts)) if (reason := MODULES.get(".".join(parts[: end + 1])))), "")
-
-
-def _exported(statements: Iterable[ast.stmt], jax: Path) -> Iterator[str]:
-    """Yield the public names that the statements of a module bind, without modules of JAX."""
-    for statement in statements:
-        match statement:
-            case ast.FunctionDef() | ast.ClassDef():
-                bound = [statement.name]
-            case ast.Assign():
-                bound = [node.id for target in statement.targets for node in ast.walk(target) if _is_bound(node)]
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                bound = [name]
-            case ast.ImportFrom() if not statement.level:
-                home = jax.parent.joinpath(*(statement.module or "").split("."))
-                aliases = [alias.name for alias in statement.names if alias.asname == alias.name]
-                bound = [name for name in aliases if not _is_module(home / name)]
-            case ast.If() if "TYPE_CHECKING" not in ast.unparse(statement.test):
-                bound = [*_exported([*statement.body, *statement.orelse], jax)]
-            case ast.Try() | ast.With():
-                bound = [*_exported(statement.body, jax)]
-            case _:
-                bound = []
-        yield from (name for name in bound if not name.startswith("_") and name not in _NOT_PUBLIC)
-
-
-# Bound in many of JAX's modules for themselves: versions of `map` and `zip` that check lengths, and loggers.
-_NOT_PUBLIC = {"logger", "map", "unsafe_map", "unsafe_zip", "zip"}
-
-
-def _is_bound(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def _is_module(path: Path) -> bool:
-    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def is_supported(name: str) -> bool:
@@ -295,27 +273,13 @@ def _homes(module: str) -> list[ModuleType]:
     return homes
 
 
-def newer_names() -> set[str]:
-    """Return the names that newer releases have and the installed JAX lacks."""
-    return set(NEWER_NAMES.read_text().split())
-
-
 def missing() -> set[str]:
-    """Return the names that Shardwise lacks, of the installed JAX and of newer releases, without primitives."""
+    """Return the names that Shardwise lacks, of the installed JAX and of newer releases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated names
-        names = public_names(installed_jax()) | newer_names()
-        return {name for name in names if not name.endswith("_p") and not is_supported(name)}
-
-
-def main(folders: list[str]) -> None:
-    """Write the names of newer releases that are unpacked in `folders`, or else print the names without a reason."""
-    if folders:
-        names = set[str]().union(*(public_names(Path(folder)) for folder in folders)) - public_names(installed_jax())
-        NEWER_NAMES.write_text("".join(f"{name}\n" for name in sorted(names)))
-    for name in sorted(missing() - REASONS.keys()):
-        print(name)
+        return {name for name in installed_names() | newer_names() if not is_supported(name)}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for name in sorted(missing() - REASONS.keys()):
+        print(name)

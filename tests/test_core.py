@@ -7,6 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.core import ShapedArray, Tracer
+from shardwise.extend import core as extend_core
 from shardwise.sharding import AxisType, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -72,3 +73,29 @@ def test_meshes_say_whether_all_their_axes_have_one_type():
 
 def test_all_dims_are_constant():
     assert all(sw.core.is_constant_dim(d) for d in jnp.ones((2, 3)).shape)
+
+
+@pytest.mark.parametrize("name", ["Effect", "concrete_or_error", "unsafe_am_i_under_a_jit_DO_NOT_USE"])
+def test_names_that_moved_to_extend_are_deprecated(name):
+    with pytest.warns(DeprecationWarning, match=rf"jax\.core\.{name} is deprecated: use jax\.extend\.core\.{name}"):
+        assert getattr(sw.core, name) is getattr(extend_core, name)
+
+
+def test_bound_axis_names_and_jit_are_visible_to_functions():
+    seen = []
+
+    def note(x):
+        seen.append(
+            (
+                extend_core.unsafe_am_i_under_a_jit_DO_NOT_USE(),
+                extend_core.unsafe_get_axis_names_DO_NOT_USE(),
+                extend_core.nonempty_axis_env_DO_NOT_USE(),
+            )
+        )
+        return x
+
+    x = jnp.ones((2, 3))
+    note(x)
+    sw.jit(note)(x)
+    sw.vmap(sw.vmap(note, axis_name="columns"), axis_name="rows")(x)
+    assert seen == [(False, [], False), (True, [], False), (False, ["rows", "columns"], True)]

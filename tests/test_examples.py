@@ -16,6 +16,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import (
+    ad,
     ad_checkpoint,
     checkpoints,
     custom_batching,
@@ -81,7 +82,7 @@ WITH_CLASSES: list[ModuleType] = [
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
     *(serialization, tensorstore_impl),
-    *(memory, jet, ode, rnn, stateful_random, backend, extend_random, extend_sharding),
+    *(ad, memory, jet, ode, rnn, stateful_random, backend, extend_random, extend_sharding),
     *(compute_on, experimental_profiler, scheduling_groups, serialize_executable, topologies, xla_metadata),
     *(compilation_cache, shard_alike),
 ]

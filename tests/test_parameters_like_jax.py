@@ -542,15 +542,15 @@ def test_deprecated_settings_are_accepted():
         "enable_checks": [True, False],
         "softmax_custom_jvp": [True, False],
         "allow_f16_reductions": [True],
-        "remove_size_one_mesh_axis_from_type": [False],
+        "remove_size_one_mesh_axis_from_type": [True, False],
         "array_garbage_collection_guard": [None, "allow"],
     }.items():
         for value in values:
             for m in (jax, sw):
                 with warnings.catch_warnings(), getattr(m, name)(value):
                     pass
-    with pytest.raises(NotImplementedError, match="types show mesh axes of every size"):
-        sw.remove_size_one_mesh_axis_from_type().__enter__()
+    with pytest.raises(NotImplementedError, match="sums of 16-bit floats are always allowed"):
+        sw.allow_f16_reductions(False).__enter__()
 
 
 def test_containers_that_vmap_maps():

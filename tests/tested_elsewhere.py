@@ -23,6 +23,7 @@ FOLDERS = {
 
 MODULES = {
     "__main__": "launch/test_command_line.py",
+    "ad": "api/transformations/test_vjp_function.py",
     "ad_checkpoint": "api/transformations/test_remat.py",
     "api/ahead_of_time/shape_dtype_struct": "api/ahead_of_time/test_aot.py",
     "api/interchange": "test_dlpack.py",

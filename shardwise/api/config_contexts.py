@@ -517,17 +517,18 @@ def allow_f16_reductions(new_val: bool = True) -> ConfigContext:
     return config.override("allow_f16_reductions", new_val)
 
 
-@documented(_CONTEXT, raises=["NotImplementedError: on entry, if `new_val` is not False."])
+@documented(_SWITCH)
 def remove_size_one_mesh_axis_from_type(new_val: bool = True) -> ConfigContext:
-    """Accept JAX's setting that removes mesh axes of size 1 from types, which always show them here.
+    """Leave mesh axes of size 1 out of types: of the shardings and the varying axes of new arrays and traced values.
 
     Args:
-        new_val: False.
+        new_val: whether types leave them out.
 
     Example:
-        >>> with jax.remove_size_one_mesh_axis_from_type(False):
-        ...     print(jax.typeof(jnp.ones(3)))
-        f32[3]
+        >>> mesh = jax.make_mesh((2, 1), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+        >>> with jax.set_mesh(mesh), jax.remove_size_one_mesh_axis_from_type(True):
+        ...     print(jax.typeof(jax.device_put(jnp.ones((4, 4)), jax.P("x", "y"))))
+        f32[4@x,4]
     """
     return config.override("remove_size_one_mesh_axis_from_type", new_val)
 

@@ -253,6 +253,11 @@ SETTINGS = {
         False,
         "compare host values that programs on several processes use: numpy arguments, numbers and captured arrays",
     ),
+    "remove_size_one_mesh_axis_from_type": Setting(
+        False,
+        "whether the types of new arrays and of traced values leave out mesh axes of size 1",
+        affects_tracing=True,
+    ),
     "debug_key_reuse": Setting(False, "whether drawing from a typed PRNG key twice is an error", affects_tracing=True),
     "transfer_guard_host_to_device": Setting(
         "allow",
@@ -428,6 +433,7 @@ class Config(threading.local):
     debug_launch_order: bool
     debug_process_values: bool
     debug_key_reuse: bool
+    remove_size_one_mesh_axis_from_type: bool
     transfer_guard_host_to_device: str
     transfer_guard_device_to_device: str
     transfer_guard_device_to_host: str

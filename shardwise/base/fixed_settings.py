@@ -12,7 +12,6 @@ FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "experimental_xmap_spmd_lowering_manual": ((True, False), "xmap is always partitioned like jit"),
     "experimental_xmap_ensure_fixed_sharding": ((True, False), "xmap is always partitioned like jit"),
     "allow_f16_reductions": ((True,), "sums of 16-bit floats are always allowed"),
-    "remove_size_one_mesh_axis_from_type": ((False,), "types show mesh axes of every size"),
     "softmax_custom_jvp": ((False, True), "softmax has a single derivative rule"),
     "enable_checks": ((False, True), "programs are always verified"),
     "cpu_collectives_implementation": (("gloo",), "collectives between processes use gloo"),

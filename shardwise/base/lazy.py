@@ -7,11 +7,12 @@ others import modules that somebody names at run time: `jax_modules/install.py`,
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NamedTuple, final
 
 from shardwise.base.call_site import calling_library, missing_name_error
 
@@ -40,25 +41,38 @@ def lazy_namespace(module: str, file: str) -> tuple[list[str], Callable[[str], A
     return sorted(sources), get, _names_function(module, sources)
 
 
-def set_public_names(module: str, names: Sequence[str]) -> None:
+class Deprecated(NamedTuple):
+    """A deprecated name of a module: the module that defines it, and what to use instead."""
+
+    home: str
+    advice: str
+
+
+def set_public_names(module: str, names: Sequence[str], deprecated: Mapping[str, Deprecated] | None = None) -> None:
     """Set `__getattr__` and `__dir__` of a module whose public names are `names`.
 
-    `dir` lists only these: neither the modules and helpers that the module imports, nor its submodules. Other names
-    raise an error with a hint. Type checkers do not see this call; they would accept any attribute of a module that
-    defines `__getattr__`.
+    `dir` lists only these: neither the modules and helpers that the module imports, nor its submodules. An access to a
+    deprecated name warns. Other names raise an error with a hint. Type checkers do not see this call; they would accept
+    any attribute of a module that defines `__getattr__`.
     """
 
-    def get(name: str) -> NoReturn:
-        raise missing_attribute_error(module, name, names)
+    def get(name: str) -> Any:
+        entry = deprecated.get(name) if deprecated else None
+        if entry is None:
+            raise missing_attribute_error(module, name, names)
+        text = f"{module.replace('shardwise', 'jax')}.{name} is deprecated: {entry.advice}"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(import_module(entry.home), name)
 
     namespace = vars(sys.modules[module])
     namespace["__getattr__"], namespace["__dir__"] = get, _names_function(module, names)
 
 
-def publish(module: str, *imported: str) -> None:
+def publish(module: str, *imported: str, deprecated: Mapping[str, Deprecated] | None = None) -> None:
     """Make the functions and classes that a module defines its public names: `__all__`, and what `dir` lists.
 
-    Names with a leading underscore are private. `imported` are public names that other modules define.
+    Names with a leading underscore are private. `imported` are public names that other modules define. `deprecated` are
+    names that still exist, and are not listed.
     """
     namespace = vars(sys.modules[module])
     defined = [
@@ -67,7 +81,7 @@ def publish(module: str, *imported: str) -> None:
         if not name.startswith("_") and getattr(value, "__module__", None) == module
     ]
     namespace["__all__"] = names = sorted([*defined, *imported])
-    set_public_names(module, names)
+    set_public_names(module, names, deprecated)
 
 
 def _names_function(module: str, names: Iterable[str]) -> Callable[[], list[str]]:

@@ -77,14 +77,17 @@ class ArraySignature:
 def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
     """Return the interned signature. The sharding along Explicit mesh axes is added to the type."""
     spec = sharding.spec if isinstance(sharding, NamedSharding) else None
-    return _interned_signature(type, sharding, spec, committed)
+    return _interned_signature(type, sharding, spec, committed, config.remove_size_one_mesh_axis_from_type)
 
 
 @lru_cache(maxsize=65536)
 def _interned_signature(
-    type: ArrayType, sharding: Sharding, spec: PartitionSpec | None, committed: bool
+    type: ArrayType, sharding: Sharding, spec: PartitionSpec | None, committed: bool, removes_size_one_axes: bool
 ) -> ArraySignature:
-    """Return the signature. Shardings of one layout are equal, so the key includes the spec as the user wrote it."""
+    """Return the signature. Shardings of one layout are equal, so the key includes the spec as the user wrote it.
+
+    The key also includes the setting that `explicit_sharding` reads.
+    """
     if type.explicit is not None and type.explicit.scoped:
         explicit = explicit_sharding(sharding, type.shape, scoped=True)
         is_same_mesh = explicit is not None and explicit.mesh.abstract == type.explicit.mesh.abstract

@@ -13,7 +13,7 @@ import scipy
 import shardwise.numpy as jnp
 from shardwise import nn
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.base.lazy import publish
+from shardwise.base.lazy import Deprecated, publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
@@ -1091,4 +1091,10 @@ def _all_axes(x: ArrayLike, axis: Axes) -> Any:
     return tuple(range(type_of(x, "softmax").ndim)) if axis is None else axis
 
 
-publish(__name__, "bessel_jn", "loggamma", "sph_harm_y")
+_LEGENDRE = Deprecated("shardwise.scipy.legendre", "JAX plans no replacement")
+
+publish(
+    __name__,
+    *("bessel_jn", "loggamma", "sph_harm_y"),
+    deprecated={"lpmn": _LEGENDRE, "lpmn_values": _LEGENDRE},
+)

@@ -1,4 +1,4 @@
-"""The list of JAX's names: how it is read from JAX's source, written, and read by release; and that it is JAX's."""
+"""The list of JAX's names: how it is written from JAX's source, and read by release; and that it is JAX's."""
 
 from importlib import import_module
 
@@ -7,6 +7,7 @@ import pytest
 from shardwise.jax_modules.jax_names import PublicName, jax_names, read_names
 from shardwise.jax_modules.version import __version__, __version_info__
 from tests.jax_names import entries_of_release, text
+from tests.jax_source import read_release
 
 SOURCES = {
     "__init__": "from jax._src.api import jit as jit, helper\nfrom jax import lax as lax",
@@ -42,7 +43,7 @@ def entries(tmp_path):
         path = tmp_path / f"jax/{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
-    return entries_of_release(tmp_path)
+    return entries_of_release(read_release(tmp_path))
 
 
 def test_entries_of_a_package(entries):

@@ -36,3 +36,8 @@ def find_top_trace(_: object) -> Any:
 def trace_state_clean() -> bool:
     """Return whether nothing is being traced."""
     return not open_frames()
+
+
+def is_under_jit() -> bool:
+    """Return whether a function that stages every op is being traced, as `jit` and loops do."""
+    return any(frame.stages_all for frame in open_frames())

@@ -6,7 +6,6 @@ from typing import final
 
 from shardwise.compiler.ir.dispatch import is_staging, open_frames
 from shardwise.compiler.shardings.mesh import (
-    EMPTY_MESH,
     ONE_DEVICE,
     AbstractMesh,
     AxisType,
@@ -182,4 +181,4 @@ def get_mesh() -> Mesh:
             "get_mesh cannot be used inside a function that is being traced, which may run on other devices: use "
             "`get_abstract_mesh()`"
         )
-    return mesh_context.mesh if isinstance(mesh_context.mesh, Mesh) else EMPTY_MESH
+    return mesh_context.concrete

@@ -43,7 +43,7 @@ from shardwise.compiler.ir.dispatch import bound_axes, open_frames, use_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PUnreduced, PVary
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context, mesh_of_types, typed_axes
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec, check_length, pin_of
 from shardwise.compiler.trace.build import build
@@ -309,7 +309,7 @@ class _Region:
     @property
     def tracked(self) -> frozenset[str]:
         """The axes for which types inside the region track varying values."""
-        return frozenset(self.axes) if self.options.check else frozenset()
+        return frozenset(typed_axes(self.axes, self.sizes)) if self.options.check else frozenset()
 
     def mapped_arguments(
         self, args: tuple[Any, ...]
@@ -412,7 +412,9 @@ class _Region:
                 f"{label}: {spec} needs Explicit axes for unreduced and reduced values, and {untyped[0]!r} of the mesh "
                 f"{self.abstract} is not one: pass `axis_types` to `make_mesh`, or reduce inside with `lax.psum`."
             )
-        return ShardSpec(layout.dims, unreduced, reduced)
+        sizes = self.sizes
+        dims = tuple(typed_axes(axes, sizes) for axes in layout.dims)
+        return ShardSpec(dims, typed_axes(unreduced, sizes), typed_axes(reduced, sizes))
 
     def shard_type(self, type: ArrayType, spec: ShardSpec, name: str) -> ArrayType:
         """Return the type of one device's shard of argument `name`."""

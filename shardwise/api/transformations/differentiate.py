@@ -12,6 +12,7 @@ from shardwise.api.arguments import argument_names, check_function, describe_fun
 from shardwise.api.flatten import FlatFunction, check_outputs
 from shardwise.api.ref import RefScope
 from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
+from shardwise.api.transformations.vjp_function import VJP
 from shardwise.api.transformations.vmap import vmap
 from shardwise.api.wrapping import wraps
 from shardwise.base.docstrings import Family, Parameter, documented
@@ -153,7 +154,9 @@ def vjp(fun: Function, *primals: object, has_aux: bool = False, reduce_axes: Seq
 
     Returns:
         The value and a function from a cotangent of the value to a tuple of cotangents of the arguments; with `has_aux`
-        also aux. The function is a pytree of its residuals, so jitted functions can accept and return it.
+        also aux. The function is a pytree of its residuals, so jitted functions can accept and return it. Its method
+        `with_refs(*gradients)` returns a function that adds cotangents to Refs, or leaves them out; see `jax.ad`. Its
+        attribute `args_res` has the residuals that are arguments, and `opaque_residuals` the others.
 
     Raises:
         TypeError: if `fun` is not callable or returns something other than arrays, or if an argument is not a
@@ -171,13 +174,14 @@ def vjp(fun: Function, *primals: object, has_aux: bool = False, reduce_axes: Seq
     note_summed_gradients(describe_function(fun), operands, {axis for type in types for axis in type.varying})
     in_types = tuple(x.type for x in operands)
     pullback = _Pullback(fun, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types)
-    return flat.with_aux((flat.outputs(linear.outputs), Partial(pullback, linear.residuals)), linear.outputs)
+    function = VJP.from_residuals(pullback, linear.residuals, operands)
+    return flat.with_aux((flat.outputs(linear.outputs), function), linear.outputs)
 
 
 @final
 @dataclass(frozen=True)
 class _Pullback:
-    """The function from residuals and a cotangent of the value to cotangents of the arguments.
+    """The transposed function: from residuals and a cotangent of the value to cotangents of the arguments.
 
     `program` is the linearized function; `nonzero` tells which of its outputs depend on the arguments.
     """
@@ -190,16 +194,22 @@ class _Pullback:
     primals: tree.Structure
     in_types: tuple[ArrayType, ...]
 
-    def __call__(self, residuals: Sequence[Any], cotangent: object) -> tuple[Any, ...]:
+    @property
+    def label(self) -> str:
+        return describe_function(self.function)
+
+    def cotangents(self, residuals: Sequence[Any], cotangent: object) -> list[Any]:
+        """Return the cotangent of each leaf of the arguments; None for zeros."""
         expected = list(map(cotangent_type, self.out_types))
         out_cotangents = _check_leaves("vjp", "cotangent", cotangent, self.out_tree, expected, self.function)
         aux_cotangents = [None] * (len(self.nonzero) - len(out_cotangents))
-        in_cotangents = _transpose_linearized(
+        return _transpose_linearized(
             self.program, self.nonzero, residuals, [*out_cotangents, *aux_cotangents], len(self.in_types)
         )
-        return self.primals.unflatten(
-            [_instantiate(cotangent_type(type), ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
-        )
+
+    def dense(self, index: int, cotangent: Any) -> Any:
+        """Return the cotangent of one leaf as users see it, with zeros for None."""
+        return _instantiate(cotangent_type(self.in_types[index]), cotangent)
 
 
 @filter_traceback

@@ -37,7 +37,7 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import reshard_to
 from shardwise.compiler.shardings.explicit import Axes, ExplicitSharding
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, mesh_context
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, mesh_context, typed_axes
 from shardwise.compiler.shardings.refine import refine_axis_types, sub_axes_of
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.erase_varying import erase_varying
@@ -209,7 +209,7 @@ class Manual(ControlRules):
     def _bind_axes(self) -> Iterator[None]:
         """Bind the axis names while the program is rewritten, because a user's derivative rule may use them."""
         sizes = {axis: self._extent((axis,)) for axis in self.axes}
-        tracked = frozenset(self.axes) if self.tracked else frozenset()
+        tracked = frozenset(typed_axes(self.axes, sizes)) if self.tracked else frozenset()
         with bind_axis_names(sizes, tracked), mesh_context.in_region(self.mesh, self.axes):
             yield
 
@@ -307,7 +307,10 @@ class Manual(ControlRules):
         region = self._without_axes(leaving, label) if leaving else self
         if axis.spmd and set(axis.spmd) <= set(self.mesh.abstract.explicit_axes):
             axis = BatchAxis(
-                axis.size, axis.name, (), axis.explicit or ExplicitSharding.from_dims(self.mesh, (axis.spmd,))
+                axis.size,
+                axis.name,
+                (),
+                axis.explicit or ExplicitSharding.from_dims(self.mesh, (typed_axes(axis.spmd, self.mesh.shape),)),
             )
             operands = [x if dim is None else _shard_dim(x, dim, axis) for x, dim in zip(operands, dims, strict=True)]
         elif axis.spmd:

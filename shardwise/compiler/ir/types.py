@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
@@ -24,7 +24,7 @@ from shardwise.compiler.dtypes import (
     short_name,
 )
 from shardwise.compiler.shardings.explicit import ExplicitSharding
-from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, mesh_context, mesh_of_types
+from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh, Mesh, mesh_context, mesh_of_types, typed_axes
 from shardwise.compiler.shardings.named_sharding import NamedSharding, traced_sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.shardings.unreduced_kind import UnreducedKind, kind_of
@@ -71,6 +71,11 @@ class ManualAxisType:
     def update(self, **changes: Any) -> "ManualAxisType":
         """Return this state with other sets of axes."""
         return replace(self, **{"unreduced_kind": None, **changes})
+
+    def typed(self, sizes: Mapping[str, int]) -> "ManualAxisType":
+        """Return this state without the axes that types do not show."""
+        names = ("varying", "unreduced", "reduced")
+        return self.update(**{name: frozenset(typed_axes(getattr(self, name), sizes)) for name in names})
 
     def invarying(self, mesh: Mesh | AbstractMesh) -> frozenset[str]:
         """Return the Manual axes of `mesh` along which the value is replicated."""
@@ -270,6 +275,8 @@ class ArrayType:
 
     def update_manual_axis_type(self, mat: ManualAxisType) -> "ArrayType":
         """Return the type with another state along the Manual axes of the current `shard_map`."""
+        if mesh_context.region_mesh is not None:
+            mat = mat.typed(mesh_context.region_mesh.shape)
         type = self.with_varying(mat.varying)
         if self.explicit is not None:
             return type.with_explicit(self.explicit.with_manual_sums(mat.unreduced, mat.reduced))

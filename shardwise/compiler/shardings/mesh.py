@@ -68,6 +68,12 @@ class AbstractDevice:
         return f"AbstractDevice(device_kind={self.device_kind}, num_cores={self.num_cores}, platform={self.platform})"
 
 
+def typed_axes(axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the axes that types show: without those of size 1 if `remove_size_one_mesh_axis_from_type` is on."""
+    removes_size_one = config.remove_size_one_mesh_axis_from_type
+    return tuple(axis for axis in axes if not (removes_size_one and sizes.get(axis) == 1))
+
+
 class _MeshAxes:
     """The axes of a mesh by type, for `AbstractMesh` and `Mesh`."""
 
@@ -327,6 +333,11 @@ class _MeshContext(threading.local):
     @state.setter
     def state(self, state: "tuple[Mesh | AbstractMesh | None, bool, bool]") -> None:
         self.mesh, self.scoped, self.runs_programs = state
+
+    @property
+    def concrete(self) -> "Mesh":
+        """The current mesh; an empty mesh if there is none, or if it has no devices."""
+        return self.mesh if isinstance(self.mesh, Mesh) else EMPTY_MESH
 
     @property
     def program_mesh(self) -> "Mesh | AbstractMesh | None":

@@ -8,7 +8,7 @@ from shardwise.base.config import config
 from shardwise.base.render_hooks import renderers
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, absent_mesh, mesh_context
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, absent_mesh, mesh_context, typed_axes
 from shardwise.compiler.shardings.sharding import Sharding, memory_text, nondefault_memory
 from shardwise.compiler.shardings.spec import PartitionSpec, check_length, pin_of
 from shardwise.errors import ShardingError
@@ -156,10 +156,10 @@ def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool =
     """
     if not isinstance(sharding, NamedSharding) or not (sharding.mesh_shape.explicit_axes or scoped):
         return None
-    spec = sharding.spec
-    return ExplicitSharding.from_dims(
-        sharding.mesh, sharding.pin(shape).layout.dims, spec.unreduced, spec.reduced, scoped
-    )
+    sizes = sharding.mesh_shape.shape
+    dims = tuple(typed_axes(axes, sizes) for axes in sharding.pin(shape).layout.dims)
+    unreduced, reduced = (typed_axes(axes, sizes) for axes in (sharding.spec.unreduced, sharding.spec.reduced))
+    return ExplicitSharding.from_dims(sharding.mesh, dims, unreduced, reduced, scoped)
 
 
 def traced_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:

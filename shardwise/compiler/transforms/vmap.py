@@ -16,6 +16,7 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.placement.reshard import reshard_to, shard_batch_dim
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.shardings.explicit import ExplicitSharding
+from shardwise.compiler.shardings.mesh import typed_axes
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.memoize import memoized
@@ -105,7 +106,7 @@ def batch_sharding(args: Sequence[Any], dims: Sequence[int | None], spmd: tuple[
             "them, `reshard(x, P(...))`, so that both have the same axes"
         )
     for sharding, text in shardings.items():
-        if spmd and sharding is not None and sharding.dims[0] != spmd:
+        if spmd and sharding is not None and sharding.dims[0] != typed_axes(spmd, sharding.mesh.shape):
             raise ShardingTypeError(
                 f"vmap: spmd_axis_name is {spmd}, but the mapped dim of {text} is sharded along {sharding.dims[0]}. "
                 "Leave out spmd_axis_name: the mapped dim keeps the sharding of its type."

@@ -7,8 +7,9 @@ from shardwise.api.jaxprs.custom_trace import TraceTag, set_current_trace, take_
 from shardwise.api.jaxprs.effects import Effect
 from shardwise.api.jaxprs.jaxpr import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from shardwise.api.jaxprs.primitive import Primitive
-from shardwise.api.jaxprs.trace_state import find_top_trace, get_opaque_trace_state
+from shardwise.api.jaxprs.trace_state import find_top_trace, get_opaque_trace_state, is_under_jit
 from shardwise.base.missing_names import report_missing
+from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.trace.tracer import Tracer
@@ -31,12 +32,27 @@ __all__ = [
     "get_opaque_trace_state",  # Flax, Haiku
     "jaxpr_as_fun",  # Haiku
     "mapped_aval",  # Equinox
+    "nonempty_axis_env_DO_NOT_USE",
     "primitives",  # Distrax, Haiku, NumPyro
     "set_current_trace",  # Haiku
     "take_current_trace",  # Haiku
     "unmapped_aval",  # Equinox
+    "unsafe_am_i_under_a_jit_DO_NOT_USE",
+    "unsafe_get_axis_names_DO_NOT_USE",
     "valid_jaxtype",  # Distrax
 ]
+
+unsafe_am_i_under_a_jit_DO_NOT_USE = is_under_jit
+
+
+def nonempty_axis_env_DO_NOT_USE() -> bool:
+    """Return whether an axis name is bound."""
+    return bool(bound_axes())
+
+
+def unsafe_get_axis_names_DO_NOT_USE() -> list[Any]:
+    """Return the bound axis names, outermost first."""
+    return list(bound_axes())
 
 
 def concrete_or_error(force: Callable[[Any], Any] | None, val: object, context: str = "") -> Any:

@@ -6,15 +6,11 @@ import numpy as np
 
 from shardwise.base.missing_names import report_missing
 from shardwise.compiler.dtypes import KeyDType as ExtendedDType
-from shardwise.dtypes import TypePromotionError, extended, finfo
 from shardwise.typing import DTypeLike
 
 __all__ = [
     "DType",  # Flax
     "ExtendedDType",  # Flax
-    "TypePromotionError",  # Equinox
-    "extended",  # Flax
-    "finfo",  # Flax
     "supports_inf",  # Flax
     "to_complex_dtype",  # tinygp
 ]

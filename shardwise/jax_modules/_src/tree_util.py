@@ -4,12 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 from shardwise.base.missing_names import report_missing
-from shardwise.base.tree_nodes import (
-    PyTreeDef,
-    default_registry,
-    flatten_one_level,  # Orbax
-    static_fields_of,
-)
+from shardwise.base.tree_nodes import PyTreeDef, default_registry, static_fields_of
 
 
 @final
@@ -50,6 +45,6 @@ class _Registry(Mapping[type, _RegistryEntry]):
 
 _registry = _Registry()  # Flax asks whether a class is in it; jaxlie flattens and creates nodes by their entries
 
-__all__ = ["_registry", "flatten_one_level"]
+__all__ = ["_registry"]
 
 report_missing(__name__, __all__)

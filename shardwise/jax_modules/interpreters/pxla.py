@@ -3,8 +3,7 @@
 from typing import final
 
 from shardwise.base.missing_names import report_missing
-from shardwise.compiler.shardings.mesh import Mesh
-from shardwise.jax_modules._src.mesh import get_concrete_mesh
+from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 
 __all__ = ["thread_resources"]  # Haliax
 
@@ -15,7 +14,7 @@ class _Environment:
 
     @property
     def physical_mesh(self) -> Mesh:
-        return get_concrete_mesh()
+        return mesh_context.concrete
 
 
 @final

@@ -1,1 +1,0 @@
-"""Private modules of JAX that libraries import."""
