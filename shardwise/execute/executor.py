@@ -95,6 +95,8 @@ class Launch:
         out_memories: result position → its sharding, for results that end in a non-default memory.
     """
 
+    chip = None  # that of the devices
+
     def __init__(
         self,
         executable: Executable,

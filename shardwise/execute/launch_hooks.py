@@ -2,9 +2,23 @@
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
-LaunchHook = Callable[[Any, bool], None]  # called with the `Launch`, and with True if it runs, False if it was compiled
+
+class LaunchedProgram(Protocol):
+    """A compiled program: the request that it was planned from, and the chip, if it is not that of its devices."""
+
+    @property
+    def request(self) -> Any: ...
+
+    @property
+    def chip(self) -> Any: ...
+
+    def __hash__(self) -> int: ...
+
+
+# Called with the program, and with True if it runs, False if it was compiled.
+LaunchHook = Callable[[LaunchedProgram, bool], None]
 
 
 class _LaunchHooks:
@@ -20,7 +34,7 @@ class _LaunchHooks:
         with self._lock:
             self.hooks = tuple(other for other in self.hooks if other != hook)
 
-    def notify(self, launch: Any, runs: bool) -> None:
+    def notify(self, launch: LaunchedProgram, runs: bool) -> None:
         for hook in self.hooks:
             hook(launch, runs)
 

@@ -9,13 +9,12 @@ from contextlib import ContextDecorator
 from difflib import get_close_matches
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Self, final
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.report.report import Plan
-from shardwise.execute.executor import Launch
-from shardwise.execute.launch_hooks import launch_hooks
+from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
 from shardwise.explain.text import format_report, human_bytes
 
@@ -68,8 +67,8 @@ class comm_budget(ContextDecorator):
             raise TypeError(f"comm_budget: bytes must be the number that each device may send, not {bytes!r}")
         self.bytes = bytes
         self.allowed = counts
-        self._calls: Counter[Launch] = Counter()
-        self._compiled: set[Launch] = set()
+        self._calls: Counter[LaunchedProgram] = Counter()
+        self._compiled: set[LaunchedProgram] = set()
         self._thread = 0
 
     def __enter__(self) -> Self:
@@ -89,7 +88,7 @@ class comm_budget(ContextDecorator):
     def _recreate_cm(self) -> "comm_budget":
         return comm_budget(bytes=self.bytes, **self.allowed)  # calls of a decorated function may overlap
 
-    def _record(self, launch: Any, runs: bool) -> None:
+    def _record(self, launch: LaunchedProgram, runs: bool) -> None:
         if get_ident() == self._thread:
             if runs:
                 self._calls[launch] += 1
@@ -99,7 +98,7 @@ class comm_budget(ContextDecorator):
     def plans(self) -> list[tuple[Plan, int]]:
         """Return the plans of the programs so far that contain collectives, and how many times each was called."""
         launches = {**dict.fromkeys(self._compiled, 1), **self._calls}
-        plans = [(replan_report(launch.request), calls) for launch, calls in launches.items()]
+        plans = [(replan_report(launch.request, launch.chip), calls) for launch, calls in launches.items()]
         return [(plan, calls) for plan, calls in plans if plan.collectives]
 
     def check(self) -> None:

@@ -168,6 +168,19 @@ def sweep(
         >>> len(runs.rows), runs.best.label("mesh")
         (4, 'data=64')
     """
+    return run_sweep(simulate, function, arguments, hardware, mesh, overlap, variables)
+
+
+def run_sweep(
+    simulate: Callable[..., Callable[..., Simulation]],
+    function: Callable[..., Any],
+    arguments: Callable[..., Any] | tuple[Any, ...],
+    hardware: str | Chip | Sequence[str | Chip],
+    mesh: Any,
+    overlap: bool | None,
+    variables: Mapping[str, Sequence[Any]],
+) -> Sweep:
+    """Return the sweep of a function by `simulate`, for functions, meshes and arguments of any library."""
     chips = [chip(item) for item in _as_list(hardware)]
     meshes = _as_list(mesh)
     parameters = parameters_of(arguments)
@@ -185,7 +198,7 @@ def sweep(
     with Task(f"sweep of `{getattr(function, '__name__', 'function')}`") as task:
         for index, choice in enumerate(choices, 1):
             task.stage = f"configuration {index} of {len(choices)}"
-            rows.append(_row(function, arguments, choice, overlap))
+            rows.append(_row(simulate, function, arguments, choice, overlap))
     name = next((row.run.plan.name for row in rows if row.run is not None), getattr(function, "__name__", "function"))
     return Sweep(name, tuple(axes), tuple(rows))
 
@@ -208,12 +221,13 @@ def value_text(value: Any) -> str:
     """Format the value of a variable: `data=8,model=4` for a mesh."""
     if isinstance(value, Chip):
         return value.name
-    if isinstance(value, (AbstractMesh, Mesh)):
+    if hasattr(value, "axis_names"):  # a mesh, of JAX too
         return ",".join(f"{axis}={size}" for axis, size in value.shape.items())
     return str(value)
 
 
 def _row(
+    simulate: Callable[..., Callable[..., Simulation]],
     function: Callable[..., Any],
     arguments: Callable[..., Any] | tuple[Any, ...],
     choice: dict[str, Any],

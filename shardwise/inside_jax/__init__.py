@@ -5,7 +5,9 @@ from shardwise import inside_jax
 step = inside_jax.jit(step)      # instead of jax.jit
 """
 
-from shardwise.inside_jax.explain import explain, simulate
+from shardwise.inside_jax.autoshard import autoshard
+from shardwise.inside_jax.budget import comm_budget
+from shardwise.inside_jax.explain import explain, simulate, sweep
 from shardwise.inside_jax.jit import jit
 
-__all__ = ["explain", "jit", "simulate"]
+__all__ = ["autoshard", "comm_budget", "explain", "jit", "simulate", "sweep"]

@@ -1,6 +1,6 @@
-"""`explain` and `simulate` for functions of real JAX."""
+"""`explain`, `simulate` and `sweep` for functions of real JAX."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from shardwise.compiler.plan.hardware import chip
 from shardwise.execute.plan_report import request_report
 from shardwise.explain.plan import Explanation
 from shardwise.explain.simulate import Simulation
+from shardwise.explain.sweep import Sweep, run_sweep
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.jit import call_of
 from shardwise.inside_jax.plan import Call
@@ -61,6 +62,32 @@ def simulate(
         return Simulation(request_report(lowered.request, lowered.stages, target))
 
     return call
+
+
+def sweep(
+    function: Callable[..., Any],
+    arguments: Callable[..., Any] | tuple[Any, ...],
+    *,
+    hardware: str | Chip | Sequence[str | Chip],
+    mesh: Any = None,
+    overlap: bool | None = None,
+    **variables: Sequence[Any],
+) -> Sweep:
+    """Simulate a function of JAX in all combinations of hardware, meshes and other variables.
+
+    Args:
+        function: the function, jitted or not.
+        arguments: its arguments, as a tuple; or a function of the variables that returns them: arrays or
+            ShapeDtypeStructs of JAX.
+        hardware: the chips, as in `simulate`.
+        mesh: meshes of JAX, such as `jax.sharding.AbstractMesh`.
+        overlap: whether collectives overlap with compute; by default, as on the hardware.
+        **variables: the values of further parameters of `arguments`.
+
+    Returns:
+        A Sweep, which prints as a table.
+    """
+    return run_sweep(simulate, function, arguments, hardware, mesh, overlap, variables)
 
 
 def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

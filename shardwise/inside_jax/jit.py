@@ -7,6 +7,7 @@ replaced by the planned one (`plan`); all else is JAX's: static and donated argu
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.call import bind
 from shardwise.inside_jax.plan import Call, plan
@@ -37,6 +38,8 @@ def call_of(params: dict[str, Any], names: Sequence[str]) -> Call:
 def _planned_params(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of a call of JAX's `jit` with the planned jaxpr, for arguments that are not traced."""
     planned = plan(call_of(params, names).placed(args))
+    if launch_hooks.hooks:
+        launch_hooks.notify(planned, runs=True)
     replaced = {**params, "jaxpr": _jax.jax.make_jaxpr(planned)(*params["jaxpr"].in_avals)}
     if planned.mesh is None:
         return replaced

@@ -46,6 +46,16 @@ class PlannedJaxpr:
     constants: list[Any]
     module: ModuleCall
 
+    @property
+    def request(self) -> Request:
+        """The program with its shardings."""
+        return self.lowered.request
+
+    @property
+    def chip(self) -> Chip:
+        """The hardware that it is planned for."""
+        return self.lowered.stages.plan.chip
+
     def __call__(self, *args: Any) -> list[Any]:
         """Apply the planned program to arrays or tracers of JAX."""
         operands = [*args, *self.constants]

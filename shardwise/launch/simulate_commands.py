@@ -14,7 +14,7 @@ from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.errors import HardwareError, ShardingError
-from shardwise.execute.launch_hooks import launch_hooks
+from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
 from shardwise.execute.request import Request
 from shardwise.explain.calibrate import calibrate
@@ -163,7 +163,7 @@ def _run_watched(script: str, arguments: Sequence[str], show: Callable[[Request]
     """Run a script, and show every jitted function when it is compiled."""
     shown = False
 
-    def on_launch(launch: Any, runs: bool) -> None:
+    def on_launch(launch: LaunchedProgram, runs: bool) -> None:
         nonlocal shown
         if not runs and launch.request.out_names:  # ops outside jit have no output names
             shown = True

@@ -1,0 +1,41 @@
+"""`comm_budget` for programs of real JAX that Shardwise plans."""
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self, final
+
+from shardwise.explain import budget
+from shardwise.inside_jax import _jax
+
+
+@final
+class comm_budget(AbstractContextManager[Any]):
+    """Context manager that asserts a limit on the collectives of the calls inside of functions of `inside_jax.jit`.
+
+    Every call in the block counts, as in `shardwise.comm_budget`. Functions of `jax.jit` do not count: XLA partitions
+    them.
+
+    Args:
+        bytes: the most bytes that each device may send.
+        **counts: the most collectives of each kind, named as in plans.
+
+    Raises:
+        CommBudgetExceeded: at the end of the block, if the programs inside exceed the budget.
+    """
+
+    def __init__(self, *, bytes: float | None = None, **counts: int):
+        self._budget = budget.comm_budget(bytes=bytes, **counts)
+        self._is_watched: Any = None
+
+    def __enter__(self) -> Self:
+        self._budget.__enter__()
+        # Another context of JAX, in which its dispatch in C++ has no program yet: every call is seen.
+        self._is_watched = _jax.watched_calls(object())
+        self._is_watched.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_watched.__exit__(kind, error, trace)
+        self._budget.__exit__(kind, error, trace)
