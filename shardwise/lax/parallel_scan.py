@@ -21,7 +21,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     Args:
         fn: an associative function `fn(earlier, later)` of two pytrees like `elems`. It combines them element by
-            element along `axis` and returns a pytree of the same structure and types. It need not commute.
+            element along `axis` and returns leaves of the same types in the same order; as in JAX, their pytree may
+            have another structure, such as a tuple for a named tuple. It need not commute.
         elems: a pytree of arrays that have the same size along `axis`.
         reverse: scan from the last element to the first.
         axis: the axis to scan along.
@@ -30,7 +31,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         A pytree of the structure and types of `elems`.
 
     Raises:
-        TypeError: if `fn` is not callable, or returns another structure, shape or dtype than it is given.
+        TypeError: if `fn` is not callable, or returns another number of arrays, shape or dtype than it is given.
         ValueError: if `elems` has no arrays, `axis` does not exist, or the sizes along `axis` differ.
 
     Example:
@@ -50,8 +51,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def combine(earlier: list[Any], later: list[Any]) -> list[Any]:
         combined = fn(structure.unflatten(earlier), structure.unflatten(later))
-        combined_leaves, combined_structure = tree.flatten(combined)
-        if combined_structure != structure:
+        combined_leaves = tree.leaves(combined)
+        if len(combined_leaves) != len(leaves):
             raise TypeError(
                 f"associative_scan: fn must return a pytree of the structure of its arguments, {structure}, "
                 f"not {combined!r}"

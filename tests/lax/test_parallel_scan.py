@@ -1,5 +1,7 @@
 """`associative_scan` against loops in NumPy: under jit, grad and vmap, and on a mesh; its complexity and its errors."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
@@ -255,7 +257,19 @@ def test_error_messages(call, error, message):
     assert str(caught.value) == message
 
 
-def test_error_if_fn_returns_another_structure():
+def test_result_has_the_structure_of_elems_if_fn_returns_another_container():
+    class Message(NamedTuple):
+        scale: Any
+        shift: Any
+
+    elems = Message(numbers((5,)), numbers((5,)))
+    result = lax.associative_scan(lambda x, y: (x.scale * y.scale, x.shift + y.shift), elems)
+    assert isinstance(result, Message)
+    np.testing.assert_allclose(result.scale, np.cumprod(elems.scale), rtol=1e-6)
+    np.testing.assert_allclose(result.shift, np.cumsum(elems.shift), rtol=1e-6)
+
+
+def test_error_if_fn_returns_another_number_of_arrays():
     with pytest.raises(TypeError, match="associative_scan: fn must return a pytree of the structure of its arguments"):
         lax.associative_scan(lambda x, y: (x, y), numbers((5,)))
 
