@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, final
 
-from benchmarks.wire import Wire, wire
+from shardwise.explain.hlo_wire import Wire, wire
 
 
 @final

@@ -4,8 +4,10 @@ A missing name is an error that names the installed release.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardwise.errors import UnsupportedError
@@ -25,7 +27,7 @@ except ModuleNotFoundError as error:
         "jax` runs the same programs."
     ) from error
 try:
-    from jax._src import core, source_info_util, stages
+    from jax._src import core, pjit, source_info_util, stages
     from jax._src.interpreters import pxla
     from jax._src.interpreters.mlir import merge_mlir_modules
     from jax._src.lib import _jax as _jaxlib
@@ -82,9 +84,12 @@ __all__ = [
     "source_info_util",
     "trace_call",
     "typeof",
+    "watch_runs",
     "watched_calls",
 ]
 
+
+source_info_util.register_exclusion(str(Path(__file__).parent))  # frames of this package are no lines of the user
 
 # The block of a `comm_budget` that watches every call of planned functions; None outside.
 watched_calls = jax.make_user_context(None)
@@ -141,6 +146,24 @@ def _trace(fun: Callable[..., Any], info: Any, planned_params: Planner, /, *args
     p, args_flat = _infer_params(fun, info, args, kwargs)
     params = planned_params(p.params, args_flat, p.arg_names)
     return stages.Traced([convert_to_metaty(arg) for arg in args_flat], params, p.in_tree, p.out_tree, p.consts)
+
+
+@contextmanager
+def watch_runs(on_run: Callable[[dict[str, Any], list[Any], tuple[str, ...], Any], None]) -> Iterator[None]:
+    """Call `on_run(params, args, names, executable)` for every jitted function that JAX compiles in a block."""
+    original = pjit._run_python_pjit
+
+    def run(p: Any, args_flat: list[Any], *rest: Any) -> Any:
+        results = original(p, args_flat, *rest)
+        if core.trace_state_clean():
+            on_run(p.params, args_flat, p.arg_names, results[5])
+        return results
+
+    pjit._run_python_pjit = run
+    try:
+        yield
+    finally:
+        pjit._run_python_pjit = original
 
 
 class TracedCall(NamedTuple):

@@ -15,6 +15,7 @@ from shardwise.launch.doctor import run_doctor
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
 from shardwise.launch.simulate_parser import (
+    add_advise_arguments,
     add_calibrate_arguments,
     add_explain_arguments,
     add_simulate_arguments,
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = sys.argv[1:] if arguments is None else list(arguments)
     script_arguments: list[str] = []
-    if given and given[0] in ("explain", "simulate"):
+    if given and given[0] in ("advise", "explain", "simulate"):
         given, script_arguments = split_script_arguments(given)
     parsed = parser.parse_args(given)
     if parsed.command == "run":
@@ -76,6 +77,8 @@ def _run_command(parser: ArgumentParser, parsed: Namespace, script_arguments: Se
             return simulate_commands.run_explain(parsed, script_arguments)
         case "simulate":
             return simulate_commands.run_simulate(parsed, script_arguments)
+        case "advise":
+            return simulate_commands.run_advise(parsed, script_arguments)
         case "calibrate":
             return simulate_commands.run_calibrate(parsed)
         case "completion":
@@ -165,6 +168,14 @@ def _parser() -> ArgumentParser:
             "simulate",
             "predict the time and memory of a function on other hardware and meshes",
             "shardwise simulate train.py:step --hardware h100 --mesh data=64,model=8",
+        )
+    )
+    add_advise_arguments(
+        add_command(
+            commands,
+            "advise",
+            "run a script on real JAX, and print the five changes that save most communication",
+            "shardwise advise train.py --hardware h100 -- --steps 1",
         )
     )
     add_calibrate_arguments(

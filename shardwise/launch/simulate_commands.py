@@ -1,13 +1,14 @@
-"""The commands `shardwise explain`, `simulate` and `calibrate`. `simulate_parser.py` has their arguments."""
+"""The commands `shardwise explain`, `advise`, `simulate` and `calibrate`. `simulate_parser.py` has their arguments."""
 
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
+from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import check_table, format_chip, write_chip
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
@@ -32,6 +33,11 @@ from shardwise.launch.load_target import (
 )
 from shardwise.launch.script import run_script
 
+if TYPE_CHECKING:
+    from shardwise.launch import jax_commands
+else:  # it imports jax
+    jax_commands = lazy_module("shardwise.launch.jax_commands")
+
 _T = TypeVar("_T")
 
 
@@ -45,6 +51,11 @@ def run_simulate(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int
     return _run("simulate", partial(_simulate, parsed, script_arguments))
 
 
+def run_advise(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
+    """Run `shardwise advise`, and return the exit code. `script_arguments` are the arguments after `--`."""
+    return _run("advise", lambda: jax_commands.advise_script(parsed, script_arguments))
+
+
 def run_calibrate(parsed: Namespace) -> int:
     """Run `shardwise calibrate`, and return the exit code."""
     return _run("calibrate", partial(_calibrate, parsed))
@@ -55,7 +66,7 @@ def _run(command: str, action: Callable[[], None]) -> int:
         action()
     except BrokenPipeError:
         raise  # the reader of the output has ended
-    except (CommandError, HardwareError, ShardingError, OSError) as error:
+    except (CommandError, HardwareError, ImportError, ShardingError, OSError) as error:
         print(f"shardwise {command}: {error}", file=sys.stderr)
         return 2
     return 0
@@ -77,6 +88,9 @@ def _calibrate(parsed: Namespace) -> None:
 def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     chips, variables = _parse(parsed, script_arguments)
     hardware = _single("--hardware", chips) if chips else None
+    if parsed.inside_jax:
+        jax_commands.explain_script(parsed, script_arguments, hardware)
+        return
     if is_script(parsed.target):
         _run_watched(
             parsed.target, script_arguments, lambda request: print(_plan_or_stages(request, hardware, parsed.stages))

@@ -27,6 +27,17 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
     _add_target(parser, hardware_required=False, repeatable="")
     parser.add_argument("--no-advice", action="store_true", help="do not plan again to find a better constraint")
     parser.add_argument("--stages", action="store_true", help="print the program after every compiler pass instead")
+    parser.add_argument(
+        "--inside-jax",
+        action="store_true",
+        help="run the script on real JAX, and show the plan of every function that JAX compiles for several devices",
+    )
+
+
+def add_advise_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `shardwise advise`."""
+    parser.add_argument("target", metavar="SCRIPT", help="a script, FILE.py, which runs on real JAX")
+    parser.add_argument("--hardware", metavar="CHIP", help="the chip to predict times for; by default, the devices")
 
 
 def add_simulate_arguments(parser: ArgumentParser) -> None:

@@ -11,7 +11,7 @@ import jax
 
 import shardwise
 from benchmarks.flax_transformer import KINDS, Sizes, batches, create, make_mesh, train_step
-from benchmarks.wire import wire
+from shardwise.explain.hlo_wire import wire
 
 mesh, sizes = make_mesh(8), Sizes(layers=1)
 jax.set_mesh(mesh)

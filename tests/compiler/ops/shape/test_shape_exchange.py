@@ -9,8 +9,8 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from benchmarks.wire import wire
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
+from shardwise.explain.hlo_wire import wire
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 from benchmarks import ours, programs
 from benchmarks.counts import counts
-from benchmarks.wire import wire
+from shardwise.explain.hlo_wire import wire
 
 ADD = """
 %add (a: f32[], b: f32[]) -> f32[] {

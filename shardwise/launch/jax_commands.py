@@ -1,0 +1,104 @@
+"""`shardwise explain --inside-jax` and `shardwise advise`: scripts that run on real JAX."""
+
+import runpy
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip
+from shardwise.errors import UnsupportedError
+from shardwise.explain.text import human_bytes, human_seconds
+from shardwise.inside_jax.watch import CompiledCall, watch_compiles
+from shardwise.launch.load_target import CommandError, check_file, is_script
+
+CHANGES = 5  # the number of changes that `advise` prints
+
+
+class _Change(NamedTuple):
+    """A change of a script: the predicted seconds and the bytes that it saves per call, and what to do."""
+
+    seconds: float
+    sent: float
+    text: str
+
+
+def explain_script(parsed: Namespace, script_arguments: Sequence[str], hardware: Chip | None) -> None:
+    """Run a script on real JAX, and print the plan of every function that JAX compiles for several devices."""
+    shown = False
+
+    def show(compiled: CompiledCall) -> None:
+        nonlocal shown
+        shown = True
+        explanation = compiled.explain(hardware, not parsed.no_advice)
+        print(explanation)
+        print(f"\n  JAX's own program sends {human_bytes(compiled.wire.sent)} per device\n")
+
+    _run(parsed.target, script_arguments, show)
+    if not shown:
+        print(f"{parsed.target} has run, and JAX compiled no function for several devices.")
+
+
+def advise_script(parsed: Namespace, script_arguments: Sequence[str]) -> None:
+    """Run a script on real JAX, and print the changes of it that save most."""
+    hardware = None if parsed.hardware is None else chip(parsed.hardware)
+    changes: list[_Change] = []
+    functions = sent = 0.0
+
+    def collect(compiled: CompiledCall) -> None:
+        nonlocal functions, sent
+        functions += 1
+        sent += compiled.wire.sent
+        try:
+            changes.extend(_changes(compiled, hardware))
+        except UnsupportedError as error:
+            print(f"shardwise advise: `{compiled.call.name}` is left out: {error}", file=sys.stderr)
+
+    _run(parsed.target, script_arguments, collect)
+    if not functions:
+        print(f"{parsed.target} has run, and JAX compiled no function for several devices.")
+        return
+    print(
+        f"{parsed.target}: JAX compiled {functions:.0f} function{'' if functions == 1 else 's'} for several devices, "
+        f"which send {human_bytes(sent)} per device if each is called once"
+    )
+    best = sorted((change for change in changes if change.sent > 0), reverse=True)[:CHANGES]
+    for number, change in enumerate(best, 1):
+        saved = f"saves {human_bytes(change.sent)} sent per device and about {human_seconds(change.seconds)} per call"
+        print(f"  {number}. {change.text} {saved}")
+    if not best:
+        print("  no change was found that sends less")
+
+
+def _changes(compiled: CompiledCall, hardware: Chip | None) -> list[_Change]:
+    """Return the changes that save bytes in one function."""
+    call = compiled.call
+    explanation = compiled.explain(hardware)
+    plan = explanation.plan
+    ours, theirs = plan.communication_seconds, compiled.seconds(plan.chip)
+    changes = [
+        _Change(
+            theirs - ours,
+            compiled.wire.sent - plan.wire_bytes,
+            f"`{call.name}`: inside_jax.jit instead of jax.jit",
+        )
+    ]
+    for advice in (explanation.advice, explanation.argument_advice):
+        if advice.layout is not None:
+            what = f"pinning {advice.what} to" if advice.old_layout is None else f"passing {advice.what} in"
+            text = f"`{call.name}`, with inside_jax.jit: {what} {advice.layout}"
+            changes.append(_Change(advice.before_seconds - advice.seconds, advice.before_sent - advice.sent, text))
+    return changes
+
+
+def _run(script: str, arguments: Sequence[str], on_compile: Callable[[CompiledCall], None]) -> None:
+    """Run a script as `__main__`, with its own `jax`."""
+    if not is_script(script):
+        raise CommandError(f"{script!r} must be a script, FILE.py, which runs on real JAX")
+    check_file(Path(script))
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    with watch_compiles(on_compile):
+        runpy.run_path(script, run_name="__main__")
