@@ -27,11 +27,13 @@ class _Renderers:
     Attributes:
         text: formats a Plan as text.
         page: formats a Plan as an HTML page.
+        constraints: writes the layouts of a Plan as constraints.
         pictures: draws meshes and shardings as HTML.
     """
 
     text: Callable[[Any], str]
     page: Callable[[Any], str]
+    constraints: Callable[[Any], Any]
     pictures: Pictures
 
 

@@ -25,16 +25,18 @@ if TYPE_CHECKING:
     from shardwise.compiler.report.report import CollectiveRow, Plan
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
-    from shardwise.explain import notebook_picture, page, text
+    from shardwise.explain import constraints, notebook_picture, page, text
 else:  # their imports take 40 to 60 ms each, and `import shardwise` imports this module
     planning = lazy_module("shardwise.execute.plan_report")
     advising = lazy_module("shardwise.explain.advise")
+    constraints = lazy_module("shardwise.explain.constraints")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
     notebook_picture = lazy_module("shardwise.explain.notebook_picture")
 
 renderers.text = lambda plan: text.format_report(plan, ())
 renderers.page = lambda plan: page.format_page(plan, ())
 renderers.pictures = notebook_picture
+renderers.constraints = lambda plan: constraints.constraints_of(plan)  # noqa: PLW0108 - loaded on first use
 
 
 @final

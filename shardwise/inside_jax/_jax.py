@@ -75,15 +75,16 @@ __all__ = [
     "core",
     "func",
     "get_concrete_mesh",
+    "is_of_library",
     "jax",
     "jaxpr_as_fun",
     "jaxprs_in_params",
     "merge_mlir_modules",
     "mlir",
     "replace_jaxprs",
-    "source_info_util",
     "trace_call",
     "typeof",
+    "user_line",
     "watch_runs",
     "watched_calls",
 ]
@@ -164,6 +165,21 @@ def watch_runs(on_run: Callable[[dict[str, Any], list[Any], tuple[str, ...], Any
         yield
     finally:
         pjit._run_python_pjit = original
+
+
+def user_line(traceback: Any) -> tuple[str, int, str] | None:
+    """Return the file, the line and the function of the innermost frame of a user; None if there is none."""
+    frame = source_info_util.user_frame(traceback)
+    return None if frame is None else (frame.file_name, frame.start_line, frame.function_name)
+
+
+def is_of_library(jaxpr: Any) -> bool:
+    """Return whether a jaxpr is of a function that JAX itself defines, such as `jnp.cumsum`.
+
+    JAX traces such a function once, so that its equations have the line of its first caller.
+    """
+    filename = jaxpr.debug_info.func_filename
+    return filename is not None and not source_info_util.is_user_filename(filename)
 
 
 class TracedCall(NamedTuple):

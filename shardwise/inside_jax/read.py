@@ -23,6 +23,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.replay import restore_source
 from shardwise.errors import UnsupportedError
+from shardwise.explain.constraints import BACKWARD
 from shardwise.inside_jax import _jax, translate
 from shardwise.inside_jax.primitives import PRIMITIVES
 
@@ -40,7 +41,7 @@ def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
     def evaluate(*inputs: Any) -> list[Any]:
         consts = inputs[arguments:]
         reader = _Reader({id(value): array for value, array in zip(constants, consts, strict=True)})
-        return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], ())
+        return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], NOWHERE)
 
     types = [translate.array_type(var.aval) for var in jaxpr.invars]
     types += [translate.array_type(_jax.typeof(value)) for value in constants]
@@ -69,8 +70,9 @@ class _Reader:
 
     constants: dict[int, Any]
 
-    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], scope: tuple[str, ...]) -> list[Any]:
-        """Return the results of a jaxpr. `scope` are the names around its own scopes."""
+    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], caller: Source) -> list[Any]:
+        """Return the results of a jaxpr. `caller` is the line of the equation that has it."""
+        is_of_library = _jax.is_of_library(jaxpr)
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
         def read(atom: Any) -> Any:
@@ -78,7 +80,7 @@ class _Reader:
 
         with restore_source():
             for eqn in jaxpr.eqns:
-                source = provenance.source = _source(eqn, scope)
+                source = provenance.source = _source(eqn, caller, is_of_library)
                 results = self._apply(eqn, [read(atom) for atom in eqn.invars], source)
                 for var, result in zip(eqn.outvars, results, strict=True):
                     values[var] = _typed(result, var.aval)
@@ -90,19 +92,19 @@ class _Reader:
         type = translate.array_type(literal.aval)
         return full((), np.asarray(literal.val)[()], type.dtype, type.weak)
 
-    def _function(self, jaxpr: Any, scope: tuple[str, ...]) -> Callable[..., list[Any]]:
+    def _function(self, jaxpr: Any, caller: Source) -> Callable[..., list[Any]]:
         """Return the function of arrays that a jaxpr computes."""
         if not isinstance(jaxpr, _jax.ClosedJaxpr):
-            return lambda *args: self.evaluate(jaxpr, (), args, scope)
+            return lambda *args: self.evaluate(jaxpr, (), args, caller)
         return lambda *args: self.evaluate(
-            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, scope
+            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, caller
         )
 
     def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
         """Return the results of an equation."""
         name = eqn.primitive.name
         params = {
-            key: translate.parameter(value, lambda jaxpr: self._function(jaxpr, source.scope))
+            key: translate.parameter(value, lambda jaxpr: self._function(jaxpr, source))
             for key, value in eqn.params.items()
         }
         if name in PRIMITIVES:
@@ -129,12 +131,11 @@ def _typed(result: Any, aval: Any) -> Any:
     return Constrain(dims, translate.mesh(sharding.mesh), axes=tuple(sharding.mesh.explicit_axes))(array)
 
 
-def _source(eqn: Any, scope: tuple[str, ...]) -> Source:
-    """Return the user's line of an equation, with its named scopes."""
-    info = eqn.source_info
-    frame = _jax.source_info_util.user_frame(info.traceback)
-    # Without the names of transformations, such as `jvp`.
-    names = (*scope, *(part.name for part in info.name_stack.stack if isinstance(part, _jax.Scope)))
-    if frame is None:
-        return NOWHERE._replace(scope=names)
-    return Source(frame.file_name, frame.start_line, frame.function_name, names)
+def _source(eqn: Any, caller: Source, is_of_library: bool) -> Source:
+    """Return the user's line of an equation, with its named scopes: the caller's line in a function of a library."""
+    parts = eqn.source_info.name_stack.stack
+    scope = (*caller.scope, *(part.name for part in parts if isinstance(part, _jax.Scope)))
+    if BACKWARD not in scope and any(part.name == "transpose" for part in parts if not isinstance(part, _jax.Scope)):
+        scope = (*scope, BACKWARD)
+    line = None if is_of_library else _jax.user_line(eqn.source_info.traceback)
+    return caller._replace(scope=scope) if line is None else Source(*line, scope)

@@ -8,7 +8,7 @@ order, with its live memory. `explain` renders it.
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
@@ -221,6 +221,14 @@ class Plan(HtmlReport):
             for (kind, axes), group in rows.items()
         ]
         return tuple(sorted(totals, key=lambda total: (-total.seconds, -total.sent)))
+
+    def constraints(self) -> Any:
+        """Return the layouts of the plan as `with_sharding_constraint` lines to paste, with their file and line.
+
+        They give these layouts to another partitioner. There is one for each assignment to a name in the user's
+        functions; `print` shows them.
+        """
+        return renderers.constraints(self)
 
     def to_html(self) -> str:
         """Return the plan as one self-contained HTML page."""
