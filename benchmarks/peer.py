@@ -57,7 +57,7 @@ def wait(tree: Any) -> Any:
 
 def lowered(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Trace and lower a Python function to the module for XLA, which partitions it later."""
-    return jax.jit(_fresh(function)).lower(*args)
+    return jax.jit(fresh(function)).lower(*args)
 
 
 def compiled(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -76,7 +76,7 @@ def _extent(mesh: Any, axes: Any) -> int:
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
-def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
+def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a new function object, so that caches miss."""
 
     def program(*args: Any) -> Any:

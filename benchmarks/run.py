@@ -17,6 +17,7 @@ from benchmarks import (
     compile,
     explicit,
     flax_nnx,
+    inside_jax,
     manual,
     planning,
     plot,
@@ -36,6 +37,7 @@ SUITES = {
     "workloads": workloads.cases,
     "manual": manual.cases,
     "explicit": explicit.cases,
+    "inside_jax": inside_jax.cases,
     "planning": planning.cases,
     "processes": processes.cases,
 }

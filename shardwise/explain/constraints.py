@@ -61,10 +61,9 @@ def constraints_of(plan: Plan) -> Constraints:
     layouts: dict[tuple[str, int, str], set[Layout]] = {}
     for file, statement, run in _runs(plan.values):
         name = _assigned_name(statement)
-        last = run[-1]
-        if name is not None and last.layout.dims:
-            end = statement.end_lineno or statement.lineno
-            layouts.setdefault((file, end, name), set()).add(Layout(last.layout.dims))
+        if name is not None and run[-1].layout.dims:
+            key = file, statement.end_lineno or statement.lineno, name
+            layouts.setdefault(key, set()).update(Layout(row.layout.dims) for row in _results(run))
     found = [Constraint(*key, next(iter(each))) for key, each in layouts.items() if len(each) == 1]
     return Constraints(sorted(found, key=lambda each: (each.file, each.line)))
 
@@ -84,6 +83,12 @@ def _runs(rows: Sequence[ValueRow]) -> Iterator[tuple[str, ast.stmt, list[ValueR
         run.append(row)
     if current is not None:
         yield *current, run
+
+
+def _results(run: Sequence[ValueRow]) -> list[ValueRow]:
+    """Return the results of a run. There are several if the statement was executed several times in a row."""
+    used = {name for row in run for name in row.operands}
+    return [row for row in run if row.name not in used and row.type == run[-1].type]
 
 
 def _assigned_name(statement: ast.stmt) -> str | None:

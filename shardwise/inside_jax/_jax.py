@@ -10,6 +10,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardwise.base._jaxlib import record_tracebacks
 from shardwise.errors import UnsupportedError
 from shardwise.version import __version__
 
@@ -45,8 +46,8 @@ try:
     from jax._src.source_info_util import Scope
     from jax._src.traceback_util import api_boundary
     from jax._src.tree_util import dispatch_registry, tree_unflatten
-    from jax.core import ShapedArray, jaxprs_in_params
-    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
+    from jax.core import ShapedArray
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun, jaxprs_in_params
     from jax.interpreters import ad, batching, mlir
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 except ImportError as error:
@@ -90,6 +91,7 @@ __all__ = [
 ]
 
 
+record_tracebacks(True)  # creating devices of Shardwise turns them off, and the lines of equations need them
 source_info_util.register_exclusion(str(Path(__file__).parent))  # frames of this package are no lines of the user
 
 # The block of a `comm_budget` that watches every call of planned functions; None outside.

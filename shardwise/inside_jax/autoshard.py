@@ -149,8 +149,8 @@ class _Adopted:
             )
             for type, s in zip(program.in_types, call.in_shardings, strict=False)
         ]
-        mesh = AbstractMesh((1,), ("device",)) if call.mesh is None else translate.mesh(call.mesh)
-        fixed = NamedSharding(mesh, PartitionSpec())
+        # Constants are not pinned where there is no mesh yet.
+        fixed = None if call.mesh is None else NamedSharding(translate.mesh(call.mesh), PartitionSpec())
         constants = [struct.update(sharding=fixed) for struct in structs[: self._constants]]
         constants += [ShapeDtypeStruct(x.shape, x.dtype, sharding=fixed) for x in inner]
         tree = _tree(self._in_paths, structs[self._constants :])

@@ -8,6 +8,7 @@ creates the clients.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -153,7 +154,8 @@ class _Clients:
 
 
 def _on_first_use() -> None:
-    record_tracebacks(config.memory_profile_lines)
+    # The setting is jaxlib's, for the whole process: JAX needs tracebacks for the lines of its equations.
+    record_tracebacks(config.memory_profile_lines or "jax._src.core" in sys.modules)
     config.freeze(FIRST_USE)
 
 

@@ -7,41 +7,23 @@ from shardwise.errors import ShardingError
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-inside_jax = pytest.importorskip("shardwise.inside_jax")
+
+from shardwise import inside_jax  # noqa: E402
+from tests.inside_jax.steps import SPECS, arguments, assert_equal, auto_mesh, loss, step  # noqa: E402
+
 NamedSharding, P = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
 
 pytestmark = pytest.mark.jax
 
-SPECS = (P(None, "model"), P("model"), P("data"), P("data"))
-SHAPES = ((12, 24), (24, 6), (16, 12), (16, 6))
-
 
 @pytest.fixture(scope="module")
 def mesh():
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    return auto_mesh()
 
 
 @pytest.fixture(scope="module")
-def arrays(mesh):
-    rng = np.random.default_rng(0)
-    values = [rng.normal(size=shape).astype(np.float32) for shape in SHAPES]
-    return [jax.device_put(value, NamedSharding(mesh, spec)) for value, spec in zip(values, SPECS, strict=True)]
-
-
-def loss(w1, w2, x, y):
-    return jnp.sum((jnp.maximum(x @ w1, 0.0) @ w2 - y) ** 2)
-
-
-def step(w1, w2, x, y):
-    value, (g1, g2) = jax.value_and_grad(loss, argnums=(0, 1))(w1, w2, x, y)
-    return w1 - 1e-3 * g1, w2 - 1e-3 * g2, value
-
-
-def assert_equal(ours, theirs):
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert isinstance(a, jax.Array)
-        assert a.aval == b.aval
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+def arrays():
+    return arguments()
 
 
 def test_a_training_step(arrays):

@@ -1,0 +1,79 @@
+"""Programs that stay on JAX: `inside_jax.jit` against `jax.jit`, on the same arrays.
+
+"Ours" is JAX's executable of the program that Shardwise planned. An empty program shows what a call costs.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import peer
+from benchmarks.counts import counts
+from benchmarks.measure import Effort, interleaved
+from benchmarks.memory_patterns import WORKLOADS as MEMORY_WORKLOADS
+from benchmarks.patterns import WORKLOADS
+from benchmarks.programs import LARGER_EVEN
+from benchmarks.row import Case, Row
+from benchmarks.transformer import KINDS, workload
+from benchmarks.workload import Workload
+from benchmarks.workloads import TRAINING, mlp
+from shardwise import inside_jax
+
+
+def programs() -> list[Workload]:
+    """Return the programs: those of the suite `workloads`."""
+    models = [
+        workload(f"LM {kind}{training}", model, parallel)
+        for kind, parallel in KINDS.items()
+        for training, model in TRAINING.items()
+    ]
+    return [mlp("MLP Megatron", LARGER_EVEN), *models, *WORKLOADS, *MEMORY_WORKLOADS]
+
+
+def cases(quick: bool) -> list[Case]:
+    efforts = None if quick else (Effort(3, 0.0), Effort(6, 0.1))
+    selected = [work for work in programs() if not (quick and work.name.startswith("LM"))]
+    empty = [] if quick else [Case("empty program", empty_rows)]
+    return [*(Case(work.name, partial(rows, work, efforts)) for work in selected), *empty]
+
+
+def compiled(jit: Callable[..., Any], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Compile a Python function to a loaded executable of jaxlib, without caches of its traces."""
+    return jit(peer.fresh(function)).lower(*args).compile().runtime_executable()
+
+
+def rows(work: Workload, efforts: tuple[Effort, Effort] | None) -> list[Row]:
+    """Return rows of counts, and of times if there are efforts for compiling and for running."""
+    function, args = work.on(peer)
+    sides = [inside_jax.jit, jax.jit]
+    ours, theirs = (counts(compiled(jit, function, args)) for jit in sides)
+    count_rows = [
+        Row(f"{work.name}: wire bytes", "bytes", ours.wire.sent, theirs.wire.sent, 1.0),
+        Row(f"{work.name}: temp memory", "bytes", ours.temp_bytes, theirs.temp_bytes, None),
+        Row(f"{work.name}: flops", "flops", ours.flops, theirs.flops, None),
+    ]
+    if efforts is None:
+        return count_rows
+    compiling, running = efforts
+    compiles = [partial(compiled, jit, function, args) for jit in sides]
+    steps = [partial(_step, jit(function), args) for jit in sides]
+    return [
+        *count_rows,
+        Row.timed(f"{work.name}: compile time", interleaved(*compiles, compiling), 1.3),
+        Row.timed(f"{work.name}: step time", interleaved(*steps, running), 1.02),
+    ]
+
+
+def empty_rows() -> list[Row]:
+    """Return the time of a call of a program that returns its argument plus one, on eight devices."""
+    mesh = peer.mesh((8,), ("rows",))
+    x = peer.put(np.ones(8, np.float32), mesh, ("rows",))
+    calls = [partial(jit(lambda x: x + 1), x) for jit in (inside_jax.jit, jax.jit)]
+    return [Row.timed("empty program: call time", interleaved(*calls, Effort(6, 0.2), None, peer.wait), None)]
+
+
+def _step(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    peer.wait(function(*args))

@@ -1,0 +1,55 @@
+"""`shardwise explain --inside-jax` and `shardwise advise`: scripts that run on real JAX."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+pytestmark = pytest.mark.jax
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """\
+import sys
+import jax
+from tests.inside_jax import steps
+print("arguments", sys.argv[1:], jax.__name__, jax.jit.__module__)
+jax.jit(steps.step)(*steps.arguments())
+"""
+
+
+def shardwise(tmp_path, *arguments):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    given = [str(script) if argument == "SCRIPT" else argument for argument in arguments]
+    return subprocess.run(
+        [sys.executable, "-m", "shardwise", *given],
+        capture_output=True,
+        check=False,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "8"},
+    )
+
+
+def test_explain_prints_the_plans_of_a_script(tmp_path):
+    run = shardwise(tmp_path, "explain", "SCRIPT", "--inside-jax", "--", "--steps", "3")
+    assert run.returncode == 0, run.stderr
+    assert "arguments ['--steps', '3'] jax jax._src.api" in run.stdout
+    assert "step on mesh data=4, model=2: 4 collectives" in run.stdout
+    assert "JAX's own program sends" in run.stdout
+
+
+def test_advise_prints_changes_with_their_savings(tmp_path):
+    run = shardwise(tmp_path, "advise", "SCRIPT", "--hardware", "h100")
+    assert run.returncode == 0, run.stderr
+    assert "JAX compiled 1 function for several devices" in run.stdout
+
+
+def test_a_function_is_no_script(tmp_path):
+    run = shardwise(tmp_path, "advise", "train.py:step")
+    assert run.returncode == 2
+    assert "must be a script" in run.stderr
