@@ -26,9 +26,11 @@ OWN_PROCESS = (
     "docs/config.md",
     "docs/ecosystem.md",
     "docs/explicit.md",
+    "docs/inside-jax.md",
     "docs/installation.md",
     "docs/own-ops.md",
 )
+NEEDS_JAX = ("docs/inside-jax.md",)
 # Models with many layers or gradients, which take long to compile; searches that plan many alternatives.
 SLOW = (
     "docs/attention.md",
@@ -38,7 +40,7 @@ SLOW = (
     "docs/vocabulary.md",
 )
 DOCUMENTS = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW) + [pytest.mark.jax] * (name in NEEDS_JAX))
     for name in ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
     if name != MULTI_PROCESS and "```python" in (ROOT / name).read_text()
 ]
