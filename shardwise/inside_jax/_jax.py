@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
+from shardwise.base._jaxlib import PERTURBED_SOLVE
+from shardwise.base.blas_threads import run_blas_in_calling_thread
 from shardwise.errors import UnsupportedError
 from shardwise.version import __version__
 
@@ -28,7 +30,8 @@ try:
     from jax._src import core, source_info_util, stages
     from jax._src.interpreters import pxla
     from jax._src.interpreters.mlir import merge_mlir_modules
-    from jax._src.lib import _jax as _jaxlib
+    from jax._src.lax.linalg import initialize_lapack
+    from jax._src.lib import _jax as _jaxlib, gpu_solver
     from jax._src.lib.mlir.dialects import func
     from jax._src.mesh import get_concrete_mesh
     from jax._src.pjit import (
@@ -73,6 +76,7 @@ __all__ = [
     "core",
     "func",
     "get_concrete_mesh",
+    "initialize_libraries",
     "jax",
     "jaxpr_as_fun",
     "jaxprs_in_params",
@@ -83,6 +87,17 @@ __all__ = [
     "trace_call",
     "typeof",
 ]
+
+
+def initialize_libraries(text: str) -> None:
+    """Initialize the libraries whose routines a module calls. JAX has registered the routines."""
+    is_hybrid = "hybrid_" in text  # GPU routines that call LAPACK on the host
+    if is_hybrid:
+        gpu_solver.initialize_hybrid_kernels()
+    if is_hybrid or "lapack_" in text or PERTURBED_SOLVE in text:
+        initialize_lapack()
+        if jax.local_device_count() > 1:
+            run_blas_in_calling_thread()
 
 
 Planner = Callable[[dict[str, Any], Sequence[Any], Sequence[str]], Any]

@@ -56,6 +56,7 @@ module_p.def_abstract_eval(_abstract_eval)
 
 def _lower(ctx: Any, *operands: Any, call: ModuleCall) -> list[Any]:
     """Insert the module's function, and call it."""
+    _jax.initialize_libraries(call.module.text)
     context = ctx.module_context
     ir = _jax.mlir.ir
     module = ir.Module.parse(call.module.text, context.context)

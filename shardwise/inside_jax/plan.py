@@ -152,7 +152,13 @@ def plan(call: Call) -> PlannedJaxpr:
     if call.mesh is None:
         return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
     ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)
-    outs = tuple(translate.sharding_of_jax(sharding, call.mesh) for sharding in lowered.out_shardings)
+    # A program that uses none of its arguments is planned for one device: its results are replicated.
+    outs = tuple(
+        translate.sharding_of_jax(sharding, call.mesh)
+        if isinstance(sharding, NamedSharding)
+        else _jax.NamedSharding(call.mesh, _jax.PartitionSpec())
+        for sharding in lowered.out_shardings
+    )
     return PlannedJaxpr(lowered, call.mesh, ins, outs, constants, module)
 
 

@@ -7,6 +7,7 @@ user had written it with Shardwise. Primitives that are one op here are in `api.
 directions; `primitives` has the others.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api.jaxprs.jaxpr import match_weak_type
-from shardwise.api.jaxprs.jaxpr_forms import find_primitive
+from shardwise.api.jaxprs.jaxpr_forms import OpPrimitive, find_primitive
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.program import NOWHERE, Program, Source
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -25,6 +26,7 @@ from shardwise.compiler.transforms.replay import restore_source
 from shardwise.errors import UnsupportedError
 from shardwise.inside_jax import _jax, translate
 from shardwise.inside_jax.primitives import PRIMITIVES
+from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
 
 def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
@@ -40,7 +42,7 @@ def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
     def evaluate(*inputs: Any) -> list[Any]:
         consts = inputs[arguments:]
         reader = _Reader({id(value): array for value, array in zip(constants, consts, strict=True)})
-        return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], ())
+        return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], NOWHERE)
 
     types = [translate.array_type(var.aval) for var in jaxpr.invars]
     types += [translate.array_type(_jax.typeof(value)) for value in constants]
@@ -69,8 +71,8 @@ class _Reader:
 
     constants: dict[int, Any]
 
-    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], scope: tuple[str, ...]) -> list[Any]:
-        """Return the results of a jaxpr. `scope` are the names around its own scopes."""
+    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: Source) -> list[Any]:
+        """Return the results of a jaxpr. `outer` is the line of the equation that has it as a parameter."""
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
         def read(atom: Any) -> Any:
@@ -78,7 +80,7 @@ class _Reader:
 
         with restore_source():
             for eqn in jaxpr.eqns:
-                source = provenance.source = _source(eqn, scope)
+                source = provenance.source = _source(eqn, outer)
                 results = self._apply(eqn, [read(atom) for atom in eqn.invars], source)
                 for var, result in zip(eqn.outvars, results, strict=True):
                     values[var] = _typed(result, var.aval)
@@ -90,27 +92,25 @@ class _Reader:
         type = translate.array_type(literal.aval)
         return full((), np.asarray(literal.val)[()], type.dtype, type.weak)
 
-    def _function(self, jaxpr: Any, scope: tuple[str, ...]) -> Callable[..., list[Any]]:
+    def _function(self, jaxpr: Any, outer: Source) -> Callable[..., list[Any]]:
         """Return the function of arrays that a jaxpr computes."""
         if not isinstance(jaxpr, _jax.ClosedJaxpr):
-            return lambda *args: self.evaluate(jaxpr, (), args, scope)
+            return lambda *args: self.evaluate(jaxpr, (), args, outer)
         return lambda *args: self.evaluate(
-            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, scope
+            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, outer
         )
 
     def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
         """Return the results of an equation."""
         name = eqn.primitive.name
         params = {
-            key: translate.parameter(value, lambda jaxpr: self._function(jaxpr, source.scope))
+            key: translate.parameter(value, lambda jaxpr: self._function(jaxpr, source))
             for key, value in eqn.params.items()
         }
         if name in PRIMITIVES:
             result = PRIMITIVES[name](*operands, **params)
         elif (primitive := find_primitive(name)) is not None:
-            # JAX's elementwise primitives have more parameters, such as the accuracy, which are None by default.
-            known = params if primitive.form else {key: value for key, value in params.items() if value is not None}
-            result = primitive.bind(*operands, **known)
+            result = primitive.bind(*operands, **(params if primitive.form else _fields(primitive, params)))
         else:
             raise UnsupportedError(
                 f"the primitive {name!r} of JAX at {source} is not supported, so Shardwise cannot plan this program. "
@@ -119,8 +119,22 @@ class _Reader:
         return result if eqn.primitive.multiple_results else (result,)
 
 
+def _fields(primitive: OpPrimitive, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a primitive that are fields of its op.
+
+    JAX's elementwise primitives have more parameters, such as the accuracy, which are None by default.
+    """
+    fields = {field.name for field in dataclasses.fields(primitive.op_class)}  # type: ignore[arg-type]
+    for name, value in params.items():
+        if name not in fields and value is not None:
+            raise unsupported_parameter(primitive.name, name, value)
+    return {name: value for name, value in params.items() if name in fields}
+
+
 def _typed(result: Any, aval: Any) -> Any:
     """Return a result with the weak type and, along Explicit mesh axes, the sharding that JAX's type states."""
+    if not isinstance(aval, _jax.ShapedArray):  # a token
+        return result
     array = match_weak_type(as_operand(result), translate.array_type(aval))
     sharding = aval.sharding
     if not any(part is not None for part in sharding.spec):
@@ -129,12 +143,15 @@ def _typed(result: Any, aval: Any) -> Any:
     return Constrain(dims, translate.mesh(sharding.mesh), axes=tuple(sharding.mesh.explicit_axes))(array)
 
 
-def _source(eqn: Any, scope: tuple[str, ...]) -> Source:
-    """Return the user's line of an equation, with its named scopes."""
+def _source(eqn: Any, outer: Source) -> Source:
+    """Return the user's line of an equation, with its named scopes.
+
+    An equation of a function of JAX, such as `jnp.sin` as a branch of `lax.cond`, has the line `outer`.
+    """
     info = eqn.source_info
-    frame = _jax.source_info_util.user_frame(info.traceback)
+    frame = next(_jax.source_info_util.user_frames(info.traceback), None)
     # Without the names of transformations, such as `jvp`.
-    names = (*scope, *(part.name for part in info.name_stack.stack if isinstance(part, _jax.Scope)))
+    names = (*outer.scope, *(part.name for part in info.name_stack.stack if isinstance(part, _jax.Scope)))
     if frame is None:
-        return NOWHERE._replace(scope=names)
+        return outer._replace(scope=names)
     return Source(frame.file_name, frame.start_line, frame.function_name, names)

@@ -19,16 +19,34 @@ def _dot_general(
     return lax.dot_general(x, y, dimension_numbers, precision, preferred_element_type)
 
 
+def _scaled_dot(
+    *operands: Array, dimension_numbers: Any, preferred_element_type: Any, **_: Any
+) -> Array:
+    lhs, rhs, lhs_scale, rhs_scale = operands
+    return lax.scaled_dot(
+        lhs,
+        rhs,
+        lhs_scale=lhs_scale,
+        rhs_scale=rhs_scale,
+        dimension_numbers=dimension_numbers,
+        preferred_element_type=preferred_element_type,
+    )
+
+
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "add_any": primitive_named("add").bind,
     "bitcast_convert_type": lax.bitcast_convert_type,
+    "conj": lambda x, *, input_dtype: lax.conj(x),
     "conv_general_dilated": lax.conv_general_dilated,
     "copy": lambda x: x,
     "copy_p": lambda x: x,
     "dot_general": _dot_general,
     "mul": _mul,
+    "pow": lax.pow,
     "ragged_dot_general": lax.ragged_dot_general,
     "reduce_precision": lax.reduce_precision,
     "regularized_incomplete_beta": lax.betainc,
     "round": lax.round,
+    "scaled_dot": _scaled_dot,
+    "select_n": lax.select_n,
 }

@@ -1,6 +1,6 @@
 """Gathers and scatters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import lax
@@ -20,15 +20,42 @@ def _scatter(function: Callable[..., Array]) -> Callable[..., Array]:
         update_jaxpr: Any,
         update_consts: Any,
     ) -> Array:
+        # The function is the primitive's: a sum for `scatter_add`.
         flags = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
         return function(x, indices, updates, dimension_numbers, **flags)
 
     return scatter
 
 
+def _scatter_or_apply(
+    x: Array,
+    indices: Array,
+    updates: Array,
+    *,
+    dimension_numbers: Any,
+    indices_are_sorted: bool,
+    unique_indices: bool,
+    mode: Any,
+    update_jaxpr: Any,
+    update_consts: Sequence[Any],
+) -> Array:
+    flags = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
+    if update_jaxpr is None:
+        return lax.scatter(x, indices, updates, dimension_numbers, **flags)
+    # `x.at[i].apply(f)`: the function ignores the updates.
+    return lax.scatter_apply(
+        x,
+        indices,
+        lambda element: update_jaxpr(*update_consts, element, element)[0],
+        dimension_numbers,
+        update_shape=updates.shape,
+        **flags,
+    )
+
+
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "gather": lax.gather,
-    "scatter": _scatter(lax.scatter),
+    "scatter": _scatter_or_apply,
     "scatter-add": _scatter(lax.scatter_add),
     "scatter-max": _scatter(lax.scatter_max),
     "scatter-min": _scatter(lax.scatter_min),
