@@ -46,7 +46,7 @@ try:
     from jax._src.source_info_util import Scope
     from jax._src.traceback_util import api_boundary
     from jax._src.tree_util import dispatch_registry, tree_unflatten
-    from jax.core import ShapedArray, jaxprs_in_params
+    from jax.core import ShapedArray
     from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
     from jax.interpreters import ad, batching, mlir
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -79,7 +79,6 @@ __all__ = [
     "initialize_libraries",
     "jax",
     "jaxpr_as_fun",
-    "jaxprs_in_params",
     "merge_mlir_modules",
     "mlir",
     "replace_jaxprs",

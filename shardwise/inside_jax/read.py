@@ -54,11 +54,19 @@ def _inner_constants(jaxpr: Any) -> Iterator[Any]:
     """Yield the arrays that are literals of a jaxpr, and those that the jaxprs in it close over."""
     for eqn in jaxpr.eqns:
         yield from (atom.val for atom in eqn.invars if isinstance(atom, _jax.Literal) and atom.aval.shape)
-        for inner in _jax.jaxprs_in_params(eqn.params):
+        for inner in _jaxprs(eqn.params):
             is_closed = isinstance(inner, _jax.ClosedJaxpr)
             yield from inner.consts if is_closed else ()
             yield from _inner_constants(inner.jaxpr if is_closed else inner)
     yield from (atom.val for atom in jaxpr.outvars if isinstance(atom, _jax.Literal) and atom.aval.shape)
+
+
+def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """Yield the jaxprs among the parameters of an equation. Those that close over arrays are ClosedJaxprs."""
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, (_jax.ClosedJaxpr, _jax.Jaxpr)):
+                yield item
 
 
 @final

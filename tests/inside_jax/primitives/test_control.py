@@ -59,7 +59,7 @@ def diagonal_solve(x):
 
 
 def linear_call(x):
-    return jax.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: 3 * r * ct, jnp.cos(x), x)
+    return jax.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: 3 * r * ct, jnp.cos(lax.stop_gradient(x)), x)
 
 
 def platform(x):

@@ -16,6 +16,8 @@ CASES = [
     case("concatenate", lambda x: lax.concatenate([x, 2 * x], 1), X),
     case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, 1), (3, 2)), X, np.int32(2)),
     case("dynamic_update_slice", lambda x, y, i: lax.dynamic_update_slice(x, y, (i, 1)), X, X[:2, :3], np.int32(2)),
+    case("dynamic_slice_unsigned", lambda x, i: lax.dynamic_slice(x, (i, 1 + 0 * i), (3, 2)), X, np.uint32(2**32 - 1)),
+    case("dynamic_slice_short", lambda x, i: lax.dynamic_slice(x, (i, i), (3, 2)), X, np.uint8(1)),
     case("empty", lambda x: x + 0 * lax.empty((8, 6), jnp.float32), X, no_grad="the values are undefined"),
     case("expand_dims", lambda x: lax.expand_dims(x, (1,)), X),
     case("fft", jnp.fft.fft, X, tolerance=1e-4),
