@@ -28,8 +28,11 @@ except ModuleNotFoundError as error:
     ) from error
 try:
     from jax._src import core, source_info_util, stages
+    from jax._src.callback import io_callback_impl, pure_callback_impl
+    from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
+    from jax._src.effects import lowerable_effects
     from jax._src.interpreters import pxla
-    from jax._src.interpreters.mlir import merge_mlir_modules
+    from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
     from jax._src.lax.linalg import initialize_lapack
     from jax._src.lib import _jax as _jaxlib, gpu_solver
     from jax._src.lib.mlir.dialects import func
@@ -63,6 +66,7 @@ __all__ = [
     "KeyTy",
     "Literal",
     "Mesh",
+    "OrderedDebugEffect",
     "NamedSharding",
     "PRNGImpl",
     "PartitionSpec",
@@ -74,18 +78,60 @@ __all__ = [
     "ad",
     "batching",
     "core",
+    "debug_callback_impl",
+    "debug_print_impl",
+    "decompose",
+    "discharge_refs",
     "func",
     "get_concrete_mesh",
+    "has_lowering",
     "initialize_libraries",
+    "io_callback_impl",
+    "lowerable_effects",
     "jax",
     "jaxpr_as_fun",
     "merge_mlir_modules",
     "mlir",
+    "pure_callback_impl",
     "replace_jaxprs",
     "source_info_util",
     "trace_call",
     "typeof",
 ]
+
+
+def discharge_refs(closed: Any) -> Any:
+    """Return a jaxpr without the Refs that it creates: reads and writes become operations on arrays."""
+    uses_refs = any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects)
+    return pxla._discharge_internal_refs(closed) if uses_refs else closed
+
+
+def decompose(eqn: Any) -> Any:
+    """Return the jaxpr of a primitive's Python implementation; None if it is not a function of other primitives.
+
+    Primitives of `jax.experimental.sparse` and of other libraries have such implementations.
+    """
+
+    def apply(*operands: Any) -> Any:
+        return eqn.primitive.impl(*operands, **eqn.params)
+
+    try:
+        closed = jax.make_jaxpr(apply)(*(atom.aval for atom in eqn.invars))
+    except Exception:  # the implementation needs concrete arrays, or there is none
+        return None
+    return None if eqn.primitive in _primitives(closed.jaxpr) else closed
+
+
+def _primitives(jaxpr: Any) -> set[Any]:
+    """Return the primitives of a jaxpr and of the jaxprs in it."""
+    inner = (_primitives(each) for each in core.subjaxprs(jaxpr))
+    return {eqn.primitive for eqn in jaxpr.eqns}.union(*inner)
+
+
+def has_lowering(primitive: Any) -> bool:
+    """Return whether JAX can lower a primitive on some platform."""
+    tables = (_lowerings, *_platform_specific_lowerings.values())
+    return any(primitive in table for table in tables)
 
 
 def initialize_libraries(text: str) -> None:

@@ -150,7 +150,7 @@ def plan(call: Call) -> PlannedJaxpr:
     """Plan a function for the devices of its mesh."""
     lowered, constants = call.lower()
     types = lowered.stages.local.program.out_types
-    module = ModuleCall(call.name, lowered.stages.module, types, call.jaxpr.out_avals)
+    module = ModuleCall(call.name, lowered.stages.module, types, call.jaxpr.out_avals, call.jaxpr.effects)
     if call.mesh is None:
         return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
     ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)

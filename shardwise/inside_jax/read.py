@@ -25,6 +25,7 @@ from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.replay import restore_source
 from shardwise.errors import UnsupportedError
 from shardwise.inside_jax import _jax, translate
+from shardwise.inside_jax.opaque import apply_opaque
 from shardwise.inside_jax.primitives import PRIMITIVES
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
@@ -35,6 +36,7 @@ def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
     Returns:
         The program, and the arrays of JAX that the jaxpr and the jaxprs in it close over: its last inputs.
     """
+    closed = _jax.discharge_refs(closed)
     jaxpr = closed.jaxpr
     constants = [*closed.consts, *_inner_constants(jaxpr)]
     arguments, count = len(jaxpr.invars), len(closed.consts)
@@ -94,9 +96,13 @@ class _Reader:
                     values[var] = _typed(result, var.aval)
         return [read(atom) for atom in jaxpr.outvars]
 
+    def _constant(self, value: Any) -> Any:
+        """Return the array for a constant. Those of implementations of primitives are captured when they are read."""
+        return self.constants[id(value)] if id(value) in self.constants else np.asarray(value)
+
     def _literal(self, literal: Any) -> Any:
         if literal.aval.shape:
-            return self.constants[id(literal.val)]
+            return self._constant(literal.val)
         type = translate.array_type(literal.aval)
         return full((), np.asarray(literal.val)[()], type.dtype, type.weak)
 
@@ -105,7 +111,7 @@ class _Reader:
         if not isinstance(jaxpr, _jax.ClosedJaxpr):
             return lambda *args: self.evaluate(jaxpr, (), args, outer)
         return lambda *args: self.evaluate(
-            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, outer
+            jaxpr.jaxpr, [self._constant(value) for value in jaxpr.consts], args, outer
         )
 
     def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
@@ -119,6 +125,10 @@ class _Reader:
             result = PRIMITIVES[name](*operands, **params)
         elif (primitive := find_primitive(name)) is not None:
             result = primitive.bind(*operands, **(params if primitive.form else _fields(primitive, params)))
+        elif (implementation := _jax.decompose(eqn)) is not None:
+            return self._function(implementation, source)(*operands)
+        elif _jax.has_lowering(eqn.primitive):
+            return apply_opaque(eqn, operands)
         else:
             raise UnsupportedError(
                 f"the primitive {name!r} of JAX at {source} is not supported, so Shardwise cannot plan this program. "

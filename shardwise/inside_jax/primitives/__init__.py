@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.inside_jax.primitives import (
+    callbacks,
     collectives,
     control,
     elementwise,
@@ -28,6 +29,7 @@ PRIMITIVES: Mapping[str, Callable[..., Any]] = {
     **linalg.PRIMITIVES,
     **random.PRIMITIVES,
     **control.PRIMITIVES,
+    **callbacks.PRIMITIVES,
     **placement.PRIMITIVES,
     **collectives.PRIMITIVES,
 }
