@@ -85,7 +85,7 @@ class JaxEquation(Op):
         )
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
-        if context.auto_axes and any(x.type.shape for x in operands):
+        if context.mesh.extent(context.auto_axes) > 1 and any(x.type.shape for x in operands):
             warnings.warn(
                 f"the primitive {self.equation.name!r} of JAX at {provenance.source} is opaque to the planner: every "
                 "device computes all of it, with replicated operands. To partition it, call it inside `jax.shard_map`.",
@@ -102,6 +102,12 @@ class JaxEquation(Op):
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return tuple(map(np.asarray, self.equation(*map(_jax.jax.numpy.asarray, operands))))
+
+
+def is_opaque(eqn: Any) -> bool:
+    """Return whether an equation may be an opaque op: one of arrays of numbers, not of tokens, Refs or PRNG keys."""
+    avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    return all(isinstance(aval, _jax.ShapedArray) and not isinstance(aval.dtype, _jax.KeyTy) for aval in avals)
 
 
 def apply_opaque(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:

@@ -25,7 +25,7 @@ from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.replay import restore_source
 from shardwise.errors import UnsupportedError
 from shardwise.inside_jax import _jax, translate
-from shardwise.inside_jax.opaque import apply_opaque
+from shardwise.inside_jax.opaque import apply_opaque, is_opaque
 from shardwise.inside_jax.primitives import PRIMITIVES
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
@@ -127,7 +127,7 @@ class _Reader:
             result = primitive.bind(*operands, **(params if primitive.form else _fields(primitive, params)))
         elif (implementation := _jax.decompose(eqn)) is not None:
             return self._function(implementation, source)(*operands)
-        elif _jax.has_lowering(eqn.primitive):
+        elif _jax.has_lowering(eqn.primitive) and is_opaque(eqn):
             return apply_opaque(eqn, operands)
         else:
             raise UnsupportedError(

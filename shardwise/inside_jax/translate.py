@@ -80,6 +80,10 @@ def parameter(value: Any, function: Callable[[Any], Callable[..., Any]]) -> Any:
             return getattr(lax, type(value).__name__)(*value)
         case tuple() if hasattr(value, "_fields"):  # such as the four jaxprs of a linear solver
             return tuple(parameter(item, function) for item in value)
+        case _ if isinstance(getattr(value, "jaxpr", None), _jax.ClosedJaxpr):  # a call of another planned function
+            return {
+                name: parameter(getattr(value, name), function) for name in ("jaxpr", "in_shardings", "out_shardings")
+            }
         case tuple() | list():
             return type(value)(parameter(item, function) for item in value)
         case _ if dataclasses.is_dataclass(value) and hasattr(lax, type(value).__name__):

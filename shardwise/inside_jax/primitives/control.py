@@ -10,12 +10,19 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.primitives.parameters import require, unsupported_parameter
+from shardwise.inside_jax.primitives.placement import constrain
 from shardwise.runtime.client import canonical_lowering_platform
 
 Function = Callable[..., list[Array]]
 
 
-def _call(*operands: Array, jaxpr: Function, **_: Any) -> list[Array]:
+def _jit(
+    *operands: Array, jaxpr: Function, in_shardings: Sequence[Any], out_shardings: Sequence[Any], **_: Any
+) -> list[Array]:
+    return list(map(constrain, jaxpr(*map(constrain, operands, in_shardings)), out_shardings))
+
+
+def _composite(*operands: Array, jaxpr: Function, **_: Any) -> list[Array]:
     return jaxpr(*operands)
 
 
@@ -95,7 +102,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "call": _custom_call,
     "checkpoint": _remat,
     "closed_call": _custom_call,
-    "composite": _call,
+    "composite": _composite,
     "core_call": _custom_call,
     "cond": _cond,
     "create_token": lax.create_token,
@@ -105,14 +112,15 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "custom_vjp_call": _custom_call,
     "custom_vmap_call": lambda *operands, call, **_: call(*operands),
     "dce_sink": _dce_sink,
-    "jit": _call,
+    "jit": _jit,
     "linear_call": lambda *operands, callee, **_: callee(*operands),
     "name": lambda x, *, name: x,
     "optimization_barrier": lambda *operands: lax.optimization_barrier(operands),
-    "pjit": _call,
+    "pjit": _jit,
     "platform_index": _platform_index,
     "remat2": _remat,
     "scan": _scan,
+    "shardwise_jit": lambda *operands, call: _jit(*operands, **call),
     "stage": lambda x: x,
     "tie": lambda _, x: x,
     "while": _while,

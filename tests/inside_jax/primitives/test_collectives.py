@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.inside_jax.primitives.cases import P, case, jax, jnp, like_jax, mesh
+from tests.inside_jax.primitives.cases import P, case, inside_jax, jax, jnp, like_jax, mesh, place
 
 lax = jax.lax
 
@@ -22,7 +22,8 @@ def region(name, function, out_specs=P("data", "model"), *, no_grad="", args=(X,
     return case(name, mapped(function, out_specs=out_specs, **options), *args, no_grad=no_grad, needs_mesh=True)
 
 
-def ragged(x):
+def exchange_rows(x):
+    """Send row i to member i of `model`."""
     sizes = jnp.ones(2, jnp.int32)
     offsets = jnp.arange(2, dtype=jnp.int32)
     starts = jnp.full(2, lax.axis_index("model"), jnp.int32)
@@ -71,3 +72,24 @@ CASES = [
 @like_jax(CASES)
 def test_like_jax(check, case):
     check(case)
+
+
+# JAX lowers these on GPUs only.
+def broadcast_from_second(x):
+    return lax.pbroadcast(x, ("data",), 2)
+
+
+def test_pbroadcast():
+    result = inside_jax.jit(mapped(broadcast_from_second, check_vma=False))(place(X))
+    np.testing.assert_array_equal(result, np.tile(X[4:6], (4, 1)))
+
+
+def test_ragged_all_to_all():
+    result = inside_jax.jit(mapped(exchange_rows))(place(X))
+    blocks = X.reshape(4, 2, 2, 2)  # data, row, model, column
+    np.testing.assert_array_equal(result, blocks.transpose(0, 2, 1, 3).reshape(8, 4))
+
+
+def test_psend_is_an_error():
+    with pytest.raises(Exception, match="'psend' of JAX at test_collectives.py"):
+        inside_jax.jit(mapped(lambda x: (lax.psend(x, "data", [(0, 1)]), x)[1]))(place(X))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from tests.inside_jax.primitives.cases import case, jax, jnp, like_jax
+from tests.inside_jax.primitives.cases import NamedSharding, P, case, inside_jax, jax, jnp, like_jax, mesh, place
 
 lax = jax.lax
 
@@ -66,6 +66,24 @@ def platform(x):
     return lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos, default=jnp.tan)
 
 
+@jax.custom_vjp
+def with_optimized_remat(x):
+    return jnp.sin(x)
+
+
+with_optimized_remat.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (2 * ct * jnp.cos(x),), optimize_remat=True)
+
+
+def accumulate(x):
+    total = jax.new_ref(jnp.zeros_like(x[0]))
+
+    def body(i, _):
+        total[...] += jnp.sin(x[i])
+
+    lax.fori_loop(0, 8, body, None)
+    return jax.freeze(total)
+
+
 def scan_of(reverse, unroll=1):
     def run(x):
         def body(carry, row):
@@ -106,6 +124,12 @@ CASES = [
     case("linear_call", linear_call, X),
     case("platform_dependent", platform, X),
     case("dce_sink", lambda x: (lax.dce_sink(jnp.sin(x)), x + 1)[1] if hasattr(lax, "dce_sink") else x, X),
+    case("stage", lambda x: lax.stage(x) * lax.stage(2.0), X),
+    case("optimized_remat", with_optimized_remat, X),
+    case("ref", accumulate, X),
+    case("nested_jit_with_shardings", lambda x: jax.jit(
+        jnp.sin, in_shardings=NamedSharding(mesh(), P("model")), out_shardings=NamedSharding(mesh(), P("data")))(x), X,
+        needs_mesh=True),
     case("named_scope", jax.named_call(jnp.sin, name="inner"), X),
     case("after_all", lambda x: (lax.after_all(lax.create_token()), x)[1], X),
 ]
@@ -114,3 +138,10 @@ CASES = [
 @like_jax(CASES)
 def test_like_jax(check, case):
     check(case)
+
+
+@pytest.mark.parametrize("shardings", [{}, {"in_shardings": NamedSharding(mesh(), P("model"))}], ids=["none", "some"])
+def test_nested_planned_functions_are_one_program(shardings):
+    inner = inside_jax.jit(jnp.sin, **shardings)
+    result = inside_jax.jit(lambda x: inner(x) + 1)(place(X))
+    np.testing.assert_allclose(result, np.sin(X) + 1, rtol=1e-6)

@@ -6,6 +6,7 @@ import pytest
 from tests.inside_jax.primitives.cases import case, jax, jnp, like_jax
 
 lax = jax.lax
+_lax = pytest.importorskip("jax._src.lax.lax")
 
 pytestmark = pytest.mark.jax
 
@@ -16,6 +17,7 @@ SIGNED = RNG.uniform(-2, 2, (8, 6)).astype(np.float32)
 Z = (X + 1j * Y).astype(np.complex64)
 I = RNG.integers(1, 30, (8, 6)).astype(np.int32)
 J = RNG.integers(1, 5, (8, 6)).astype(np.int32)
+NEGATIVE_ZEROS = np.where(SIGNED > 0.5, -0.0, np.where(SIGNED < -1, np.nan, SIGNED)).astype(np.float32)
 INTEGERS = "integers have no gradient"
 STEPS = "the gradient is zero or JAX has none"
 
@@ -37,6 +39,7 @@ CASES = [
     case("betainc", lax.betainc, X, Y, X, no_grad="JAX computes an approximation for the parameters"),
     case("betainc_x", lambda x: lax.betainc(2.0, 3.0, x), X),
     case("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.int32), X, no_grad=INTEGERS),
+    *(case(name, getattr(_lax, f"{name}_p").bind, NEGATIVE_ZEROS, -NEGATIVE_ZEROS, no_grad=STEPS) for name in ("eq_to", "le_to", "lt_to")),
     case("clamp", lambda x: lax.clamp(0.3, x, 0.7), X),
     case("complex", lax.complex, X, Y),
     case("convert_element_type", lambda x: lax.convert_element_type(x, jnp.bfloat16), X, tolerance=1e-2),
@@ -55,6 +58,7 @@ CASES = [
     case("select_n", lambda x, y: lax.select_n(x > 0.5, x, y), X, Y),
     case("select_n_of_int", lambda i, x, y: lax.select_n(i % 3, x, y, x * y), I, X, Y),
     case("stop_gradient", lambda x: x * lax.stop_gradient(x), X),
+    case("scaled_dot", lambda x, y: lax.scaled_dot(x, y.T, preferred_element_type=jnp.float32), X, Y, no_grad="JAX has none", tolerance=2e-2),
     case("dot_general", lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))), X, Y),
     case(
         "dot_general_preferred",

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from tests.inside_jax.primitives.cases import NamedSharding, P, case, jax, jnp, like_jax, mesh
+from shardwise.errors import UnsupportedError
+from tests.inside_jax.primitives.cases import NamedSharding, P, case, inside_jax, jax, jnp, like_jax, mesh
 
 lax = jax.lax
 
@@ -25,3 +26,17 @@ CASES = [
 @like_jax(CASES)
 def test_like_jax(check, case):
     check(case)
+
+
+def test_inspect_array_sharding_is_an_error():
+    def function(x):
+        jax.debug.inspect_array_sharding(x, callback=print)
+        return x
+
+    with pytest.raises(UnsupportedError, match=r"inspect_array_sharding at test_placement.py:\d+ is not supported"):
+        inside_jax.jit(function)(X)
+
+
+def test_memory_on_the_host_is_an_error():
+    with pytest.raises(UnsupportedError, match=r"'device_put' of JAX at test_placement.py:\d+ has device="):
+        inside_jax.jit(lambda x: jax.device_put(x, jax.memory.Space.Host))(X)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.inside_jax.primitives.cases import case, jax, jnp, like_jax
+from shardwise.errors import UnsupportedError
+from tests.inside_jax.primitives.cases import case, inside_jax, jax, jnp, like_jax
 
 lax, random = jax.lax, jax.random
 
@@ -57,3 +58,14 @@ CASES = [
 @like_jax(CASES)
 def test_like_jax(check, case):
     check(case)
+
+
+def test_rng_uniform_is_within_its_bounds():
+    draws = inside_jax.jit(lambda low: lax.rng_uniform(low, 3.0, (64,)))(jnp.float32(2))
+    assert draws.shape == (64,)
+    assert 2 <= draws.min() < draws.max() < 3
+
+
+def test_other_implementations_of_keys_are_an_error():
+    with pytest.raises(UnsupportedError, match="PRNG keys of the implementation 'philox4x32' are not supported"):
+        inside_jax.jit(random.bits)(random.key(0, impl="philox4x32"))
