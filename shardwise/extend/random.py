@@ -139,11 +139,24 @@ def threefry_2x32(keypair: ArrayLike, count: ArrayLike) -> Array:
     flat = counts.reshape(-1)
     half = -(-flat.size // 2)
     high, low = flat[:half], jnp.concatenate([flat[half:], jnp.zeros(2 * half - flat.size, WORD)])
+    blocks = hash_pairs(jnp.broadcast_to(key, (half, 2)), high, low)
+    return jnp.concatenate([blocks[:, 0], blocks[:, 1]])[: flat.size].reshape(counts.shape)
+
+
+def hash_pairs(keys: Array, high: Array, low: Array) -> Array:
+    """Hash pairs of 32-bit numbers with threefry, each with its own key.
+
+    Args:
+        keys: the keys, uint32[n, 2].
+        high, low: the first and the second number of each pair, uint32[n].
+
+    Returns:
+        The hashes, uint32[n, 2].
+    """
     # Counters have 64 bits also without `enable_x64`: ops are applied, and not functions of `numpy`.
     wide = Convert(COUNTER)(high)
     counters = Or()(ShiftLeft()(wide, full_like(wide, 32)), Convert(COUNTER)(low))
-    blocks = RandomKeys((), ())(jnp.broadcast_to(key, (half, 2)), counters)
-    return jnp.concatenate([blocks[:, 0], blocks[:, 1]])[: flat.size].reshape(counts.shape)
+    return RandomKeys((), ())(keys, counters)
 
 
 publish(__name__, "rbg_prng_impl", "threefry_prng_impl", "unsafe_rbg_prng_impl")

@@ -10,7 +10,8 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shardwise.base._jaxlib import record_tracebacks
+from shardwise.base._jaxlib import PERTURBED_SOLVE, record_tracebacks
+from shardwise.base.blas_threads import run_blas_in_calling_thread
 from shardwise.errors import UnsupportedError
 from shardwise.version import __version__
 
@@ -29,9 +30,14 @@ except ModuleNotFoundError as error:
     ) from error
 try:
     from jax._src import core, pjit, source_info_util, stages
+    from jax._src.callback import io_callback_impl, pure_callback_impl
+    from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
+    from jax._src.effects import lowerable_effects
     from jax._src.interpreters import pxla
-    from jax._src.interpreters.mlir import merge_mlir_modules
+    from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
+    from jax._src.lax.linalg import initialize_lapack
     from jax._src.lib import _jax as _jaxlib
+    from jax._src.lib import gpu_solver
     from jax._src.lib.mlir.dialects import func
     from jax._src.mesh import get_concrete_mesh
     from jax._src.pjit import (
@@ -47,7 +53,7 @@ try:
     from jax._src.traceback_util import api_boundary
     from jax._src.tree_util import dispatch_registry, tree_unflatten
     from jax.core import ShapedArray
-    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun, jaxprs_in_params
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
     from jax.interpreters import ad, batching, mlir
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 except ImportError as error:
@@ -64,6 +70,7 @@ __all__ = [
     "Literal",
     "Mesh",
     "NamedSharding",
+    "OrderedDebugEffect",
     "PRNGImpl",
     "PartitionSpec",
     "Primitive",
@@ -74,14 +81,22 @@ __all__ = [
     "ad",
     "batching",
     "core",
+    "debug_callback_impl",
+    "debug_print_impl",
+    "decompose",
+    "discharge_refs",
     "func",
     "get_concrete_mesh",
+    "has_lowering",
+    "initialize_libraries",
+    "io_callback_impl",
     "is_of_library",
     "jax",
     "jaxpr_as_fun",
-    "jaxprs_in_params",
+    "lowerable_effects",
     "merge_mlir_modules",
     "mlir",
+    "pure_callback_impl",
     "replace_jaxprs",
     "trace_call",
     "typeof",
@@ -96,6 +111,52 @@ source_info_util.register_exclusion(str(Path(__file__).parent))  # frames of thi
 
 # The block of a `comm_budget` that watches every call of planned functions; None outside.
 watched_calls = jax.make_user_context(None)
+
+
+def discharge_refs(closed: Any) -> Any:
+    """Return a jaxpr without the Refs that it creates: reads and writes become operations on arrays."""
+    uses_refs = any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects)
+    return pxla._discharge_internal_refs(closed) if uses_refs else closed
+
+
+def decompose(eqn: Any) -> Any:
+    """Return the jaxpr of a primitive's Python implementation; None if it is not a function of other primitives.
+
+    Primitives of `jax.experimental.sparse` and of other libraries have such implementations.
+    """
+
+    def apply(*operands: Any) -> Any:
+        return eqn.primitive.impl(*operands, **eqn.params)
+
+    try:
+        closed = jax.make_jaxpr(apply)(*(atom.aval for atom in eqn.invars))
+    except Exception:  # the implementation needs concrete arrays, or there is none
+        return None
+    return None if eqn.primitive in _primitives(closed.jaxpr) else closed
+
+
+def _primitives(jaxpr: Any) -> set[Any]:
+    """Return the primitives of a jaxpr and of the jaxprs in it."""
+    inner = (_primitives(each) for each in core.subjaxprs(jaxpr))
+    return {eqn.primitive for eqn in jaxpr.eqns}.union(*inner)
+
+
+def has_lowering(primitive: Any) -> bool:
+    """Return whether JAX can lower a primitive on some platform."""
+    tables = (_lowerings, *_platform_specific_lowerings.values())
+    return any(primitive in table for table in tables)
+
+
+def initialize_libraries(text: str) -> None:
+    """Initialize the libraries whose routines a module calls. JAX has registered the routines."""
+    is_hybrid = "hybrid_" in text  # GPU routines that call LAPACK on the host
+    if is_hybrid:
+        gpu_solver.initialize_hybrid_kernels()
+    if is_hybrid or "lapack_" in text or PERTURBED_SOLVE in text:
+        initialize_lapack()
+        if jax.local_device_count() > 1:
+            run_blas_in_calling_thread()
+
 
 Planner = Callable[[dict[str, Any], Sequence[Any], Sequence[str]], Any]
 

@@ -29,11 +29,12 @@ def _derived(call: Call, jaxpr: Any, ins: Sequence[Any], outs: Sequence[Any], na
     return Call(jaxpr, call.name, call.mesh, tuple(ins), tuple(outs), tuple(names))
 
 
-def _abstract_eval(*_: Any, call: Call) -> list[Any]:
-    return list(call.jaxpr.out_avals)
+def _abstract_eval(*_: Any, call: Call) -> tuple[list[Any], set[Any]]:
+    effects = {effect for effect in call.jaxpr.effects if _jax.lowerable_effects.contains(effect)}
+    return list(call.jaxpr.out_avals), effects
 
 
-call_p.def_abstract_eval(_abstract_eval)
+call_p.def_effectful_abstract_eval(_abstract_eval)
 
 
 def _impl(*operands: Any, call: Call) -> list[Any]:
@@ -92,14 +93,16 @@ def _linearized(jaxpr: Any, active: tuple[bool, ...]) -> _Linearized:
     def forward(*primals: Any) -> list[Any]:
         nonlocal structure
 
-        def of_active(*values: Any) -> list[Any]:
+        def of_active(*values: Any) -> tuple[list[Any], list[Any]]:
             given = iter(values)
             operands = [next(given) if is_active else x for x, is_active in zip(primals, active, strict=True)]
-            return [x for x, has in zip(function(*operands), has_tangent, strict=True) if has]
+            results = function(*operands)
+            return _where(results, has_tangent), results
 
-        _, linear = jax.linearize(of_active, *_where(primals, active))
+        # All results are auxiliary ones: the function must not be applied twice, since it may have effects.
+        _, linear, results = jax.linearize(of_active, *_where(primals, active), has_aux=True)
         residuals, structure = jax.tree.flatten(linear)
-        return [*function(*primals), *residuals]
+        return [*results, *residuals]
 
     forward_jaxpr = jax.make_jaxpr(forward)(*jaxpr.in_avals)
     count = len(jaxpr.out_avals)

@@ -1,11 +1,15 @@
 """The JAX primitive whose lowering inserts a StableHLO module of Shardwise, inside `jax.shard_map`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.lower.hlo import CALLBACK_TARGETS, HostCallback
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.inside_jax import _jax
+from shardwise.inside_jax.opaque import PLACEHOLDER, equation_numbered
 
 module_p = _jax.Primitive("shardwise_module")
 module_p.multiple_results = True
@@ -20,13 +24,22 @@ class ModuleCall:
         module: the module.
         out_types: the types of its results.
         out_avals: the types of the results in JAX, for whole arrays.
+        effects: the effects of the function in JAX, so that JAX does not drop the call.
     """
 
-    def __init__(self, name: str, module: StableHlo, out_types: Sequence[ArrayType], out_avals: Sequence[Any]):
+    def __init__(
+        self,
+        name: str,
+        module: StableHlo,
+        out_types: Sequence[ArrayType],
+        out_avals: Sequence[Any],
+        effects: Iterable[Any],
+    ):
         self.name = name
         self.module = module
         self.out_types = out_types
         self.out_avals = out_avals
+        self.effects = {effect for effect in effects if _jax.lowerable_effects.contains(effect)}
 
     def __call__(self, *shards: Any) -> list[Any]:
         words = [_jax.jax.random.key_data(x) if _is_key(x) else x for x in shards]
@@ -47,22 +60,64 @@ def _is_key(x: Any) -> bool:
     return bool(_jax.jax.dtypes.issubdtype(x.dtype, _jax.jax.dtypes.prng_key))
 
 
-def _abstract_eval(*_: Any, call: ModuleCall) -> list[Any]:
-    return call.result_avals()
+def _abstract_eval(*_: Any, call: ModuleCall) -> tuple[list[Any], set[Any]]:
+    return call.result_avals(), call.effects
 
 
-module_p.def_abstract_eval(_abstract_eval)
+module_p.def_effectful_abstract_eval(_abstract_eval)
 
 
 def _lower(ctx: Any, *operands: Any, call: ModuleCall) -> list[Any]:
     """Insert the module's function, and call it."""
+    _jax.initialize_libraries(call.module.text)
     context = ctx.module_context
     ir = _jax.mlir.ir
     module = ir.Module.parse(call.module.text, context.context)
     (main,) = module.body.operations
     types = list(main.type.results)
     symbol = _jax.merge_mlir_modules(context.module, call.name, module, dst_symtab=context.symbol_table)
+    for op in _custom_calls(context.symbol_table[symbol]):
+        target = op.attributes["call_target_name"].value
+        if target == PLACEHOLDER:
+            _replace_placeholder(ctx, op)
+        elif target in CALLBACK_TARGETS.values():
+            _bind_callback(context, op, call.module.callbacks)
     return list(_jax.func.CallOp(types, ir.FlatSymbolRefAttr.get(symbol), list(operands)).results)
+
+
+def _custom_calls(function: Any) -> list[Any]:
+    """Return the custom calls of a function, also those in regions."""
+    calls: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "stablehlo.custom_call":
+            calls.append(op)
+        return _jax.mlir.ir.WalkResult.ADVANCE
+
+    function.operation.walk(visit)
+    return calls
+
+
+def _replace_placeholder(ctx: Any, op: Any) -> None:
+    """Insert JAX's lowering of an equation in place of its placeholder."""
+    equation = equation_numbered(int(op.attributes["backend_config"].value))
+    avals = [_jax.ShapedArray(aval.shape, aval.dtype) for aval in equation.avals]
+    with _jax.mlir.ir.InsertionPoint(op), op.location:
+        inner = ctx.replace(primitive=None, avals_in=avals, avals_out=None)
+        results = _jax.mlir.lower_fun(equation, multiple_results=True)(inner, *op.operands)
+    for old, new in zip(op.results, results, strict=True):
+        old.replace_all_uses_with(new)
+    op.erase()
+
+
+def _bind_callback(context: Any, op: Any, callbacks: Sequence[HostCallback]) -> None:
+    """Register the host function of a callback with JAX, and refer to it by JAX's index."""
+    ir = _jax.mlir.ir
+    config = op.attributes["backend_config"]
+    function = callbacks[ir.IntegerAttr(config["index"]).value].function
+    context.add_host_callback(lambda *operands: function(*map(np.asarray, operands)))
+    index = ir.IntegerAttr.get(config["index"].type, len(context.host_callbacks) - 1)
+    op.attributes["backend_config"] = ir.DictAttr.get({"index": index})
 
 
 _jax.mlir.register_lowering(module_p, _lower)

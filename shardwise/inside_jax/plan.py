@@ -15,6 +15,7 @@ from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.compiler.transforms.dce import dce
 from shardwise.errors import DeviceMismatchError, UnsupportedError
 from shardwise.execute.executor import LoweredRequest, lower_request
 from shardwise.execute.request import Request
@@ -118,6 +119,7 @@ class Call:
             The lowered function, and the arrays that its jaxprs close over: its last inputs.
         """
         program, constants = read_jaxpr(self.jaxpr, self.name)
+        live = dce(program)
         mesh = AbstractMesh((1,), ("device",)) if self.mesh is None else translate.mesh(self.mesh)
         device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
         replicated = NamedSharding(mesh, PartitionSpec())
@@ -132,7 +134,7 @@ class Call:
             tuple(None if each is None else self._on_mesh(each, mesh) for each in self.out_shardings),
             self.names,
             donated=self.donated,
-            keep_unused=False,
+            keep_unused=live.used.isdisjoint(live.inputs),  # an argument places the program on the mesh
             platform=canonical_lowering_platform(device.platform) if device else chip.platform if chip else None,
             for_jax=True,
         )
@@ -158,7 +160,7 @@ def plan(call: Call) -> PlannedJaxpr:
     """Plan a function for the devices of its mesh."""
     lowered, constants = call.lower()
     types = lowered.stages.local.program.out_types
-    module = ModuleCall(call.name, lowered.stages.module, types, call.jaxpr.out_avals)
+    module = ModuleCall(call.name, lowered.stages.module, types, call.jaxpr.out_avals, call.jaxpr.effects)
     if call.mesh is None:
         return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
     ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)

@@ -7,6 +7,7 @@ user had written it with Shardwise. Primitives that are one op here are in `api.
 directions; `primitives` has the others.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api.jaxprs.jaxpr import match_weak_type
-from shardwise.api.jaxprs.jaxpr_forms import find_primitive
+from shardwise.api.jaxprs.jaxpr_forms import OpPrimitive, find_primitive
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.program import NOWHERE, Program, Source
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -25,7 +26,9 @@ from shardwise.compiler.transforms.replay import restore_source
 from shardwise.errors import UnsupportedError
 from shardwise.explain.constraints import BACKWARD
 from shardwise.inside_jax import _jax, translate
+from shardwise.inside_jax.opaque import apply_opaque, is_opaque
 from shardwise.inside_jax.primitives import PRIMITIVES
+from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
 
 def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
@@ -34,6 +37,7 @@ def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
     Returns:
         The program, and the arrays of JAX that the jaxpr and the jaxprs in it close over: its last inputs.
     """
+    closed = _jax.discharge_refs(closed)
     jaxpr = closed.jaxpr
     constants = [*closed.consts, *_inner_constants(jaxpr)]
     arguments, count = len(jaxpr.invars), len(closed.consts)
@@ -53,11 +57,19 @@ def _inner_constants(jaxpr: Any) -> Iterator[Any]:
     """Yield the arrays that are literals of a jaxpr, and those that the jaxprs in it close over."""
     for eqn in jaxpr.eqns:
         yield from (atom.val for atom in eqn.invars if isinstance(atom, _jax.Literal) and atom.aval.shape)
-        for inner in _jax.jaxprs_in_params(eqn.params):
+        for inner in _jaxprs(eqn.params):
             is_closed = isinstance(inner, _jax.ClosedJaxpr)
             yield from inner.consts if is_closed else ()
             yield from _inner_constants(inner.jaxpr if is_closed else inner)
     yield from (atom.val for atom in jaxpr.outvars if isinstance(atom, _jax.Literal) and atom.aval.shape)
+
+
+def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """Yield the jaxprs among the parameters of an equation. Those that close over arrays are ClosedJaxprs."""
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, (_jax.ClosedJaxpr, _jax.Jaxpr)):
+                yield item
 
 
 @final
@@ -86,9 +98,13 @@ class _Reader:
                     values[var] = _typed(result, var.aval)
         return [read(atom) for atom in jaxpr.outvars]
 
+    def _constant(self, value: Any) -> Any:
+        """Return the array for a constant. Those of implementations of primitives are captured when they are read."""
+        return self.constants[id(value)] if id(value) in self.constants else np.asarray(value)
+
     def _literal(self, literal: Any) -> Any:
         if literal.aval.shape:
-            return self.constants[id(literal.val)]
+            return self._constant(literal.val)
         type = translate.array_type(literal.aval)
         return full((), np.asarray(literal.val)[()], type.dtype, type.weak)
 
@@ -96,9 +112,7 @@ class _Reader:
         """Return the function of arrays that a jaxpr computes."""
         if not isinstance(jaxpr, _jax.ClosedJaxpr):
             return lambda *args: self.evaluate(jaxpr, (), args, caller)
-        return lambda *args: self.evaluate(
-            jaxpr.jaxpr, [self.constants[id(value)] for value in jaxpr.consts], args, caller
-        )
+        return lambda *args: self.evaluate(jaxpr.jaxpr, [self._constant(value) for value in jaxpr.consts], args, caller)
 
     def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
         """Return the results of an equation."""
@@ -110,9 +124,11 @@ class _Reader:
         if name in PRIMITIVES:
             result = PRIMITIVES[name](*operands, **params)
         elif (primitive := find_primitive(name)) is not None:
-            # JAX's elementwise primitives have more parameters, such as the accuracy, which are None by default.
-            known = params if primitive.form else {key: value for key, value in params.items() if value is not None}
-            result = primitive.bind(*operands, **known)
+            result = primitive.bind(*operands, **(params if primitive.form else _fields(primitive, params)))
+        elif (implementation := _jax.decompose(eqn)) is not None:
+            return self._function(implementation, source)(*operands)
+        elif _jax.has_lowering(eqn.primitive) and is_opaque(eqn):
+            return apply_opaque(eqn, operands)
         else:
             raise UnsupportedError(
                 f"the primitive {name!r} of JAX at {source} is not supported, so Shardwise cannot plan this program. "
@@ -121,8 +137,22 @@ class _Reader:
         return result if eqn.primitive.multiple_results else (result,)
 
 
+def _fields(primitive: OpPrimitive, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a primitive that are fields of its op.
+
+    JAX's elementwise primitives have more parameters, such as the accuracy, which are None by default.
+    """
+    fields = {field.name for field in dataclasses.fields(primitive.op_class)}  # type: ignore[arg-type]
+    for name, value in params.items():
+        if name not in fields and value is not None:
+            raise unsupported_parameter(primitive.name, name, value)
+    return {name: value for name, value in params.items() if name in fields}
+
+
 def _typed(result: Any, aval: Any) -> Any:
     """Return a result with the weak type and, along Explicit mesh axes, the sharding that JAX's type states."""
+    if not isinstance(aval, _jax.ShapedArray):  # a token
+        return result
     array = match_weak_type(as_operand(result), translate.array_type(aval))
     sharding = aval.sharding
     if not any(part is not None for part in sharding.spec):

@@ -72,10 +72,18 @@ def parameter(value: Any, function: Callable[[Any], Callable[..., Any]]) -> Any:
             return dtype(value)
         case _jax.PRNGImpl():
             return value.name
-        case enum.Enum() if hasattr(lax, type(value).__name__):
-            return getattr(lax, type(value).__name__)[value.name]
-        case tuple() if hasattr(value, "_fields"):  # such as GatherDimensionNumbers
+        case enum.Enum() if (ours := getattr(lax, type(value).__name__, None)) is not None:
+            return ours[value.name]
+        case enum.Enum() if (ours := getattr(lax.linalg, type(value).__name__, None)) is not None:
+            return ours[value.name]
+        case tuple() if hasattr(value, "_fields") and type(value).__name__ in dir(lax):  # such as ConvDimensionNumbers
             return getattr(lax, type(value).__name__)(*value)
+        case tuple() if hasattr(value, "_fields"):  # such as the four jaxprs of a linear solver
+            return tuple(parameter(item, function) for item in value)
+        case _ if isinstance(getattr(value, "jaxpr", None), _jax.ClosedJaxpr):  # a call of another planned function
+            return {
+                name: parameter(getattr(value, name), function) for name in ("jaxpr", "in_shardings", "out_shardings")
+            }
         case tuple() | list():
             return type(value)(parameter(item, function) for item in value)
         case _ if dataclasses.is_dataclass(value) and hasattr(lax, type(value).__name__):

@@ -20,8 +20,10 @@ from shardwise.errors import UnsupportedError
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _TOKEN = "!stablehlo.token"
-# The name of the platform in the call target of Python callbacks, by platform. XLA has no such target for others.
-_CALLBACK_PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu"}
+# The call target of Python callbacks, by platform. XLA has no such target for others.
+CALLBACK_TARGETS = {
+    platform: f"xla_ffi_python_{name}_callback" for platform, name in (("cpu", "cpu"), ("cuda", "gpu"), ("rocm", "gpu"))
+}
 
 
 @final
@@ -200,7 +202,7 @@ class Builder:
             results: the types of its results.
             effect: "ordered", "unordered", or empty if it has no side effect.
         """
-        if self.platform not in _CALLBACK_PLATFORMS:
+        if self.platform not in CALLBACK_TARGETS:
             raise self.unsupported("XLA calls Python functions on CPUs and GPUs only")
         ordered = effect == "ordered"
         index = len(self.callbacks)
@@ -211,7 +213,7 @@ class Builder:
             for types in ([x.type for x in operands], results)
         ]
         attributes = (
-            f'call_target_name = "xla_ffi_python_{_CALLBACK_PLATFORMS[self.platform]}_callback", '
+            f'call_target_name = "{CALLBACK_TARGETS[self.platform]}", '
             f"has_side_effect = {'true' if effect else 'false'}, "
             f"api_version = 4 : i32, backend_config = {{index = {index} : ui64}}, "
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"

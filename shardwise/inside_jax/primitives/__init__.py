@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.inside_jax.primitives import (
+    callbacks,
     collectives,
     control,
     elementwise,
     indexing,
+    linalg,
     placement,
     random,
     reductions,
@@ -24,8 +26,10 @@ PRIMITIVES: Mapping[str, Callable[..., Any]] = {
     **shape.PRIMITIVES,
     **reductions.PRIMITIVES,
     **indexing.PRIMITIVES,
+    **linalg.PRIMITIVES,
     **random.PRIMITIVES,
     **control.PRIMITIVES,
+    **callbacks.PRIMITIVES,
     **placement.PRIMITIVES,
     **collectives.PRIMITIVES,
 }

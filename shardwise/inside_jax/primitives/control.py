@@ -3,13 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from shardwise import lax
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.inside_jax import _jax
+from shardwise.inside_jax.primitives.parameters import require, unsupported_parameter
+from shardwise.inside_jax.primitives.placement import constrain
+from shardwise.runtime.client import canonical_lowering_platform
 
 Function = Callable[..., list[Array]]
 
 
-def _call(*operands: Array, jaxpr: Function, **_: Any) -> list[Array]:
+def _jit(
+    *operands: Array, jaxpr: Function, in_shardings: Sequence[Any], out_shardings: Sequence[Any], **_: Any
+) -> list[Array]:
+    return list(map(constrain, jaxpr(*map(constrain, operands, in_shardings)), out_shardings))
+
+
+def _composite(*operands: Array, jaxpr: Function, **_: Any) -> list[Array]:
     return jaxpr(*operands)
 
 
@@ -61,18 +74,54 @@ def _while(
     )
 
 
+def _linear_solve(*operands: Array, const_lengths: Any, jaxprs: Any) -> list[Array]:
+    matvec, vecmat, solve, transpose_solve = const_lengths
+    start = matvec + vecmat
+    return jaxprs[2](*operands[start : start + solve], *operands[start + solve + transpose_solve :])
+
+
+def _platform_index(*, platforms: Sequence[Sequence[str] | None]) -> Array:
+    """Return the index of the first branch for the default backend's platform. None is the default branch."""
+    names = {_jax.jax.default_backend(), canonical_lowering_platform(_jax.jax.devices()[0].platform)}
+    index = next(
+        (number for number, branch in enumerate(platforms) if branch is None or names.intersection(branch)), None
+    )
+    if index is None:
+        raise unsupported_parameter("platform_index", "platforms", platforms)
+    return full((), index, np.dtype(np.int32))
+
+
+def _dce_sink(x: Array, *, prevent_mlir_dce: bool) -> list[Array]:
+    require("dce_sink", prevent_mlir_dce=(prevent_mlir_dce, False))
+    lax.dce_sink(x)
+    return []
+
+
 PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "after_all": lax.after_all,
+    "call": _custom_call,
     "checkpoint": _remat,
     "closed_call": _custom_call,
+    "composite": _composite,
     "core_call": _custom_call,
     "cond": _cond,
+    "create_token": lax.create_token,
     "custom_jvp_call": _custom_call,
+    "custom_linear_solve": _linear_solve,
+    "custom_partitioning": lambda *operands, call, **_: call(*operands),  # the planner partitions what it computes
     "custom_vjp_call": _custom_call,
-    "jit": _call,
+    "custom_vmap_call": lambda *operands, call, **_: call(*operands),
+    "dce_sink": _dce_sink,
+    "jit": _jit,
+    "linear_call": lambda *operands, callee, **_: callee(*operands),
     "name": lambda x, *, name: x,
     "optimization_barrier": lambda *operands: lax.optimization_barrier(operands),
-    "pjit": _call,
+    "pjit": _jit,
+    "platform_index": _platform_index,
     "remat2": _remat,
     "scan": _scan,
+    "shardwise_jit": lambda *operands, call: _jit(*operands, **call),
+    "stage": lambda x: x,
+    "tie": lambda _, x: x,
     "while": _while,
 }

@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import random
+from shardwise import lax, random
+from shardwise import numpy as jnp
 from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.methods import Array
+from shardwise.extend.random import hash_pairs
+from shardwise.random.gamma import sample_gamma
 
 
 def _per_key(function: Callable[..., Array], ndim: int) -> Callable[..., Array]:
@@ -33,12 +36,28 @@ def _seed(seeds: Array, *, impl: str) -> Array:
     return _per_key(lambda seed: random.key(seed, impl=impl), seeds.ndim)(seeds)
 
 
+def _gamma(keys: Array, a: Array, *, log_space: bool) -> Array:
+    shape = a.shape[keys.ndim :]
+    return _per_key(lambda key, a: sample_gamma(key, a, shape=shape, dtype=a.dtype, log=log_space), keys.ndim)(keys, a)
+
+
+def _threefry2x32(*operands: Array) -> tuple[Array, Array]:
+    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    key_high, key_low, high, low = (jnp.broadcast_to(x, shape).reshape(-1) for x in operands)
+    blocks = hash_pairs(jnp.stack([key_high, key_low], 1), high, low)
+    return blocks[:, 0].reshape(shape), blocks[:, 1].reshape(shape)
+
+
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "random_bits": _bits,
     "random_clone": random.clone,
     "random_fold_in": _fold_in,
+    "random_gamma": _gamma,
     "random_seed": _seed,
     "random_split": _split,
     "random_unwrap": random.key_data,
     "random_wrap": lambda words, *, impl: random.wrap_key_data(words, impl=impl),
+    "rng_bit_generator": lax.rng_bit_generator,
+    "rng_uniform": lax.rng_uniform,
+    "threefry2x32": _threefry2x32,
 }

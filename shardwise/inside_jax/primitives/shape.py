@@ -11,12 +11,27 @@ def _split(x: Array, *, sizes: Sequence[int], axis: int) -> list[Array]:
     return lax.split(x, [int(size) for size in sizes], axis)
 
 
+def _reshape(x: Array, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None, sharding: Any) -> Array:
+    return lax.reshape(x, new_sizes, dimensions)
+
+
+def _empty(*, shape: Sequence[int] = (), dtype: Any, **_: Any) -> Array:
+    # The values are undefined; the type of the result states the sharding.
+    return lax.empty(shape, dtype)
+
+
 PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "broadcast_to": lambda x, *, shape: lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))),
+    "empty": _empty,
+    "empty2": _empty,
     "fft": lax.fft,
     "pad": lax.pad,
     "rev": lax.rev,
+    "reshape": _reshape,
     "split": _split,
     "squeeze": lax.squeeze,
+    "stack": lambda *arrays, axis: lax.stack(arrays, axis),
     "tile": lax.tile,
     "transpose": lax.transpose,
+    "unstack": lax.unstack,
 }

@@ -26,7 +26,8 @@ from tests.compiler.ops.laws import (
 
 # Ops with user-defined behaviour, and constant arrays. In tests/api, transformations/test_custom.py,
 # transformations/test_custom_batching.py, callbacks/test_callback.py, meshes/test_inspect_sharding.py and
-# jaxprs/test_primitive.py test them; so does tests/experimental/test_custom_partitioning.py.
+# jaxprs/test_primitive.py test them; so do tests/experimental/test_custom_partitioning.py and
+# tests/inside_jax/test_opaque.py.
 USER_DEFINED = {
     "custom_jvp",
     "custom_vmap",
@@ -38,6 +39,7 @@ USER_DEFINED = {
     "inspect",
     "primitive",
     "missing_lowering",
+    "jax_equation",
 }
 # XLA defines the results: tests/lax/test_random.py compares them with JAX's.
 XLA_DEFINED = {"rng_bit_generator", "rng_uniform"}
