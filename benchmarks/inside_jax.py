@@ -1,10 +1,14 @@
 """Programs that stay on JAX: `inside_jax.jit` against `jax.jit`, on the same arrays.
 
 "Ours" is JAX's executable of the program that Shardwise planned. An empty program shows what a call costs.
+
+    python -m benchmarks.inside_jax        # print the table of docs/inside-jax.md: wire bytes, and values against JAX's
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -14,6 +18,7 @@ from benchmarks import peer
 from benchmarks.counts import counts
 from benchmarks.measure import Effort, interleaved
 from benchmarks.memory_patterns import WORKLOADS as MEMORY_WORKLOADS
+from benchmarks.models_for_jax import WORKLOADS as MODELS
 from benchmarks.patterns import WORKLOADS
 from benchmarks.programs import LARGER_EVEN
 from benchmarks.row import Case, Row
@@ -21,16 +26,23 @@ from benchmarks.transformer import KINDS, workload
 from benchmarks.workload import Workload
 from benchmarks.workloads import TRAINING, mlp
 from shardwise import inside_jax
+from shardwise.explain.hlo_wire import wire
+
+if find_spec("equinox"):  # as in the environment of `make test-ecosystem`
+    from benchmarks import jax_libraries
+else:
+    jax_libraries = None
 
 
 def programs() -> list[Workload]:
-    """Return the programs: those of the suite `workloads`."""
+    """Return the programs: those of the suite `workloads`, more models, and those of libraries that are installed."""
     models = [
         workload(f"LM {kind}{training}", model, parallel)
         for kind, parallel in KINDS.items()
         for training, model in TRAINING.items()
     ]
-    return [mlp("MLP Megatron", LARGER_EVEN), *models, *WORKLOADS, *MEMORY_WORKLOADS]
+    libraries = jax_libraries.workloads() if jax_libraries is not None else []
+    return [mlp("MLP Megatron", LARGER_EVEN), *models, *WORKLOADS, *MEMORY_WORKLOADS, *MODELS, *libraries]
 
 
 def cases(quick: bool) -> list[Case]:
@@ -77,3 +89,27 @@ def empty_rows() -> list[Row]:
 
 def _step(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     peer.wait(function(*args))
+
+
+def table_rows() -> Iterator[str]:
+    """Yield the table of docs/inside-jax.md, and the geometric mean over programs that communicate."""
+    yield "| program | `jax.jit` | `inside_jax.jit` | ratio |"
+    yield "|---|---|---|---|"
+    ratios = []
+    for work in programs():
+        function, args = work.on(peer)
+        executables = [jit(function).lower(*args).compile() for jit in (inside_jax.jit, jax.jit)]
+        ours, theirs = (wire(each.as_text()).sent for each in executables)
+        for mine, other in zip(*(jax.tree.leaves(each(*args)) for each in executables), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=2e-2, atol=2e-3, err_msg=work.name)
+        if ours and theirs:
+            ratios.append(ours / theirs)
+        ratio = f"{ours / theirs:.2f}" if theirs else ""
+        yield f"| {work.name} | {theirs:,.0f} | {ours:,.0f} | {ratio} |"
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    yield f"| geometric mean of {len(ratios)} | | | {mean:.2f} |"
+
+
+if __name__ == "__main__":
+    for line in table_rows():
+        print(line, flush=True)
