@@ -34,7 +34,8 @@ try:
     from jax._src.interpreters import pxla
     from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
     from jax._src.lax.linalg import initialize_lapack
-    from jax._src.lib import _jax as _jaxlib, gpu_solver
+    from jax._src.lib import _jax as _jaxlib
+    from jax._src.lib import gpu_solver
     from jax._src.lib.mlir.dialects import func
     from jax._src.mesh import get_concrete_mesh
     from jax._src.pjit import (
@@ -66,8 +67,8 @@ __all__ = [
     "KeyTy",
     "Literal",
     "Mesh",
-    "OrderedDebugEffect",
     "NamedSharding",
+    "OrderedDebugEffect",
     "PRNGImpl",
     "PartitionSpec",
     "Primitive",
@@ -87,9 +88,9 @@ __all__ = [
     "has_lowering",
     "initialize_libraries",
     "io_callback_impl",
-    "lowerable_effects",
     "jax",
     "jaxpr_as_fun",
+    "lowerable_effects",
     "merge_mlir_modules",
     "mlir",
     "pure_callback_impl",

@@ -80,9 +80,7 @@ class JaxEquation(Op):
         def dims(types: Sequence[ArrayType]) -> tuple[Dims, ...]:
             return tuple(tuple((next(numbers),) for _ in type.shape) for type in types)
 
-        return FactorRule(
-            dims(types), dims(self.results), tuple(sizes), need_replication=frozenset(range(len(sizes)))
-        )
+        return FactorRule(dims(types), dims(self.results), tuple(sizes), need_replication=frozenset(range(len(sizes))))
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         if context.mesh.extent(context.auto_axes) > 1 and any(x.type.shape for x in operands):

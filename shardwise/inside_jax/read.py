@@ -8,6 +8,7 @@ directions; `primitives` has the others.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -110,9 +111,7 @@ class _Reader:
         """Return the function of arrays that a jaxpr computes."""
         if not isinstance(jaxpr, _jax.ClosedJaxpr):
             return lambda *args: self.evaluate(jaxpr, (), args, outer)
-        return lambda *args: self.evaluate(
-            jaxpr.jaxpr, [self._constant(value) for value in jaxpr.consts], args, outer
-        )
+        return lambda *args: self.evaluate(jaxpr.jaxpr, [self._constant(value) for value in jaxpr.consts], args, outer)
 
     def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
         """Return the results of an equation."""
@@ -170,6 +169,8 @@ def _source(eqn: Any, outer: Source) -> Source:
     frame = next(_jax.source_info_util.user_frames(info.traceback), None)
     # Without the names of transformations, such as `jvp`.
     names = (*outer.scope, *(part.name for part in info.name_stack.stack if isinstance(part, _jax.Scope)))
+    settings = eqn.ctx.xla_metadata or {}
+    metadata = json.dumps({name: str(value) for name, value in settings.items()}) if settings else outer.metadata
     if frame is None:
-        return outer._replace(scope=names)
-    return Source(frame.file_name, frame.start_line, frame.function_name, names)
+        return outer._replace(scope=names, metadata=metadata)
+    return Source(frame.file_name, frame.start_line, frame.function_name, names, metadata)

@@ -24,16 +24,12 @@ def _qr(x: Array, *, pivoting: bool, full_matrices: bool, use_magma: bool | None
     return linalg.qr(x, pivoting=pivoting, full_matrices=full_matrices)
 
 
-def _schur(
-    x: Array, *, compute_schur_vectors: bool, sort_eig_vals: bool, select_callable: Any
-) -> tuple[Array, ...]:
+def _schur(x: Array, *, compute_schur_vectors: bool, sort_eig_vals: bool, select_callable: Any) -> tuple[Array, ...]:
     require("schur", sort_eig_vals=(sort_eig_vals, False))
     return linalg.schur(x, compute_schur_vectors=compute_schur_vectors)
 
 
-def _svd(
-    x: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any, algorithm: Any
-) -> tuple[Array, ...]:
+def _svd(x: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any, algorithm: Any) -> tuple[Array, ...]:
     options = {"full_matrices": full_matrices, "subset_by_index": subset_by_index, "algorithm": algorithm}
     if not compute_uv:
         return (linalg.svd(x, compute_uv=False, **options),)
@@ -42,21 +38,16 @@ def _svd(
 
 
 PRIMITIVES: dict[str, Callable[..., Any]] = {
-    "cholesky": lambda x: linalg.cholesky(x, symmetrize_input=False),
     "cholesky_update": linalg.cholesky_update,
     "eig": linalg.eig,
     "eigh": _eigh,
     "geqrf": lambda x: Geqrf()(as_operand(x)),
-    "hessenberg": linalg.hessenberg,
-    "householder_product": linalg.householder_product,
     "lu": linalg.lu,
     "lu_pivots_to_permutation": linalg.lu_pivots_to_permutation,
-    "ormqr": linalg.ormqr,
     "qr": _qr,
     "schur": _schur,
     "svd": _svd,
     "symmetric_product": linalg.symmetric_product,
-    "triangular_solve": linalg.triangular_solve,
     "tridiagonal": linalg.tridiagonal,
     "tridiagonal_solve": linalg.tridiagonal_solve,
 }

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import lax, numpy as jnp, random
+from shardwise import lax, random
+from shardwise import numpy as jnp
 from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.methods import Array
 from shardwise.extend.random import hash_pairs

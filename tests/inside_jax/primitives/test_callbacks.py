@@ -14,12 +14,12 @@ HOST = "JAX has none"
 
 
 def pure(x):
-    return jax.pure_callback(lambda x: np.sin(x), LIKE_X, x) * 2
+    return jax.pure_callback(np.sin, LIKE_X, x) * 2
 
 
 @jax.custom_jvp
 def host_sin(x):
-    return jax.pure_callback(lambda x: np.sin(x), LIKE_X, x)
+    return jax.pure_callback(np.sin, LIKE_X, x)
 
 
 host_sin.defjvp(lambda primals, tangents: (host_sin(*primals), jnp.cos(primals[0]) * tangents[0]))
@@ -39,7 +39,12 @@ CASES = [
         X,
         no_grad=HOST,
     ),
-    case("two_results", lambda x: jax.pure_callback(lambda x: (x + 1, x.sum()), (LIKE_X, jax.ShapeDtypeStruct((), X.dtype)), x), X, no_grad=HOST),
+    case(
+        "two_results",
+        lambda x: jax.pure_callback(lambda x: (x + 1, x.sum()), (LIKE_X, jax.ShapeDtypeStruct((), X.dtype)), x),
+        X,
+        no_grad=HOST,
+    ),
     case("io_callback", lambda x: jax.experimental.io_callback(lambda x: x + 1, LIKE_X, x), X, no_grad=HOST),
     case("debug_callback", lambda x: (jax.debug.callback(lambda x: None, x), jnp.sin(x))[1], X),
     case("debug_print", lambda x: (jax.debug.print("{}", x[0, 0] * 0), jnp.sin(x))[1], X),

@@ -1,7 +1,5 @@
 """`shard_map` and its collectives."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -14,11 +12,14 @@ pytestmark = pytest.mark.jax
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 
 
-def mapped(function, in_specs=P("data", "model"), out_specs=P("data", "model"), **options):
+BOTH = P("data", "model")
+
+
+def mapped(function, in_specs=BOTH, out_specs=BOTH, **options):
     return jax.shard_map(function, mesh=mesh(), in_specs=in_specs, out_specs=out_specs, **options)
 
 
-def region(name, function, out_specs=P("data", "model"), *, no_grad="", args=(X,), **options):
+def region(name, function, out_specs=BOTH, *, no_grad="", args=(X,), **options):
     return case(name, mapped(function, out_specs=out_specs, **options), *args, no_grad=no_grad, needs_mesh=True)
 
 
@@ -49,11 +50,15 @@ CASES = [
     region("all_gather_stacked", lambda x: lax.all_gather(x, "model"), P(None, "data", "model")),
     region("all_gather_invariant", lambda x: lax.all_gather(x, "data", tiled=True, to="invarying"), P(None, "model")),
     region("all_gather_groups", lambda x: lax.all_gather(x, "data", axis_index_groups=[[0, 1], [2, 3]], tiled=True)),
-    region("all_gather_reduced", lambda x: lax.pcast(lax.all_gather(x, "data", tiled=True, to="reduced"), "data",
-           to="varying")),
+    region(
+        "all_gather_reduced",
+        lambda x: lax.pcast(lax.all_gather(x, "data", tiled=True, to="reduced"), "data", to="varying"),
+    ),
     region("unreduced_psum", lambda x: lax.psum(lax.pcast(x, "data", to="unreduced"), "data"), P(None, "model")),
-    region("unreduced_reduce_scatter", lambda x: lax.psum_scatter(
-        lax.pcast(jnp.tile(x, (2, 1)), "data", to="unreduced"), "data", tiled=True)),
+    region(
+        "unreduced_reduce_scatter",
+        lambda x: lax.psum_scatter(lax.pcast(jnp.tile(x, (2, 1)), "data", to="unreduced"), "data", tiled=True),
+    ),
     region("preduced", lambda x: x * lax.pcast(lax.pcast(jnp.float32(3), "data", to="reduced"), "data", to="varying")),
     region("reduce_scatter", lambda x: lax.psum_scatter(jnp.tile(x, (2, 1)), "data", tiled=True)),
     region("reduce_scatter_untiled", lambda x: lax.psum_scatter(jnp.tile(x, (2, 1)), "data"), P(("data", "model"))),
@@ -61,10 +66,21 @@ CASES = [
     region("all_to_all_untiled", lambda x: lax.all_to_all(x, "model", 0, 0)),
     region("axis_index", lambda x: x * 0 + lax.axis_index("data") + 10 * lax.axis_index("model"), no_grad=INDICES),
     region("pcast", lambda x: lax.pcast(jnp.float32(2), ("data", "model"), to="varying") * x),
-    case("partly_manual", jax.shard_map(lambda x: lax.psum(jnp.sin(x), "data"), mesh=mesh(), in_specs=P("data"),
-                                             out_specs=P(), axis_names={"data"}), X, needs_mesh=True),
-    region("scan_of_psum", lambda x: lax.scan(lambda c, r: (c + lax.psum(r, "data"), r), lax.pcast(
-        jnp.zeros(2), "model", to="varying"), x), (P("model"), P("data", "model"))),
+    case(
+        "partly_manual",
+        jax.shard_map(
+            lambda x: lax.psum(jnp.sin(x), "data"), mesh=mesh(), in_specs=P("data"), out_specs=P(), axis_names={"data"}
+        ),
+        X,
+        needs_mesh=True,
+    ),
+    region(
+        "scan_of_psum",
+        lambda x: lax.scan(
+            lambda c, r: (c + lax.psum(r, "data"), r), lax.pcast(jnp.zeros(2), "model", to="varying"), x
+        ),
+        (P("model"), P("data", "model")),
+    ),
     case("vmap_of_psum", jax.vmap(lambda x: x / lax.psum(x, "i"), axis_name="i"), X),
 ]
 
@@ -91,5 +107,5 @@ def test_ragged_all_to_all():
 
 
 def test_psend_is_an_error():
-    with pytest.raises(Exception, match="'psend' of JAX at test_collectives.py"):
+    with pytest.raises(Exception, match=r"'psend' of JAX at test_collectives.py"):
         inside_jax.jit(mapped(lambda x: (lax.psend(x, "data", [(0, 1)]), x)[1]))(place(X))

@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.scheduling_groups import scheduling_group
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from tests.inside_jax.primitives.cases import NamedSharding, P, case, inside_jax, jax, jnp, like_jax, mesh, place
 
@@ -59,7 +61,9 @@ def diagonal_solve(x):
 
 
 def linear_call(x):
-    return jax.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: 3 * r * ct, jnp.cos(lax.stop_gradient(x)), x)
+    return jax.custom_derivatives.linear_call(
+        lambda r, x: r * x, lambda r, ct: 3 * r * ct, jnp.cos(lax.stop_gradient(x)), x
+    )
 
 
 def platform(x):
@@ -103,8 +107,12 @@ CASES = [
     case("scan_reverse", scan_of(reverse=True, unroll=3), X),
     case("scan_without_inputs", lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=3), X),
     case("fori_loop", lambda x: lax.fori_loop(0, 3, lambda i, x: jnp.sin(x) + i, x), X),
-    case("while", lambda x: lax.while_loop(lambda x: jnp.sum(x) < 50, lambda x: x + jnp.abs(x[:1]), x), X,
-         no_grad="JAX has none"),
+    case(
+        "while",
+        lambda x: lax.while_loop(lambda x: jnp.sum(x) < 50, lambda x: x + jnp.abs(x[:1]), x),
+        X,
+        no_grad="JAX has none",
+    ),
     case("associative_scan", lambda x: lax.associative_scan(jnp.add, x), X),
     case("map", lambda x: lax.map(jnp.cumsum, x), X),
     case("custom_jvp", with_jvp, X),
@@ -114,22 +122,39 @@ CASES = [
     case("custom_gradient", jax.custom_gradient(lambda x: (x**2, lambda ct: 7 * ct * x)), X),
     case("composite", partial(twice, factor=3.0), X, no_grad="JAX has none"),
     case("checkpoint", remat, X),
-    case("checkpoint_policy", jax.checkpoint(
-        lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "inner")),
-        policy=jax.checkpoint_policies.save_only_these_names("inner")), X),
+    case(
+        "checkpoint_policy",
+        jax.checkpoint(
+            lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "inner")),
+            policy=jax.checkpoint_policies.save_only_these_names("inner"),
+        ),
+        X,
+    ),
     case("optimization_barrier", lambda x: lax.optimization_barrier((x, 2 * x))[1], X),
     case("custom_linear_solve", diagonal_solve, X),
-    case("custom_root", lambda x: lax.custom_root(
-        lambda y: y**3 - x, jnp.ones_like(x), lambda f, y: jnp.cbrt(x), lambda g, y: y / g(jnp.ones_like(y))), X + 4),
+    case(
+        "custom_root",
+        lambda x: lax.custom_root(
+            lambda y: y**3 - x, jnp.ones_like(x), lambda f, y: jnp.cbrt(x), lambda g, y: y / g(jnp.ones_like(y))
+        ),
+        X + 4,
+    ),
     case("linear_call", linear_call, X),
     case("platform_dependent", platform, X),
     case("dce_sink", lambda x: (lax.dce_sink(jnp.sin(x)), x + 1)[1] if hasattr(lax, "dce_sink") else x, X),
+    case("scheduling_group", scheduling_group("one")(jnp.sin), X, no_grad="JAX has none"),
+    case("metadata_of_a_value", lambda x: set_xla_metadata(jnp.sin(x), group="first"), X),
     case("stage", lambda x: lax.stage(x) * lax.stage(2.0), X),
     case("optimized_remat", with_optimized_remat, X),
     case("ref", accumulate, X),
-    case("nested_jit_with_shardings", lambda x: jax.jit(
-        jnp.sin, in_shardings=NamedSharding(mesh(), P("model")), out_shardings=NamedSharding(mesh(), P("data")))(x), X,
-        needs_mesh=True),
+    case(
+        "nested_jit_with_shardings",
+        jax.jit(
+            jnp.sin, in_shardings=NamedSharding(mesh(), P("model")), out_shardings=NamedSharding(mesh(), P("data"))
+        ),
+        X,
+        needs_mesh=True,
+    ),
     case("named_scope", jax.named_call(jnp.sin, name="inner"), X),
     case("after_all", lambda x: (lax.after_all(lax.create_token()), x)[1], X),
 ]
@@ -138,6 +163,14 @@ CASES = [
 @like_jax(CASES)
 def test_like_jax(check, case):
     check(case)
+
+
+def test_metadata_of_xla_are_kept():
+    def function(x):
+        with set_xla_metadata(group="first"):
+            return jnp.sin(x)
+
+    assert 'mhlo.frontend_attributes = {group = "first"}' in inside_jax.jit(function).lower(X).as_text()
 
 
 @pytest.mark.parametrize("shardings", [{}, {"in_shardings": NamedSharding(mesh(), P("model"))}], ids=["none", "some"])
