@@ -8,6 +8,7 @@ directions; `primitives` has the others.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -167,5 +168,7 @@ def _source(eqn: Any, caller: Source, is_of_library: bool) -> Source:
     scope = (*caller.scope, *(part.name for part in parts if isinstance(part, _jax.Scope)))
     if BACKWARD not in scope and any(part.name == "transpose" for part in parts if not isinstance(part, _jax.Scope)):
         scope = (*scope, BACKWARD)
+    settings = eqn.ctx.xla_metadata or {}
+    metadata = json.dumps({name: str(value) for name, value in settings.items()}) if settings else caller.metadata
     line = None if is_of_library else _jax.user_line(eqn.source_info.traceback)
-    return caller._replace(scope=scope) if line is None else Source(*line, scope)
+    return Source(*(line or caller[:3]), scope, metadata)

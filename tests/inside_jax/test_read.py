@@ -15,22 +15,15 @@ mlir = pytest.importorskip("jax._src.interpreters.mlir")
 pytestmark = pytest.mark.jax
 
 MODULES = [
-    "callbacks",
-    "collectives",
-    "control",
-    "elementwise",
-    "indexing",
-    "linalg",
-    "placement",
-    "random",
-    "reductions",
-    "shape",
+    *("callbacks", "collectives", "control", "elementwise", "indexing", "linalg", "placement", "random"),
+    *("reductions", "shape"),
 ]
 
 # JAX registers the primitives of a module when it is imported.
 IMPORTED = [
     *("jax.experimental.checkify", "jax.experimental.custom_partitioning", "jax.experimental.multihost_utils"),
     *("jax.experimental.pallas", "jax.experimental.scheduling_groups", "jax.experimental.sparse", "jax.export"),
+    "jax.experimental.xla_metadata",
 ]
 
 ASYNCHRONOUS = "no public function of JAX splits a collective into a start and a done"
@@ -81,7 +74,7 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("custom_lin", "unreachable"), TRANSFORMED),
     **dict.fromkeys(("call_exported", "custom_partitioning", "ffi_call", "pallas_call"), TESTED),
     **dict.fromkeys(("inspect_sharding", "philox2x32", "philox4x32", "precv", "psend", "threefry4x32"), ERROR),
-    **dict.fromkeys(("call", "closed_call", "from_edtype", "select_and_scatter", "tie", "to_edtype"), PRIVATE),
+    **dict.fromkeys(("call", "closed_call", "from_edtype", "select_and_scatter", "stage", "tie", "to_edtype"), PRIVATE),
     **dict.fromkeys(("pbroadcast", "ragged_all_to_all"), "XLA has it on GPUs only: test_collectives.py uses numpy"),
     "check": "`checkify` replaces it; without `checkify` JAX itself raises an error",
     "global_array_to_host_local_array": "moves arrays between processes, outside of jitted functions",

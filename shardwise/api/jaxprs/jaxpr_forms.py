@@ -49,16 +49,23 @@ from shardwise.compiler.ops.elementwise import (
     transcendental,
 )
 from shardwise.compiler.ops.elementwise.base import Elementwise
+from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg
+from shardwise.compiler.ops.linalg.householder import HouseholderProduct, Ormqr
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve
+from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin, ReduceProd
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import replay
@@ -93,11 +100,34 @@ def _comparison(direction: str) -> Form:
     return Form(direction.lower(), lambda op: {}, lambda p: Compare(direction))
 
 
+def _position(op_class: type[Argmax | Argmin], name: str) -> Form:
+    return Form(
+        name,
+        lambda op: {"axes": op.dims, "index_dtype": op.dtype},
+        lambda p: op_class(tuple(p["axes"]), np.dtype(p["index_dtype"])),
+    )
+
+
+def _cumulative(name: str, reduction: Reduction) -> Form:
+    return Form(
+        name,
+        lambda op: {"axis": op.dim, "reverse": op.reverse},
+        lambda p: Cumulative(p["axis"], reduction, p["reverse"]),
+    )
+
+
 def _precision(op: Dot) -> Any:
     return None if op.precision == ("DEFAULT", "DEFAULT") else op.precision
 
 
 FORMS: dict[type[Op], Form] = {
+    Argmax: _position(Argmax, "argmax"),
+    Argmin: _position(Argmin, "argmin"),
+    BitcastConvert: Form(
+        "bitcast_convert_type",
+        lambda op: {"new_dtype": op.dtype},
+        lambda p: BitcastConvert(np.dtype(p["new_dtype"])),
+    ),
     Broadcast: Form(
         "broadcast_in_dim",
         lambda op: {"shape": op.shape, "broadcast_dimensions": op.dims, "sharding": None},
@@ -108,6 +138,7 @@ FORMS: dict[type[Op], Form] = {
         lambda op: {"jaxpr": closed_jaxpr(op.program), "name": op.program.name, "inline": False},
         lambda p: Call(program_of(p["jaxpr"])),
     ),
+    Cholesky: Form("cholesky", lambda op: {}, lambda p: Cholesky()),
     Concatenate: Form("concatenate", lambda op: {"dimension": op.dim}, lambda p: Concatenate(p["dimension"])),
     Cond: Form(
         "cond",
@@ -153,14 +184,27 @@ FORMS: dict[type[Op], Form] = {
         "dynamic_slice", lambda op: {"slice_sizes": op.sizes}, lambda p: DynamicSlice(tuple(p["slice_sizes"]))
     ),
     DynamicUpdateSlice: Form("dynamic_update_slice", lambda op: {}, lambda p: DynamicUpdateSlice()),
+    Hessenberg: Form("hessenberg", lambda op: {}, lambda p: Hessenberg()),
+    HouseholderProduct: Form("householder_product", lambda op: {}, lambda p: HouseholderProduct()),
     Iota: Form(
         "iota",
         lambda op: {"dtype": op.dtype, "shape": op.shape, "dimension": op.dim, "sharding": None},
         lambda p: Iota(tuple(p["shape"]), p["dimension"], np.dtype(p["dtype"])),
     ),
+    Ormqr: Form(
+        "ormqr", lambda op: {"left": op.left, "transpose": op.adjoint}, lambda p: Ormqr(p["left"], p["transpose"])
+    ),
+    Pad: Form(
+        "pad",
+        lambda op: {"padding_config": tuple(zip(op.low, op.high, op.interior, strict=True))},
+        lambda p: Pad(*(tuple(dim[part] for dim in p["padding_config"]) for part in range(3))),
+    ),
+    ReduceAnd: _reduction(ReduceAnd, "reduce_and"),
     ReduceMax: _reduction(ReduceMax, "reduce_max"),
     ReduceMin: _reduction(ReduceMin, "reduce_min"),
+    ReduceOr: _reduction(ReduceOr, "reduce_or"),
     ReduceProd: _reduction(ReduceProd, "reduce_prod"),
+    ReduceXor: _reduction(ReduceXor, "reduce_xor"),
     Remat: Form(
         "checkpoint",
         lambda op: {"jaxpr": closed_jaxpr(op.program).jaxpr, "policy": op.policy, "prevent_cse": op.prevent_cse},
@@ -171,6 +215,7 @@ FORMS: dict[type[Op], Form] = {
         lambda op: {"new_sizes": op.shape, "dimensions": None, "sharding": None},
         lambda p: Reshape(tuple(p["new_sizes"])),
     ),
+    Reverse: Form("rev", lambda op: {"dimensions": op.dims}, lambda p: Reverse(tuple(p["dimensions"]))),
     Scan: Form(
         "scan",
         lambda op: {
@@ -199,6 +244,20 @@ FORMS: dict[type[Op], Form] = {
         ),
     ),
     Sum: _reduction(Sum, "reduce_sum"),
+    Transpose: Form(
+        "transpose", lambda op: {"permutation": op.permutation}, lambda p: Transpose(tuple(p["permutation"]))
+    ),
+    TriangularSolve: Form(
+        "triangular_solve",
+        lambda op: {
+            "left_side": op.left_side,
+            "lower": op.is_lower,
+            "transpose_a": op.transpose_a,
+            "conjugate_a": op.conjugate_a,
+            "unit_diagonal": op.unit_diagonal,
+        },
+        lambda p: TriangularSolve(p["left_side"], p["lower"], p["transpose_a"], p["conjugate_a"], p["unit_diagonal"]),
+    ),
     While: Form(
         "while",
         lambda op: {
@@ -224,9 +283,20 @@ _ELEMENTWISE_MODULES = {
 }
 _ELEMENTWISE = {name for name, op_class in Op.registry.items() if op_class.__module__ in _ELEMENTWISE_MODULES}
 _COMPARISONS = {direction: _comparison(direction) for direction in ("EQ", "NE", "LT", "LE", "GT", "GE")}
+_CUMULATIVES = {
+    reduction: _cumulative(name, reduction)
+    for name, reduction in (
+        ("cumsum", SUM),
+        ("cumprod", PROD),
+        ("cummax", MAX),
+        ("cummin", MIN),
+        ("cumlogsumexp", LOGSUMEXP),
+    )
+}
 _BY_NAME: dict[str, tuple[type[Op], Form]] = {
     **{form.name: (op_class, form) for op_class, form in FORMS.items()},
     **{form.name: (Compare, form) for form in _COMPARISONS.values()},
+    **{form.name: (Cumulative, form) for form in _CUMULATIVES.values()},
 }
 
 
@@ -393,11 +463,22 @@ def _effects(op: Op) -> frozenset[Any]:
     return frozenset({op.effect} - {""})
 
 
+def _form(op: Op) -> Form | None:
+    """Return JAX's form of an op; None if its name and its parameters are JAX's."""
+    match op:
+        case Compare():
+            return _COMPARISONS[op.direction]
+        case Cumulative():
+            return _CUMULATIVES[op.reduction]
+        case _:
+            return FORMS.get(type(op))
+
+
 def equation_form(op: Op) -> tuple[Primitive, Params, tuple[int, ...] | None]:
     """Return the primitive of an op, its parameters, and the order of its operands."""
     if isinstance(op, PrimitiveCall):
         return op.rules.primitive, thaw(op.params), None  # type: ignore[attr-defined]
-    form = _COMPARISONS[op.direction] if isinstance(op, Compare) else FORMS.get(type(op))
+    form = _form(op)
     if form is None:
         return primitive_named(op.name), {field.name: getattr(op, field.name) for field in fields(op)}, None  # type: ignore[arg-type]
     return primitive_named(form.name), form.params(op), form.order

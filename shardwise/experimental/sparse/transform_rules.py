@@ -283,7 +283,7 @@ RULES: dict[str, Rule] = {
     "mul": _multiply,
     "reduce_sum": _reduce_sum,
     "reshape": _reshape,
-    "reverse": lambda operands, params: bcoo_rev(operands[0], params["dims"]),
+    "rev": lambda operands, params: bcoo_rev(operands[0], params["dimensions"]),
     "roll": _roll,
     "slice": lambda operands, params: bcoo_slice(operands[0], **params),
     "sub": _subtract,

@@ -8,6 +8,7 @@ import numpy as np
 from shardwise import lax
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.shape.constants import full
+from shardwise.experimental.xla_metadata import set_xla_metadata
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.primitives.parameters import require, unsupported_parameter
 from shardwise.inside_jax.primitives.placement import constrain
@@ -124,4 +125,6 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "stage": lambda x: x,
     "tie": lambda _, x: x,
     "while": _while,
+    "xla_metadata_call": lambda *operands, jaxpr, **_: jaxpr(*operands),  # a hint for XLA's scheduler
+    "xla_metadata_value": set_xla_metadata,
 }

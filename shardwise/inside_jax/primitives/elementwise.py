@@ -15,6 +15,10 @@ def _mul(x: Array, y: Array, *, out_dtype: Any = None) -> Array:
     return product if out_dtype is None else lax.convert_element_type(product, out_dtype)
 
 
+def _conj(x: Array, *, input_dtype: Any) -> Array:
+    return lax.conj(x)
+
+
 def _dot_general(
     x: Array, y: Array, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any, out_sharding: Any
 ) -> Array:
@@ -48,8 +52,7 @@ def _in_total_order(compare: Callable[[Array, Array], Array]) -> Callable[..., A
 
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "add_any": primitive_named("add").bind,
-    "bitcast_convert_type": lax.bitcast_convert_type,
-    "conj": lambda x, *, input_dtype: lax.conj(x),
+    "conj": _conj,
     "conv_general_dilated": lax.conv_general_dilated,
     "copy": lambda x: x,
     "copy_p": lambda x: x,

@@ -38,21 +38,16 @@ def _svd(x: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: An
 
 
 PRIMITIVES: dict[str, Callable[..., Any]] = {
-    "cholesky": lambda x: linalg.cholesky(x, symmetrize_input=False),
     "cholesky_update": linalg.cholesky_update,
     "eig": linalg.eig,
     "eigh": _eigh,
     "geqrf": lambda x: Geqrf()(as_operand(x)),
-    "hessenberg": linalg.hessenberg,
-    "householder_product": linalg.householder_product,
     "lu": linalg.lu,
     "lu_pivots_to_permutation": linalg.lu_pivots_to_permutation,
-    "ormqr": linalg.ormqr,
     "qr": _qr,
     "schur": _schur,
     "svd": _svd,
     "symmetric_product": linalg.symmetric_product,
-    "triangular_solve": linalg.triangular_solve,
     "tridiagonal": linalg.tridiagonal,
     "tridiagonal_solve": linalg.tridiagonal_solve,
 }

@@ -9,8 +9,8 @@ from shardwise.errors import UnsupportedError
 def unsupported_parameter(primitive: str, parameter: str, value: Any) -> UnsupportedError:
     """Return the error for a parameter of the equation that is being read."""
     return UnsupportedError(
-        f"the primitive {primitive!r} of JAX at {provenance.source} has {parameter}={value!r}, which Shardwise does not "
-        "support. Compute this part outside of the function, with `jax.jit`."
+        f"the primitive {primitive!r} of JAX at {provenance.source} has {parameter}={value!r}, which Shardwise does "
+        "not support. Compute this part outside of the function, with `jax.jit`."
     )
 
 

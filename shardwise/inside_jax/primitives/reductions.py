@@ -13,11 +13,6 @@ from shardwise.compiler.dtypes import highest, lowest
 from shardwise.inside_jax.primitives.parameters import require
 
 
-def _along(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the primitive of `argmax` or `argmin`, which has a tuple of one axis."""
-    return lambda x, *, axes, index_dtype: function(x, axes[0], index_dtype)
-
-
 def _reduce(
     *operands: Array, computation: Any = None, consts: Any = (), jaxpr: Any = None, dimensions: Any, **_: Any
 ) -> Any:
@@ -107,17 +102,7 @@ def _approx_top_k(
 
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "approx_top_k": _approx_top_k,
-    "argmax": _along(lax.argmax),
-    "argmin": _along(lax.argmin),
-    "cumlogsumexp": lax.cumlogsumexp,
-    "cummax": lax.cummax,
-    "cummin": lax.cummin,
-    "cumprod": lax.cumprod,
-    "cumsum": lax.cumsum,
     "reduce": _reduce,
-    "reduce_and": lax.reduce_and,
-    "reduce_or": lax.reduce_or,
-    "reduce_xor": lax.reduce_xor,
     "reduce_window": _reduce_window,
     "reduce_window_max": _window(lowest, lax.max),
     "reduce_window_min": _window(highest, lax.min),

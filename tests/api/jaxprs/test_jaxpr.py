@@ -74,6 +74,41 @@ def test_slices_at_traced_positions_have_parameters_of_jax():
     np.testing.assert_array_equal(eval_jaxpr(rebuilt, closed.consts, X, 1)[0], expected)
 
 
+SQUARE = np.array([[4, 1, 0], [1, 5, 2], [0, 2, 6]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "name", "params"),
+    [
+        (lambda x: x.T, X, "transpose", {"permutation": (1, 0)}),
+        (lambda x: lax.rev(x, (1,)), X, "rev", {"dimensions": (1,)}),
+        (lambda x: lax.pad(x, 1.0, ((1, 2, 0), (0, -1, 1))), X, "pad", {"padding_config": ((1, 2, 0), (0, -1, 1))}),
+        (lambda x: lax.argmax(x, 1, np.int32), X, "argmax", {"axes": (1,), "index_dtype": np.int32}),
+        (lambda x: lax.argmin(x, 0, np.int32), X, "argmin", {"axes": (0,), "index_dtype": np.int32}),
+        (lambda x: jnp.all(x > 0, 1), X, "reduce_and", {"axes": (1,), "out_sharding": None}),
+        (lambda x: jnp.any(x > 0, 0), X, "reduce_or", {"axes": (0,), "out_sharding": None}),
+        (lambda x: lax.cumsum(x, 1, reverse=True), X, "cumsum", {"axis": 1, "reverse": True}),
+        (lambda x: lax.cumlogsumexp(x, 0), X, "cumlogsumexp", {"axis": 0, "reverse": False}),
+        (lambda x: lax.bitcast_convert_type(x, np.int32), X, "bitcast_convert_type", {"new_dtype": np.int32}),
+        (lambda x: lax.linalg.cholesky(x, symmetrize_input=False), SQUARE, "cholesky", {}),
+        (
+            lambda x: lax.linalg.triangular_solve(x, x, left_side=True, lower=True),
+            SQUARE,
+            "triangular_solve",
+            {"left_side": True, "lower": True, "transpose_a": False, "conjugate_a": False, "unit_diagonal": False},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ops_that_jax_names_otherwise(function, x, name, params):
+    closed = sw.make_jaxpr(sw.jit(function, inline=True))(x)
+    by_name = {eqn.primitive.name: eqn for eqn in closed.eqns}
+    assert by_name[name].params == params
+    assert by_name[name].primitive is getattr(lax, f"{name}_p")
+    rebuilt = closed.jaxpr.replace(eqns=[eqn.replace() for eqn in closed.eqns])
+    np.testing.assert_array_equal(eval_jaxpr(rebuilt, closed.consts, x)[0], function(x))
+
+
 def test_derivatives_of_an_evaluated_jaxpr():
     def f(x):
         return jnp.sum(jnp.sin(x) ** 2) + sw.nn.relu(x).sum()

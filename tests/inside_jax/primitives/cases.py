@@ -86,13 +86,12 @@ def assert_same(ours: Any, theirs: Any, tolerance: float) -> None:
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert isinstance(x, jax.Array)
         assert (x.shape, x.dtype, x.aval.weak_type) == (y.shape, y.dtype, y.aval.weak_type)
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x, y = jax.random.key_data(x), jax.random.key_data(y)
-        if is_inexact(x) and tolerance:
-            wide = np.complex128 if np.iscomplexobj(y) else np.float64
-            np.testing.assert_allclose(np.asarray(x).astype(wide), np.asarray(y).astype(wide), tolerance, tolerance)
+        a, b = (jax.random.key_data(z) if jnp.issubdtype(z.dtype, jax.dtypes.prng_key) else z for z in (x, y))
+        if is_inexact(a) and tolerance:
+            wide = np.complex128 if np.iscomplexobj(b) else np.float64
+            np.testing.assert_allclose(np.asarray(a).astype(wide), np.asarray(b).astype(wide), tolerance, tolerance)
         else:
-            np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
 def on_one_device(case: Case) -> None:
@@ -110,15 +109,19 @@ def differentiated(case: Case) -> None:
     assert_same(ours, jax.jit(gradient)(*case.args), 10 * case.tolerance)
 
 
-CHECKS = [on_one_device, on_a_mesh, differentiated]
+CHECKS = [on_a_mesh, differentiated, on_one_device]
 
 
 def like_jax(cases: list[Case]) -> Any:
-    """Parametrize a test by cases and checks."""
+    """Parametrize a test by cases and checks. By default, the first 30 cases run on the mesh."""
     runs = [
         pytest.param(check, case, id=f"{case}-{check.__name__}")
-        for case in cases
         for check in CHECKS
+        for case in cases
         if not (check is differentiated and case.no_grad) and not (check is on_one_device and case.needs_mesh)
     ]
-    return pytest.mark.parametrize(("check", "case"), runs)
+
+    def decorate(test: Any) -> Any:
+        return pytest.mark.table(default=min(30, len(cases)))(pytest.mark.parametrize(("check", "case"), runs)(test))
+
+    return decorate

@@ -14,12 +14,12 @@ HOST = "JAX has none"
 
 
 def pure(x):
-    return jax.pure_callback(lambda x: np.sin(x), LIKE_X, x) * 2
+    return jax.pure_callback(np.sin, LIKE_X, x) * 2
 
 
 @jax.custom_jvp
 def host_sin(x):
-    return jax.pure_callback(lambda x: np.sin(x), LIKE_X, x)
+    return jax.pure_callback(np.sin, LIKE_X, x)
 
 
 host_sin.defjvp(lambda primals, tangents: (host_sin(*primals), jnp.cos(primals[0]) * tangents[0]))

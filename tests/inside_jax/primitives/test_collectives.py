@@ -12,11 +12,14 @@ pytestmark = pytest.mark.jax
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 
 
-def mapped(function, in_specs=P("data", "model"), out_specs=P("data", "model"), **options):
+BOTH = P("data", "model")
+
+
+def mapped(function, in_specs=BOTH, out_specs=BOTH, **options):
     return jax.shard_map(function, mesh=mesh(), in_specs=in_specs, out_specs=out_specs, **options)
 
 
-def region(name, function, out_specs=P("data", "model"), *, no_grad="", args=(X,), **options):
+def region(name, function, out_specs=BOTH, *, no_grad="", args=(X,), **options):
     return case(name, mapped(function, out_specs=out_specs, **options), *args, no_grad=no_grad, needs_mesh=True)
 
 
@@ -104,5 +107,5 @@ def test_ragged_all_to_all():
 
 
 def test_psend_is_an_error():
-    with pytest.raises(Exception, match="'psend' of JAX at test_collectives.py"):
+    with pytest.raises(Exception, match=r"'psend' of JAX at test_collectives.py"):
         inside_jax.jit(mapped(lambda x: (lax.psend(x, "data", [(0, 1)]), x)[1]))(place(X))

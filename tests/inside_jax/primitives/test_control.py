@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.scheduling_groups import scheduling_group
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from tests.inside_jax.primitives.cases import NamedSharding, P, case, inside_jax, jax, jnp, like_jax, mesh, place
 
@@ -140,14 +142,16 @@ CASES = [
     case("linear_call", linear_call, X),
     case("platform_dependent", platform, X),
     case("dce_sink", lambda x: (lax.dce_sink(jnp.sin(x)), x + 1)[1] if hasattr(lax, "dce_sink") else x, X),
+    case("scheduling_group", scheduling_group("one")(jnp.sin), X, no_grad="JAX has none"),
+    case("metadata_of_a_value", lambda x: set_xla_metadata(jnp.sin(x), group="first"), X),
     case("stage", lambda x: lax.stage(x) * lax.stage(2.0), X),
     case("optimized_remat", with_optimized_remat, X),
     case("ref", accumulate, X),
     case(
         "nested_jit_with_shardings",
-        lambda x: jax.jit(
+        jax.jit(
             jnp.sin, in_shardings=NamedSharding(mesh(), P("model")), out_shardings=NamedSharding(mesh(), P("data"))
-        )(x),
+        ),
         X,
         needs_mesh=True,
     ),
@@ -159,6 +163,14 @@ CASES = [
 @like_jax(CASES)
 def test_like_jax(check, case):
     check(case)
+
+
+def test_metadata_of_xla_are_kept():
+    def function(x):
+        with set_xla_metadata(group="first"):
+            return jnp.sin(x)
+
+    assert 'mhlo.frontend_attributes = {group = "first"}' in inside_jax.jit(function).lower(X).as_text()
 
 
 @pytest.mark.parametrize("shardings", [{}, {"in_shardings": NamedSharding(mesh(), P("model"))}], ids=["none", "some"])

@@ -22,7 +22,7 @@ CASES = [
     case("gather_fill_nan", lambda x, i: jnp.nan_to_num(x.at[i + 5].get(mode="fill")), X, ROWS),
     case("gather_two_dims", lambda x, i: x[i, i % 3], X, ROWS),
     case("take_along_axis", lambda x: jnp.take_along_axis(x, jnp.argsort(x, 1), 1), X),
-    case("gather_batching", lambda x, i: jax.vmap(lambda x, i: x[i])(x, i), X, np.tile(ROWS % 6, 2)),
+    case("gather_batching", jax.vmap(lambda x, i: x[i]), X, np.tile(ROWS % 6, 2)),
     case("scatter", lambda x, i, u: x.at[i].set(u, unique_indices=True), X, UNIQUE, UPDATES),
     case("scatter_drop", lambda x, i, u: x.at[i + 5].set(u, mode="drop", unique_indices=True), X, UNIQUE, UPDATES),
     case("scatter_add", lambda x, i, u: x.at[i].add(u), X, ROWS, UPDATES),
@@ -40,7 +40,7 @@ CASES = [
         np.float32(3),
         no_grad="JAX has none",
     ),
-    case("scatter_batching", lambda x, u: jax.vmap(lambda x, u: x.at[2].add(u))(x, u), X, X[:, 0].copy()),
+    case("scatter_batching", jax.vmap(lambda x, u: x.at[2].add(u)), X, X[:, 0].copy()),
     case("segment_sum", lambda x: jax.ops.segment_sum(x, jnp.array([0, 1, 1, 2, 2, 2, 0, 0]), 3), X),
 ]
 

@@ -1,5 +1,7 @@
 """Reductions, cumulative reductions, sorts and windows."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ pytestmark = pytest.mark.jax
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype(np.float32)
 IMAGE = RNG.normal(size=(4, 8, 6)).astype(np.float32)
-I = RNG.integers(0, 50, (8, 6)).astype(np.int32)
+INTS = RNG.integers(0, 50, (8, 6)).astype(np.int32)
 INTEGERS = "integers have no gradient"
 
 
@@ -26,17 +28,17 @@ def sum_of_squares(x, y):
 
 CASES = [
     *(case(name, getattr(jnp, name), X) for name in ("sum", "prod", "max", "min")),
-    *(case(f"{name}_along", lambda x, f=getattr(jnp, name): f(x, 0), X) for name in ("sum", "prod", "max", "min")),
-    *(case(name, lambda x, f=getattr(lax, name): f(x, 1), X) for name in ("cumsum", "cumprod", "cummax", "cummin")),
+    *(case(f"{name}_along", partial(getattr(jnp, name), axis=0), X) for name in ("sum", "prod", "max", "min")),
+    *(case(name, partial(getattr(lax, name), axis=1), X) for name in ("cumsum", "cumprod", "cummax", "cummin")),
     case("cumsum_reverse", lambda x: lax.cumsum(x, 0, reverse=True), X),
     case("cumlogsumexp", lambda x: lax.cumlogsumexp(x, 0), X),
     case("argmax", lambda x: lax.argmax(x, 0, jnp.int32), X, no_grad=INTEGERS),
     case("argmin", lambda x: lax.argmin(x, 1, jnp.uint8), X, no_grad=INTEGERS),
-    case("all", lambda i: jnp.all(i > 1, 0), I, no_grad=INTEGERS),
-    case("any", lambda i: jnp.any(i > 48, 1), I, no_grad=INTEGERS),
-    case("reduce_xor", lambda i: jnp.bitwise_xor.reduce(i, 0), I, no_grad=INTEGERS),
-    case("reduce_and", lambda i: lax.reduce(i, np.int32(-1), lax.bitwise_and, (0,)), I, no_grad=INTEGERS),
-    case("reduce_or", lambda i: lax.reduce(i, np.int32(0), lax.bitwise_or, (0,)), I, no_grad=INTEGERS),
+    case("all", lambda i: jnp.all(i > 1, 0), INTS, no_grad=INTEGERS),
+    case("any", lambda i: jnp.any(i > 48, 1), INTS, no_grad=INTEGERS),
+    case("reduce_xor", lambda i: jnp.bitwise_xor.reduce(i, 0), INTS, no_grad=INTEGERS),
+    case("reduce_and", lambda i: lax.reduce(i, np.int32(-1), lax.bitwise_and, (0,)), INTS, no_grad=INTEGERS),
+    case("reduce_or", lambda i: lax.reduce(i, np.int32(0), lax.bitwise_or, (0,)), INTS, no_grad=INTEGERS),
     case("reduce", lambda x: lax.reduce(x, np.float32(0), sum_of_squares, (1,)), X, no_grad="JAX has none"),
     case(
         "reduce_pair",
@@ -47,11 +49,11 @@ CASES = [
             (0,),
         ),
         X,
-        I,
+        INTS,
         no_grad="JAX has none",
     ),
     case("sort", lambda x: lax.sort(x, 0), X),
-    case("sort_keys", lambda i, x: lax.sort((i % 5, x, i), 1, num_keys=2), I, X),
+    case("sort_keys", lambda i, x: lax.sort((i % 5, x, i), 1, num_keys=2), INTS, X),
     case("top_k", lambda x: lax.top_k(x, 3), X),
     case("top_k_axis", lambda x: lax.top_k(x, 3, axis=0), X),
     case("approx_max_k", lambda x: lax.approx_max_k(x, 3), X),
@@ -69,7 +71,7 @@ CASES = [
         IMAGE,
         no_grad="JAX has none",
     ),
-    case("pool_max_twice", lambda x: jax.grad(lambda x: jnp.sum(pool(-jnp.inf, lax.max)(x) ** 2))(x), IMAGE),
+    case("pool_max_twice", jax.grad(lambda x: jnp.sum(pool(-jnp.inf, lax.max)(x) ** 2)), IMAGE),
     case("pool_max_tangent", lambda x: jax.jvp(pool(-jnp.inf, lax.max), (x,), (jnp.cos(x),)), IMAGE),
 ]
 
