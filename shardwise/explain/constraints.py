@@ -9,9 +9,9 @@ import ast
 import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
+from shardwise.base.caches import registered_cache
 from shardwise.base.call_site import format_line
 from shardwise.compiler.report.report import Plan, ValueRow
 from shardwise.compiler.shardings.layout import Layout
@@ -107,7 +107,7 @@ def _statement(file: str, line: int) -> ast.stmt | None:
     return _statements(file, "".join(linecache.getlines(file))).get(line)
 
 
-@lru_cache(maxsize=64)
+@registered_cache(maxsize=64)
 def _statements(file: str, text: str) -> dict[int, ast.stmt]:
     """Return the innermost statement at each line of a file; {} if it cannot be parsed."""
     try:

@@ -5,6 +5,7 @@ from shardwise import inside_jax
 step = inside_jax.jit(step)      # instead of jax.jit
 """
 
+from shardwise.inside_jax import _installed  # noqa: F401 - raises an error without a supported JAX
 from shardwise.inside_jax.autoshard import autoshard
 from shardwise.inside_jax.budget import comm_budget
 from shardwise.inside_jax.explain import explain, simulate, sweep

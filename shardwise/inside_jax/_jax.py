@@ -1,73 +1,54 @@
-"""The real jax: the only module that imports it, with every private name of JAX that the package needs.
+"""The real jax: the only module that imports it, with every private name of JAX that the package needs."""
 
-A missing name is an error that names the installed release.
-"""
-
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+from jax import Array, ShapeDtypeStruct, typeof
+from jax._src import core, pjit, source_info_util, stages
+from jax._src.callback import io_callback_impl, pure_callback_impl
+from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
+from jax._src.effects import lowerable_effects
+from jax._src.interpreters import pxla
+from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
+from jax._src.lax.linalg import initialize_lapack
+from jax._src.lib import _jax as _jaxlib
+from jax._src.lib import gpu_solver
+from jax._src.lib.mlir.dialects import func
+from jax._src.mesh import get_concrete_mesh
+from jax._src.pjit import (
+    _get_fastpath_data,
+    _infer_params,
+    _need_to_rebuild_with_fdo,
+    _run_python_pjit,
+    convert_to_metaty,
+)
+from jax._src.random.prng import KeyTy, PRNGImpl
+from jax._src.sharding_impls import UnspecifiedValue
+from jax._src.source_info_util import Scope
+from jax._src.traceback_util import api_boundary
+from jax._src.tree_util import dispatch_registry, tree_unflatten
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters.mlir import LoweringRuleContext
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
 from shardwise.base._jaxlib import PERTURBED_SOLVE, record_tracebacks
 from shardwise.base.blas_threads import run_blas_in_calling_thread
-from shardwise.errors import UnsupportedError
-from shardwise.version import __version__
-
-if getattr(sys.modules.get("jax"), "__name__", "").startswith("shardwise"):
-    raise ImportError(
-        "shardwise.inside_jax plans programs of the real JAX, but in this process `import jax` imports Shardwise "
-        "(`as_jax`, `shardwise run`). Use one of the two: run the script with `python`, or call `jax.jit`."
-    )
-try:
-    import jax
-    from jax import typeof
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "shardwise.inside_jax needs JAX, which is not installed: `pip install jax`. Without JAX, `import shardwise as "
-        "jax` runs the same programs."
-    ) from error
-try:
-    from jax._src import core, pjit, source_info_util, stages
-    from jax._src.callback import io_callback_impl, pure_callback_impl
-    from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
-    from jax._src.effects import lowerable_effects
-    from jax._src.interpreters import pxla
-    from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
-    from jax._src.lax.linalg import initialize_lapack
-    from jax._src.lib import _jax as _jaxlib
-    from jax._src.lib import gpu_solver
-    from jax._src.lib.mlir.dialects import func
-    from jax._src.mesh import get_concrete_mesh
-    from jax._src.pjit import (
-        _get_fastpath_data,
-        _infer_params,
-        _need_to_rebuild_with_fdo,
-        _run_python_pjit,
-        convert_to_metaty,
-    )
-    from jax._src.random.prng import KeyTy, PRNGImpl
-    from jax._src.sharding_impls import UnspecifiedValue
-    from jax._src.source_info_util import Scope
-    from jax._src.traceback_util import api_boundary
-    from jax._src.tree_util import dispatch_registry, tree_unflatten
-    from jax.core import ShapedArray
-    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
-    from jax.interpreters import ad, batching, mlir
-    from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-except ImportError as error:
-    raise UnsupportedError(
-        f"shardwise.inside_jax of Shardwise {__version__} does not support JAX {jax.__version__}: {error}. It is "
-        "tested with JAX 0.10.2 to 0.12."
-    ) from error
 
 __all__ = [
     "AbstractMesh",
+    "Array",
     "ClosedJaxpr",
     "Jaxpr",
+    "JaxprEqn",
     "KeyTy",
     "Literal",
+    "LoweringRuleContext",
     "Mesh",
     "NamedSharding",
     "OrderedDebugEffect",
@@ -75,9 +56,12 @@ __all__ = [
     "PartitionSpec",
     "Primitive",
     "Scope",
+    "ShapeDtypeStruct",
     "ShapedArray",
+    "Sharding",
     "SingleDeviceSharding",
     "UnspecifiedValue",
+    "Var",
     "ad",
     "batching",
     "core",
@@ -141,7 +125,7 @@ def _primitives(jaxpr: Any) -> set[Any]:
     return {eqn.primitive for eqn in jaxpr.eqns}.union(*inner)
 
 
-def has_lowering(primitive: Any) -> bool:
+def has_lowering(primitive: object) -> bool:
     """Return whether JAX can lower a primitive on some platform."""
     tables = (_lowerings, *_platform_specific_lowerings.values())
     return any(primitive in table for table in tables)
@@ -171,7 +155,7 @@ def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
     """
     fun, info = jitted._fun, jitted._jit_info
 
-    def cache_miss(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+    def cache_miss(*args: object, **kwargs: object) -> tuple[Any, Any, bool]:
         p, args_flat = _infer_params(fun, info, args, kwargs)
         if not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args_flat):
             return tree_unflatten(p.out_tree, bind(p.params, args_flat, p.arg_names)), None, False
@@ -205,7 +189,7 @@ def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
     return planned
 
 
-def _trace(fun: Callable[..., Any], info: Any, planned_params: Planner, /, *args: Any, **kwargs: Any) -> Any:
+def _trace(fun: Callable[..., Any], info: object, planned_params: Planner, /, *args: object, **kwargs: object) -> Any:
     """Return JAX's `Traced` of the planned function."""
     p, args_flat = _infer_params(fun, info, args, kwargs)
     params = planned_params(p.params, args_flat, p.arg_names)
@@ -230,7 +214,7 @@ def watch_runs(on_run: Callable[[dict[str, Any], list[Any], tuple[str, ...], Any
         pjit._run_python_pjit = original
 
 
-def user_line(traceback: Any) -> tuple[str, int, str] | None:
+def user_line(traceback: object) -> tuple[str, int, str] | None:
     """Return the file, the line and the function of the innermost frame of a user; None if there is none."""
     frame = source_info_util.user_frame(traceback)
     return None if frame is None else (frame.file_name, frame.start_line, frame.function_name)

@@ -35,9 +35,9 @@ class JaxAutoSharding:
         self,
         step: Callable[..., Any],
         found: AutoSharding,
-        mesh: Any,
+        mesh: _jax.Mesh,
         in_shardings: tuple[Any, ...],
-        out_shardings: Any,
+        out_shardings: object,
     ):
         self._step = step
         self.found = found
@@ -66,7 +66,7 @@ def autoshard(
     step: Callable[..., Any],
     *,
     devices: Sequence[Any] | None = None,
-    mesh: Any = None,
+    mesh: object = None,
     hardware: str | Chip | None = None,
     count: int | None = None,
     memory_limit: int | None = None,
@@ -90,7 +90,7 @@ def autoshard(
         AutoshardError: when called, if no plan fits in memory.
     """
 
-    def call(*args: Any) -> JaxAutoSharding:
+    def call(*args: object) -> JaxAutoSharding:
         traced = _jax.trace_call(step, args, {})
         adopted = _Adopted(traced)
         present = None if mesh is not None or count is not None else list(devices or _jax.jax.devices())
@@ -108,7 +108,7 @@ def autoshard(
     return call
 
 
-def _chip(hardware: str | Chip | None, mesh: Any, devices: Sequence[Any] | None) -> Chip:
+def _chip(hardware: str | Chip | None, mesh: _jax.Mesh, devices: Sequence[Any] | None) -> Chip:
     """Return the hardware to plan for."""
     if hardware is not None:
         return chip_named(hardware)
@@ -168,13 +168,13 @@ class _Adopted:
         function.__name__ = name
         return function
 
-    def in_shardings(self, found: tuple[Any, ...], mesh: Any) -> tuple[Any, ...]:
+    def in_shardings(self, found: tuple[Any, ...], mesh: _jax.Mesh) -> tuple[Any, ...]:
         """Return the shardings of the arguments as trees of JAX."""
         tree = {0: dict(enumerate(found[:-1])), 1: {}}
         shardings = [translate.sharding_of_jax(_leaf(tree, path), mesh) for path in self._in_paths]
         return _jax.jax.tree.unflatten(self._traced.in_tree, shardings)[0]
 
-    def out_shardings(self, found: Any, mesh: Any) -> Any:
+    def out_shardings(self, found: Any, mesh: _jax.Mesh) -> Any:
         """Return the shardings of the results as a tree of JAX."""
         shardings = [_leaf(found, path) for path in self._out_paths]
         of_jax = [None if each is None else translate.sharding_of_jax(each, mesh) for each in shardings]
@@ -188,7 +188,7 @@ def _paths(structure: Any) -> list[tuple[Any, ...]]:
     return [tuple(_key(entry) for entry in path) for path, _ in leaves]
 
 
-def _key(entry: Any) -> Any:
+def _key(entry: object) -> Any:
     """Return the key, index or attribute name of an entry of a path."""
     return next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name))
 

@@ -8,9 +8,9 @@ shardings that `in_shardings` and Explicit types state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, final
 
+from shardwise.base.caches import registered_cache
 from shardwise.errors import ShardingError
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.plan import Call, plan
@@ -19,17 +19,19 @@ call_p = _jax.Primitive("shardwise_jit")
 call_p.multiple_results = True
 
 
-def bind(call: Call, *operands: Any) -> list[Any]:
+def bind(call: Call, *operands: _jax.Array) -> list[Any]:
     """Apply a function to arrays or tracers of JAX."""
     return call_p.bind(*operands, call=call)
 
 
-def _derived(call: Call, jaxpr: Any, ins: Sequence[Any], outs: Sequence[Any], names: Sequence[str]) -> Call:
+def _derived(
+    call: Call, jaxpr: _jax.ClosedJaxpr, ins: Sequence[Any], outs: Sequence[Any], names: Sequence[str]
+) -> Call:
     """Return the call of a function that a transformation derived from another."""
     return Call(jaxpr, call.name, call.mesh, tuple(ins), tuple(outs), tuple(names))
 
 
-def _abstract_eval(*_: Any, call: Call) -> tuple[list[Any], set[Any]]:
+def _abstract_eval(*_: object, call: Call) -> tuple[list[Any], set[Any]]:
     effects = {effect for effect in call.jaxpr.effects if _jax.lowerable_effects.contains(effect)}
     return list(call.jaxpr.out_avals), effects
 
@@ -37,7 +39,7 @@ def _abstract_eval(*_: Any, call: Call) -> tuple[list[Any], set[Any]]:
 call_p.def_effectful_abstract_eval(_abstract_eval)
 
 
-def _impl(*operands: Any, call: Call) -> list[Any]:
+def _impl(*operands: _jax.Array, call: Call) -> list[Any]:
     """Run the function on arrays."""
     placed = call.placed(operands)
     return _runner(placed)(*operands)
@@ -46,7 +48,7 @@ def _impl(*operands: Any, call: Call) -> list[Any]:
 call_p.def_impl(_impl)
 
 
-@lru_cache(maxsize=1024)
+@registered_cache(maxsize=1024)
 def _runner(call: Call) -> Any:
     planned = plan(call)
     if planned.mesh is None:
@@ -54,7 +56,7 @@ def _runner(call: Call) -> Any:
     return _jax.jax.jit(planned, in_shardings=planned.in_shardings, out_shardings=list(planned.out_shardings))
 
 
-def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
+def _lower(ctx: _jax.LoweringRuleContext, *operands: _jax.Array, call: Call) -> Any:
     """Lower the function inside a program that JAX compiles."""
     for name, sharding in zip(call.names, call.in_shardings, strict=True):
         if sharding is None:
@@ -82,18 +84,18 @@ class _Linearized:
     has_tangent: tuple[bool, ...]
 
 
-@lru_cache(maxsize=256)
-def _linearized(jaxpr: Any, active: tuple[bool, ...]) -> _Linearized:
+@registered_cache(maxsize=256)
+def _linearized(jaxpr: _jax.ClosedJaxpr, active: tuple[bool, ...]) -> _Linearized:
     """Linearize a jaxpr with respect to its active operands, by JAX's rules."""
     jax = _jax.jax
     function = _jax.jaxpr_as_fun(jaxpr)
     structure = None
     has_tangent = tuple(_is_inexact(aval) for aval in jaxpr.out_avals)
 
-    def forward(*primals: Any) -> list[Any]:
+    def forward(*primals: object) -> list[Any]:
         nonlocal structure
 
-        def of_active(*values: Any) -> tuple[list[Any], list[Any]]:
+        def of_active(*values: object) -> tuple[list[Any], list[Any]]:
             given = iter(values)
             operands = [next(given) if is_active else x for x, is_active in zip(primals, active, strict=True)]
             results = function(*operands)
@@ -108,7 +110,7 @@ def _linearized(jaxpr: Any, active: tuple[bool, ...]) -> _Linearized:
     count = len(jaxpr.out_avals)
     residuals = forward_jaxpr.out_avals[count:]
 
-    def linear(*operands: Any) -> list[Any]:
+    def linear(*operands: _jax.Array) -> list[Any]:
         assert structure is not None
         return list(structure.unflatten(operands[: len(residuals)])(*operands[len(residuals) :]))
 
@@ -149,16 +151,16 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
 _jax.ad.primitive_jvps[call_p] = _jvp
 
 
-@lru_cache(maxsize=256)
-def _transposed(jaxpr: Any, is_linear: tuple[bool, ...]) -> Any:
+@registered_cache(maxsize=256)
+def _transposed(jaxpr: _jax.ClosedJaxpr, is_linear: tuple[bool, ...]) -> Any:
     """Return the transpose of a jaxpr that is linear in some operands: from the others and cotangents to cotangents."""
     jax = _jax.jax
     function = _jax.jaxpr_as_fun(jaxpr)
     known = [not linear for linear in is_linear]
     count = sum(known)
 
-    def transposed(*operands: Any) -> list[Any]:
-        def of_linear(*values: Any) -> list[Any]:
+    def transposed(*operands: _jax.Array) -> list[Any]:
+        def of_linear(*values: object) -> list[Any]:
             given, others = iter(values), iter(operands[:count])
             return function(*(next(given) if linear else next(others) for linear in is_linear))
 
@@ -168,7 +170,7 @@ def _transposed(jaxpr: Any, is_linear: tuple[bool, ...]) -> Any:
     return jax.make_jaxpr(transposed)(*_where(jaxpr.in_avals, known), *jaxpr.out_avals)
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: _jax.Array, call: Call) -> list[Any]:
     is_linear = tuple(_jax.ad.is_undefined_primal(x) for x in operands)
     known = tuple(not linear for linear in is_linear)
     cotangents = [_jax.ad.instantiate_zeros(ct) for ct in cotangents]
@@ -186,7 +188,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[An
 _jax.ad.primitive_transposes[call_p] = _transpose
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[int]]:
+def _batch(operands: Sequence[_jax.Array], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[int]]:
     jaxpr = _batched(
         call.jaxpr, tuple(dims), next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     )
@@ -201,8 +203,8 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
 _jax.batching.primitive_batchers[call_p] = _batch
 
 
-@lru_cache(maxsize=256)
-def _batched(jaxpr: Any, dims: tuple[Any, ...], size: int) -> Any:
+@registered_cache(maxsize=256)
+def _batched(jaxpr: _jax.ClosedJaxpr, dims: tuple[Any, ...], size: int) -> Any:
     """Return a jaxpr, batched by JAX's rules along these dims of its operands; results have the batch as dim 0."""
     types = [
         aval if dim is None else aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
@@ -212,13 +214,13 @@ def _batched(jaxpr: Any, dims: tuple[Any, ...], size: int) -> Any:
     return _jax.jax.make_jaxpr(mapped)(*types)
 
 
-def _with_dim(sharding: Any, dim: int) -> Any:
+def _with_dim(sharding: _jax.Sharding, dim: int) -> Any:
     """Return a sharding with a new dim that is not sharded."""
     parts = list(sharding.spec) + [None] * dim
     return _jax.NamedSharding(sharding.mesh, _jax.PartitionSpec(*parts[:dim], None, *parts[dim:]))
 
 
-def _is_inexact(aval: Any) -> bool:
+def _is_inexact(aval: _jax.ShapedArray) -> bool:
     return bool(_jax.jax.numpy.issubdtype(aval.dtype, _jax.jax.numpy.inexact))
 
 

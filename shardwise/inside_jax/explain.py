@@ -31,7 +31,7 @@ def explain(
     """
     target = None if hardware is None else chip(hardware)
 
-    def call(*args: Any, **kwargs: Any) -> Explanation:
+    def call(*args: object, **kwargs: object) -> Explanation:
         lowered, _ = trace(function, args, kwargs).lower(target)
         explanation = Explanation(lowered, target, advise)
         explanation.show()
@@ -41,7 +41,7 @@ def explain(
 
 
 def simulate(
-    function: Callable[..., Any], *, hardware: str | Chip, mesh: Any = None, overlap: bool | None = None
+    function: Callable[..., Any], *, hardware: str | Chip, mesh: object = None, overlap: bool | None = None
 ) -> Callable[..., Simulation]:
     """Return a function that predicts the time and memory of a function of JAX, without running it.
 
@@ -56,7 +56,7 @@ def simulate(
     """
     target = chip(hardware) if overlap is None else replace(chip(hardware), overlaps=overlap)
 
-    def call(*args: Any, **kwargs: Any) -> Simulation:
+    def call(*args: object, **kwargs: object) -> Simulation:
         traced = trace(function, args, kwargs)
         lowered, _ = (traced if mesh is None else _on_mesh(traced, mesh)).lower(target)
         return Simulation(request_report(lowered.request, lowered.stages, target))
@@ -69,7 +69,7 @@ def sweep(
     arguments: Callable[..., Any] | tuple[Any, ...],
     *,
     hardware: str | Chip | Sequence[str | Chip],
-    mesh: Any = None,
+    mesh: object = None,
     overlap: bool | None = None,
     **variables: Sequence[Any],
 ) -> Sweep:
@@ -96,10 +96,10 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return call_of(traced.params, traced.names).placed(traced.args)
 
 
-def _on_mesh(call: Call, mesh: Any) -> Call:
+def _on_mesh(call: Call, mesh: _jax.Mesh) -> Call:
     """Return the call with the same specs on another mesh."""
 
-    def move(sharding: Any) -> Any:
+    def move(sharding: _jax.Sharding) -> Any:
         return None if sharding is None else _jax.NamedSharding(mesh, sharding.spec)
 
     return replace(

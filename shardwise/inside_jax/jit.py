@@ -13,7 +13,7 @@ from shardwise.inside_jax.call import bind
 from shardwise.inside_jax.plan import Call, plan
 
 
-def jit(fun: Callable[..., Any], /, **options: Any) -> Any:
+def jit(fun: Callable[..., Any], /, **options: object) -> Any:
     """Return a version of `fun` that Shardwise plans and partitions, and that JAX runs.
 
     Args:

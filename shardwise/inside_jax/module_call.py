@@ -41,7 +41,7 @@ class ModuleCall:
         self.out_avals = out_avals
         self.effects = {effect for effect in effects if _jax.lowerable_effects.contains(effect)}
 
-    def __call__(self, *shards: Any) -> list[Any]:
+    def __call__(self, *shards: _jax.Array) -> list[Any]:
         words = [_jax.jax.random.key_data(x) if _is_key(x) else x for x in shards]
         results = module_p.bind(*words, call=self)
         return [
@@ -60,14 +60,14 @@ def _is_key(x: Any) -> bool:
     return bool(_jax.jax.dtypes.issubdtype(x.dtype, _jax.jax.dtypes.prng_key))
 
 
-def _abstract_eval(*_: Any, call: ModuleCall) -> tuple[list[Any], set[Any]]:
+def _abstract_eval(*_: object, call: ModuleCall) -> tuple[list[Any], set[Any]]:
     return call.result_avals(), call.effects
 
 
 module_p.def_effectful_abstract_eval(_abstract_eval)
 
 
-def _lower(ctx: Any, *operands: Any, call: ModuleCall) -> list[Any]:
+def _lower(ctx: _jax.LoweringRuleContext, *operands: _jax.Array, call: ModuleCall) -> list[Any]:
     """Insert the module's function, and call it."""
     _jax.initialize_libraries(call.module.text)
     context = ctx.module_context
@@ -98,7 +98,7 @@ def _custom_calls(function: Any) -> list[Any]:
     return calls
 
 
-def _replace_placeholder(ctx: Any, op: Any) -> None:
+def _replace_placeholder(ctx: _jax.LoweringRuleContext, op: Any) -> None:
     """Insert JAX's lowering of an equation in place of its placeholder."""
     equation = equation_numbered(int(op.attributes["backend_config"].value))
     avals = [_jax.ShapedArray(aval.shape, aval.dtype) for aval in equation.avals]

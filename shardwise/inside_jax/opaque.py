@@ -37,7 +37,7 @@ class Equation:
         number: identifies the equation in the module.
     """
 
-    def __init__(self, eqn: Any):
+    def __init__(self, eqn: _jax.JaxprEqn):
         self.name = eqn.primitive.name
         self.avals = [atom.aval for atom in eqn.invars]
         self.has_effects = bool(eqn.effects)
@@ -45,7 +45,7 @@ class Equation:
         self._primitive, self._params = eqn.primitive, eqn.params
         _equations[self.number] = self
 
-    def __call__(self, *operands: Any) -> list[Any]:
+    def __call__(self, *operands: _jax.Array) -> list[Any]:
         """Apply the primitive to arrays or tracers of JAX."""
         results = self._primitive.bind(*operands, **self._params)
         return list(results) if self._primitive.multiple_results else [results]
@@ -102,13 +102,13 @@ class JaxEquation(Op):
         return tuple(map(np.asarray, self.equation(*map(_jax.jax.numpy.asarray, operands))))
 
 
-def is_opaque(eqn: Any) -> bool:
+def is_opaque(eqn: _jax.JaxprEqn) -> bool:
     """Return whether an equation may be an opaque op: one of arrays of numbers, not of tokens, Refs or PRNG keys."""
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
     return all(isinstance(aval, _jax.ShapedArray) and not isinstance(aval.dtype, _jax.KeyTy) for aval in avals)
 
 
-def apply_opaque(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+def apply_opaque(eqn: _jax.JaxprEqn, operands: Sequence[_jax.Array]) -> Sequence[Any]:
     """Apply an equation of JAX as an opaque op."""
     results = tuple(translate.array_type(var.aval) for var in eqn.outvars)
     return JaxEquation(Equation(eqn), results)(*operands)

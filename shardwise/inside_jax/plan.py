@@ -7,9 +7,9 @@ XLA sees a manual computation, in which every collective is one of the plan's.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, final
 
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -41,7 +41,7 @@ class PlannedJaxpr:
     """
 
     lowered: LoweredRequest
-    mesh: Any
+    mesh: _jax.Mesh
     in_shardings: tuple[Any, ...]
     out_shardings: tuple[Any, ...]
     constants: list[Any]
@@ -57,7 +57,7 @@ class PlannedJaxpr:
         """The hardware that it is planned for."""
         return self.lowered.stages.plan.chip
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, *args: object) -> list[Any]:
         """Apply the planned program to arrays or tracers of JAX."""
         operands = [*args, *self.constants]
         kept = self.lowered.request.kept
@@ -91,15 +91,15 @@ class Call:
         donated: whether each argument is donated.
     """
 
-    jaxpr: Any
+    jaxpr: _jax.ClosedJaxpr
     name: str
-    mesh: Any
+    mesh: _jax.Mesh
     in_shardings: tuple[Any, ...]
     out_shardings: tuple[Any, ...]
     names: tuple[str, ...]
     donated: tuple[bool, ...] = ()
 
-    def placed(self, operands: Sequence[Any]) -> "Call":
+    def placed(self, operands: Sequence[_jax.Array]) -> "Call":
         """Return the call with the shardings that concrete operands, structs and Explicit types state."""
         shardings = tuple(map(_sharding_of, operands, self.in_shardings))
         return replace(self, in_shardings=shardings, mesh=_mesh_of((*shardings, *self.out_shardings), self.mesh))
@@ -141,7 +141,7 @@ class Call:
         chip = chip_of(device.device_kind) if chip is None and device is not None else chip
         return lower_request(request, chip=chip), constants
 
-    def _on_mesh(self, sharding: Any, mesh: AbstractMesh) -> NamedSharding:
+    def _on_mesh(self, sharding: _jax.Sharding, mesh: AbstractMesh) -> NamedSharding:
         """Return a sharding of JAX, which must be on the call's mesh."""
         if not isinstance(sharding, _jax.NamedSharding):
             raise UnsupportedError(
@@ -155,7 +155,7 @@ class Call:
         return NamedSharding(mesh, translate.spec(sharding.spec))
 
 
-@lru_cache(maxsize=1024)
+@registered_cache(maxsize=1024)
 def plan(call: Call) -> PlannedJaxpr:
     """Plan a function for the devices of its mesh."""
     lowered, constants = call.lower()
@@ -168,11 +168,11 @@ def plan(call: Call) -> PlannedJaxpr:
     return PlannedJaxpr(lowered, call.mesh, ins, outs, constants, module)
 
 
-def _first_device(mesh: Any) -> Any:
+def _first_device(mesh: _jax.Mesh) -> Any:
     return _jax.jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
-def _sharding_of(operand: Any, stated: Any) -> Any:
+def _sharding_of(operand: _jax.Array, stated: _jax.Sharding | None) -> Any:
     """Return the sharding of an operand, if something states it; else None."""
     if stated is not None:
         return stated
@@ -186,7 +186,7 @@ def _sharding_of(operand: Any, stated: Any) -> Any:
     return sharding if is_placed else None
 
 
-def _mesh_of(shardings: Sequence[Any], stated: Any) -> Any:
+def _mesh_of(shardings: Sequence[Any], stated: _jax.Sharding | None) -> Any:
     """Return the mesh of the shardings, else the current mesh; None if there is none."""
     meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, _jax.NamedSharding)]
     current = _jax.get_concrete_mesh()

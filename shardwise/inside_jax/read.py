@@ -32,7 +32,7 @@ from shardwise.inside_jax.primitives import PRIMITIVES
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
 
-def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
+def read_jaxpr(closed: _jax.ClosedJaxpr, name: str) -> tuple[Program, list[Any]]:
     """Read a closed jaxpr of JAX.
 
     Returns:
@@ -43,7 +43,7 @@ def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
     constants = [*closed.consts, *_inner_constants(jaxpr)]
     arguments, count = len(jaxpr.invars), len(closed.consts)
 
-    def evaluate(*inputs: Any) -> list[Any]:
+    def evaluate(*inputs: object) -> list[Any]:
         consts = inputs[arguments:]
         reader = _Reader({id(value): array for value, array in zip(constants, consts, strict=True)})
         return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], NOWHERE)
@@ -54,7 +54,7 @@ def read_jaxpr(closed: Any, name: str) -> tuple[Program, list[Any]]:
     return program, [*constants, *map(np.asarray, captured)]
 
 
-def _inner_constants(jaxpr: Any) -> Iterator[Any]:
+def _inner_constants(jaxpr: _jax.ClosedJaxpr) -> Iterator[Any]:
     """Yield the arrays that are literals of a jaxpr, and those that the jaxprs in it close over."""
     for eqn in jaxpr.eqns:
         yield from (atom.val for atom in eqn.invars if isinstance(atom, _jax.Literal) and atom.aval.shape)
@@ -83,12 +83,14 @@ class _Reader:
 
     constants: dict[int, Any]
 
-    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], caller: Source) -> list[Any]:
+    def evaluate(
+        self, jaxpr: _jax.ClosedJaxpr, consts: Sequence[Any], args: Sequence[Any], caller: Source
+    ) -> list[Any]:
         """Return the results of a jaxpr. `caller` is the line of the equation that has it."""
         is_of_library = _jax.is_of_library(jaxpr)
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
-        def read(atom: Any) -> Any:
+        def read(atom: _jax.Var) -> Any:
             return self._literal(atom) if isinstance(atom, _jax.Literal) else values[atom]
 
         with restore_source():
@@ -99,23 +101,23 @@ class _Reader:
                     values[var] = _typed(result, var.aval)
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _constant(self, value: Any) -> Any:
+    def _constant(self, value: object) -> Any:
         """Return the array for a constant. Those of implementations of primitives are captured when they are read."""
         return self.constants[id(value)] if id(value) in self.constants else np.asarray(value)
 
-    def _literal(self, literal: Any) -> Any:
+    def _literal(self, literal: _jax.Literal) -> Any:
         if literal.aval.shape:
             return self._constant(literal.val)
         type = translate.array_type(literal.aval)
         return full((), np.asarray(literal.val)[()], type.dtype, type.weak)
 
-    def _function(self, jaxpr: Any, caller: Source) -> Callable[..., list[Any]]:
+    def _function(self, jaxpr: _jax.ClosedJaxpr, caller: Source) -> Callable[..., list[Any]]:
         """Return the function of arrays that a jaxpr computes."""
         if not isinstance(jaxpr, _jax.ClosedJaxpr):
             return lambda *args: self.evaluate(jaxpr, (), args, caller)
         return lambda *args: self.evaluate(jaxpr.jaxpr, [self._constant(value) for value in jaxpr.consts], args, caller)
 
-    def _apply(self, eqn: Any, operands: list[Any], source: Source) -> Sequence[Any]:
+    def _apply(self, eqn: _jax.JaxprEqn, operands: list[Any], source: Source) -> Sequence[Any]:
         """Return the results of an equation."""
         name = eqn.primitive.name
         params = {
@@ -150,7 +152,7 @@ def _fields(primitive: OpPrimitive, params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name in fields}
 
 
-def _typed(result: Any, aval: Any) -> Any:
+def _typed(result: object, aval: _jax.ShapedArray) -> Any:
     """Return a result with the weak type and, along Explicit mesh axes, the sharding that JAX's type states."""
     if not isinstance(aval, _jax.ShapedArray):  # a token
         return result
@@ -162,7 +164,7 @@ def _typed(result: Any, aval: Any) -> Any:
     return Constrain(dims, translate.mesh(sharding.mesh), axes=tuple(sharding.mesh.explicit_axes))(array)
 
 
-def _source(eqn: Any, caller: Source, is_of_library: bool) -> Source:
+def _source(eqn: _jax.JaxprEqn, caller: Source, is_of_library: bool) -> Source:
     """Return the user's line of an equation, with its named scopes: the caller's line in a function of a library."""
     parts = eqn.source_info.name_stack.stack
     scope = (*caller.scope, *(part.name for part in parts if isinstance(part, _jax.Scope)))

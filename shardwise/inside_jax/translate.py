@@ -17,12 +17,12 @@ from shardwise.errors import UnsupportedError
 from shardwise.inside_jax import _jax
 
 
-def array_type(aval: Any) -> ArrayType:
+def array_type(aval: _jax.ShapedArray) -> ArrayType:
     """Return the type of a value of JAX, without its sharding."""
     return ArrayType(aval.shape, dtype(aval.dtype), bool(aval.weak_type))
 
 
-def dtype(of_jax: Any) -> Any:
+def dtype(of_jax: np.dtype[Any] | _jax.KeyTy) -> Any:
     """Return a dtype of JAX; one of PRNG keys is ours."""
     if not isinstance(of_jax, _jax.KeyTy):
         return np.dtype(of_jax)
@@ -32,7 +32,7 @@ def dtype(of_jax: Any) -> Any:
     return KEY_DTYPES[name]
 
 
-def mesh(of_jax: Any) -> AbstractMesh:
+def mesh(of_jax: _jax.Mesh) -> AbstractMesh:
     """Return a mesh of JAX without its devices, which the planner does not need.
 
     All axes are Auto: JAX has checked the types along Explicit ones, and `read` constrains the values to them.
@@ -40,24 +40,24 @@ def mesh(of_jax: Any) -> AbstractMesh:
     return AbstractMesh(tuple(of_jax.axis_sizes), tuple(of_jax.axis_names))
 
 
-def spec(of_jax: Any) -> PartitionSpec:
+def spec(of_jax: _jax.PartitionSpec) -> PartitionSpec:
     """Return a PartitionSpec of JAX."""
     parts = (PartitionSpec.UNCONSTRAINED if part is _jax.PartitionSpec.UNCONSTRAINED else part for part in of_jax)
     return PartitionSpec(*parts, unreduced=of_jax.unreduced, reduced=of_jax.reduced)
 
 
-def named_sharding(of_jax: Any) -> NamedSharding:
+def named_sharding(of_jax: _jax.NamedSharding) -> NamedSharding:
     """Return a NamedSharding of JAX, on a mesh without devices."""
     return NamedSharding(mesh(of_jax.mesh), spec(of_jax.spec))
 
 
-def sharding_of_jax(sharding: Any, mesh: Any) -> Any:
+def sharding_of_jax(sharding: _jax.Sharding, mesh: _jax.Mesh) -> Any:
     """Return a NamedSharding of Shardwise as JAX's, on a mesh of JAX."""
     spec = sharding.spec
     return _jax.NamedSharding(mesh, _jax.PartitionSpec(*spec, unreduced=spec.unreduced, reduced=spec.reduced))
 
 
-def parameter(value: Any, function: Callable[[Any], Callable[..., Any]]) -> Any:
+def parameter(value: object, function: Callable[[Any], Callable[..., Any]]) -> Any:
     """Return a parameter of an equation. `function(jaxpr)` is the function that a jaxpr among them computes."""
     match value:
         case _jax.ClosedJaxpr() | _jax.Jaxpr():

@@ -32,7 +32,7 @@ def _shard_map(
 def _reduce(along_axes: Callable[..., Array], along_dims: Callable[..., Array]) -> Callable[..., Array]:
     """Return the primitive of a reduction over named axes and, where JAX's `vmap` bound the name, over dims."""
 
-    def reduce(x: Array, *, axes: Sequence[Any], axis_index_groups: Any = None) -> Array:
+    def reduce(x: Array, *, axes: Sequence[Any], axis_index_groups: Sequence[Sequence[int]] | None = None) -> Array:
         dims = [axis for axis in axes if isinstance(axis, int)]
         names = tuple(axis for axis in axes if not isinstance(axis, int))
         reduced = along_dims(x, dims) if dims else x

@@ -18,26 +18,26 @@ Function = Callable[..., list[Array]]
 
 
 def _jit(
-    *operands: Array, jaxpr: Function, in_shardings: Sequence[Any], out_shardings: Sequence[Any], **_: Any
+    *operands: Array, jaxpr: Function, in_shardings: Sequence[Any], out_shardings: Sequence[Any], **_: object
 ) -> list[Array]:
     return list(map(constrain, jaxpr(*map(constrain, operands, in_shardings)), out_shardings))
 
 
-def _composite(*operands: Array, jaxpr: Function, **_: Any) -> list[Array]:
+def _composite(*operands: Array, jaxpr: Function, **_: object) -> list[Array]:
     return jaxpr(*operands)
 
 
-def _custom_call(*operands: Array, call_jaxpr: Function, **_: Any) -> list[Array]:
+def _custom_call(*operands: Array, call_jaxpr: Function, **_: object) -> list[Array]:
     return call_jaxpr(*operands)
 
 
-def _remat(*operands: Array, jaxpr: Function, prevent_cse: Any, differentiated: bool, policy: Any) -> list[Array]:
+def _remat(*operands: Array, jaxpr: Function, prevent_cse: object, differentiated: bool, policy: object) -> list[Array]:
     # XLA must not merge what is computed again with the forward pass.
     is_guarded = differentiated and bool(prevent_cse)
     return jaxpr(*(lax.optimization_barrier(operands) if is_guarded else operands))
 
 
-def _cond(index: Array, *operands: Array, branches: Sequence[Function], **_: Any) -> list[Array]:
+def _cond(index: Array, *operands: Array, branches: Sequence[Function], **_: object) -> list[Array]:
     return lax.switch(index, branches, *operands)
 
 
@@ -49,7 +49,7 @@ def _scan(
     num_consts: int,
     num_carry: int,
     unroll: int,
-    **_: Any,
+    **_: object,
 ) -> list[Array]:
     consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
 

@@ -15,7 +15,7 @@ def _mul(x: Array, y: Array, *, out_dtype: Any = None) -> Array:
     return product if out_dtype is None else lax.convert_element_type(product, out_dtype)
 
 
-def _conj(x: Array, *, input_dtype: Any) -> Array:
+def _conj(x: Array, *, input_dtype: object) -> Array:
     return lax.conj(x)
 
 

@@ -17,12 +17,12 @@ def _scatter(function: Callable[..., Array]) -> Callable[..., Array]:
         indices: Array,
         updates: Array,
         *,
-        dimension_numbers: Any,
+        dimension_numbers: object,
         indices_are_sorted: bool,
         unique_indices: bool,
-        mode: Any,
-        update_jaxpr: Any,
-        update_consts: Any,
+        mode: object,
+        update_jaxpr: object,
+        update_consts: object,
     ) -> Array:
         # The function is the primitive's: a sum for `scatter_add`.
         flags = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}

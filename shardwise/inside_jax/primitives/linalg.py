@@ -24,7 +24,7 @@ def _qr(x: Array, *, pivoting: bool, full_matrices: bool, use_magma: bool | None
     return linalg.qr(x, pivoting=pivoting, full_matrices=full_matrices)
 
 
-def _schur(x: Array, *, compute_schur_vectors: bool, sort_eig_vals: bool, select_callable: Any) -> tuple[Array, ...]:
+def _schur(x: Array, *, compute_schur_vectors: bool, sort_eig_vals: bool, select_callable: object) -> tuple[Array, ...]:
     require("schur", sort_eig_vals=(sort_eig_vals, False))
     return linalg.schur(x, compute_schur_vectors=compute_schur_vectors)
 

@@ -6,7 +6,7 @@ from shardwise.compiler.trace.provenance import provenance
 from shardwise.errors import UnsupportedError
 
 
-def unsupported_parameter(primitive: str, parameter: str, value: Any) -> UnsupportedError:
+def unsupported_parameter(primitive: str, parameter: str, value: object) -> UnsupportedError:
     """Return the error for a parameter of the equation that is being read."""
     return UnsupportedError(
         f"the primitive {primitive!r} of JAX at {provenance.source} has {parameter}={value!r}, which Shardwise does "

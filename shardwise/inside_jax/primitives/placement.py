@@ -12,24 +12,26 @@ from shardwise.inside_jax import _jax
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
 
-def constrain(x: Array, sharding: Any) -> Array:
+def constrain(x: Array, sharding: object) -> Array:
     """Return a value with a sharding; unchanged if `sharding` is None or JAX's value for an unspecified one."""
     return lax.with_sharding_constraint(x, sharding) if isinstance(sharding, NamedSharding) else x
 
 
-def _sharding_constraint(x: Array, *, sharding: Any, layout: Any, context_mesh: Any, unconstrained_dims: Any) -> Array:
+def _sharding_constraint(
+    x: Array, *, sharding: object, layout: object, context_mesh: object, unconstrained_dims: object
+) -> Array:
     return lax.with_sharding_constraint(x, sharding)
 
 
-def _reshard(x: Array, *, dst_sharding: Any, **_: Any) -> Array:
+def _reshard(x: Array, *, dst_sharding: object, **_: object) -> Array:
     return x  # the type of the result states the sharding
 
 
-def _device_put(*operands: Array, devices: Sequence[Any], srcs: Any, copy_semantics: Any) -> list[Array]:
+def _device_put(*operands: Array, devices: Sequence[Any], srcs: object, copy_semantics: object) -> list[Array]:
     return [_put(x, target) for x, target in zip(operands, devices, strict=True)]
 
 
-def _put(x: Array, target: Any) -> Array:
+def _put(x: Array, target: object) -> Array:
     if target is None or target == _jax.jax.memory.Space.Device:
         return x
     if not isinstance(target, NamedSharding):
@@ -37,7 +39,7 @@ def _put(x: Array, target: Any) -> Array:
     return lax.with_sharding_constraint(x, target)
 
 
-def _inspect_sharding(x: Array, *, callback: Any) -> list[Array]:
+def _inspect_sharding(x: Array, *, callback: object) -> list[Array]:
     raise UnsupportedError(
         f"jax.debug.inspect_array_sharding at {provenance.source} is not supported in functions that Shardwise plans: "
         "`inside_jax.explain` shows the sharding of every value."

@@ -32,7 +32,13 @@ def _window(start: Callable[[Any], Any], combine: Callable[..., Any]) -> Callabl
     """Return the primitive of a windowed reduction that starts with `start(dtype)`."""
 
     def reduce_window(
-        x: Array, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any, window_dilation: Any
+        x: Array,
+        *,
+        window_dimensions: Sequence[int],
+        window_strides: Sequence[int],
+        padding: Sequence[tuple[int, int]],
+        base_dilation: Sequence[int],
+        window_dilation: Sequence[int],
     ) -> Array:
         return lax.reduce_window(
             x, start(x.dtype), combine, window_dimensions, window_strides, padding, base_dilation, window_dilation
@@ -43,13 +49,13 @@ def _window(start: Callable[[Any], Any], combine: Callable[..., Any]) -> Callabl
 
 def _reduce_window(
     *operands: Array,
-    jaxpr: Any,
-    consts: Any,
-    window_dimensions: Any,
-    window_strides: Any,
-    padding: Any,
-    base_dilation: Any,
-    window_dilation: Any,
+    jaxpr: object,
+    consts: object,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int],
+    window_dilation: Sequence[int],
 ) -> list[Array]:
     """Combine the elements of each window one after the other, in row-major order."""
     count = len(operands) // 2
@@ -77,11 +83,11 @@ def _extremum_of_window(select_prim: Any, **window: Any) -> Callable[[Array], Ar
     return lambda x: lax.reduce_window(x, start(x.dtype), combine, **window)
 
 
-def _select_and_gather_add(tangents: Array, x: Array, *, select_prim: Any, **window: Any) -> Array:
+def _select_and_gather_add(tangents: Array, x: Array, *, select_prim: object, **window: object) -> Array:
     return jvp(_extremum_of_window(select_prim, **window), (x,), (tangents,))[1]
 
 
-def _select_and_scatter_add(source: Array, x: Array, *, select_prim: Any, **window: Any) -> Array:
+def _select_and_scatter_add(source: Array, x: Array, *, select_prim: object, **window: object) -> Array:
     return vjp(_extremum_of_window(select_prim, **window), x)[1](source)[0]
 
 

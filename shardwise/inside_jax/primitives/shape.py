@@ -11,7 +11,7 @@ def _split(x: Array, *, sizes: Sequence[int], axis: int) -> list[Array]:
     return lax.split(x, [int(size) for size in sizes], axis)
 
 
-def _reshape(x: Array, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None, sharding: Any) -> Array:
+def _reshape(x: Array, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None, sharding: object) -> Array:
     return lax.reshape(x, new_sizes, dimensions)
 
 
