@@ -23,7 +23,7 @@ MODULES = [
 IMPORTED = [
     *("jax.experimental.checkify", "jax.experimental.custom_partitioning", "jax.experimental.multihost_utils"),
     *("jax.experimental.pallas", "jax.experimental.scheduling_groups", "jax.experimental.sparse", "jax.export"),
-    "jax.experimental.xla_metadata",
+    *("jax.experimental.shard_alike", "jax.experimental.xla_metadata"),
 ]
 
 ASYNCHRONOUS = "no public function of JAX splits a collective into a start and a done"
