@@ -22,6 +22,7 @@ MODULES = [
 # JAX registers the primitives of a module when it is imported.
 IMPORTED = [
     *("jax.experimental.checkify", "jax.experimental.custom_partitioning", "jax.experimental.multihost_utils"),
+    "jax.experimental.pallas.tpu",  # JAX imports it when it lowers a `pallas_call`
     *("jax.experimental.pallas", "jax.experimental.scheduling_groups", "jax.experimental.sparse", "jax.export"),
     *("jax.experimental.shard_alike", "jax.experimental.xla_metadata"),
 ]
@@ -49,6 +50,7 @@ REASONS: dict[str, str] = {
         ASYNCHRONOUS,
     ),
     **dict.fromkeys(("core_map", "mpmd_map", "multiple_of", "pin", "run_scoped", "run_state", "unpin"), KERNEL),
+    **dict.fromkeys(("bitcast", "einshape_lo", "remove_memory_space", "roll", "tpu_custom_call"), KERNEL),
     **dict.fromkeys(("create_linear", "reciprocal", "with_memory_space_constraint"), KERNEL),
     **dict.fromkeys(
         (
