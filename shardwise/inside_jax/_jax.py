@@ -11,13 +11,13 @@ from jax import Array, ShapeDtypeStruct, typeof
 from jax._src import core, pjit, source_info_util, stages
 from jax._src.callback import io_callback_impl, pure_callback_impl
 from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
-from jax._src.effects import lowerable_effects
+from jax._src.effects import lowerable_effects, ordered_effects
 from jax._src.interpreters import pxla
 from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
 from jax._src.lax.linalg import initialize_lapack
 from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import gpu_solver
-from jax._src.lib.mlir.dialects import func
+from jax._src.lib.mlir.dialects import func, hlo
 from jax._src.mesh import get_concrete_mesh
 from jax._src.pjit import (
     _get_fastpath_data,
@@ -72,6 +72,7 @@ __all__ = [
     "func",
     "get_concrete_mesh",
     "has_lowering",
+    "hlo",
     "initialize_libraries",
     "io_callback_impl",
     "is_of_library",
@@ -80,6 +81,7 @@ __all__ = [
     "lowerable_effects",
     "merge_mlir_modules",
     "mlir",
+    "ordered_effects",
     "pure_callback_impl",
     "replace_jaxprs",
     "trace_call",

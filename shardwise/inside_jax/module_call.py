@@ -1,6 +1,7 @@
 """The JAX primitive whose lowering inserts a StableHLO module of Shardwise, inside `jax.shard_map`."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -74,6 +75,11 @@ def _lower(ctx: _jax.LoweringRuleContext, *operands: _jax.Array, call: ModuleCal
     ir = _jax.mlir.ir
     module = ir.Module.parse(call.module.text, context.context)
     (main,) = module.body.operations
+    ordered = [effect for effect in call.effects if _jax.ordered_effects.contains(effect)]
+    if ordered:
+        _thread_token(main)
+        # The module has one order for all kinds of ordered effects, such as those of `debug.print` and `io_callback`.
+        operands = (*operands, _jax.hlo.after_all([ctx.tokens_in.get(effect) for effect in ordered]))
     types = list(main.type.results)
     symbol = _jax.merge_mlir_modules(context.module, call.name, module, dst_symtab=context.symbol_table)
     for op in _custom_calls(context.symbol_table[symbol]):
@@ -82,7 +88,40 @@ def _lower(ctx: _jax.LoweringRuleContext, *operands: _jax.Array, call: ModuleCal
             _replace_placeholder(ctx, op)
         elif target in CALLBACK_TARGETS.values():
             _bind_callback(context, op, call.module.callbacks)
-    return list(_jax.func.CallOp(types, ir.FlatSymbolRefAttr.get(symbol), list(operands)).results)
+    results = list(_jax.func.CallOp(types, ir.FlatSymbolRefAttr.get(symbol), list(operands)).results)
+    if ordered:
+        token = results.pop()
+        # XLA does not compile programs that return one token twice.
+        ctx.set_tokens_out(_jax.mlir.TokenSet({effect: _jax.hlo.after_all([token]) for effect in ordered}))
+    return results
+
+
+def _thread_token(main: Any) -> None:
+    """Let the module's function take the token that orders its effects, and return the last one, instead of a new one.
+
+    Without it, effects would be ordered within a call, but not between calls.
+    """
+    ir = _jax.mlir.ir
+    token = ir.Type.parse("!stablehlo.token", main.context)
+    block = main.entry_block
+    argument = block.add_argument(token, main.location)
+    last = argument
+    for op in list(block.operations):
+        if op.operation.name == "stablehlo.create_token":
+            op.operation.results[0].replace_all_uses_with(argument)
+            op.operation.erase()
+        else:
+            last = next((result for result in op.operation.results if result.type == token), last)
+    end = block.operations[len(block.operations) - 1]
+    with ir.InsertionPoint(end), end.location:
+        _jax.func.ReturnOp([*end.operands, last])
+    end.operation.erase()
+    with main.context:
+        function_type = ir.FunctionType.get([*main.type.inputs, token], [*main.type.results, token])
+        main.attributes["function_type"] = ir.TypeAttr.get(function_type)
+        for name in ("arg_attrs", "res_attrs"):
+            if name in main.attributes:
+                main.attributes[name] = ir.ArrayAttr.get([*main.attributes[name], ir.DictAttr.get({})])
 
 
 def _custom_calls(function: Any) -> list[Any]:
@@ -114,10 +153,15 @@ def _bind_callback(context: Any, op: Any, callbacks: Sequence[HostCallback]) -> 
     """Register the host function of a callback with JAX, and refer to it by JAX's index."""
     ir = _jax.mlir.ir
     config = op.attributes["backend_config"]
-    function = callbacks[ir.IntegerAttr(config["index"]).value].function
-    context.add_host_callback(lambda *operands: function(*map(np.asarray, operands)))
+    context.add_host_callback(partial(_call_host, callbacks[ir.IntegerAttr(config["index"]).value]))
     index = ir.IntegerAttr.get(config["index"].type, len(context.host_callbacks) - 1)
     op.attributes["backend_config"] = ir.DictAttr.get({"index": index})
+
+
+def _call_host(callback: HostCallback, *operands: Any) -> tuple[Any, ...]:
+    """Call the function of a callback. The first operand and result of an ordered callback are tokens."""
+    tokens, arrays = (operands[:1], operands[1:]) if callback.ordered else ((), operands)
+    return (*tokens, *callback.function(*map(np.asarray, arrays)))
 
 
 _jax.mlir.register_lowering(module_p, _lower)

@@ -5,7 +5,7 @@
 XLA sees a manual computation, in which every collective is one of the plan's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -102,7 +102,10 @@ class Call:
     def placed(self, operands: Sequence[_jax.Array]) -> "Call":
         """Return the call with the shardings that concrete operands, structs and Explicit types state."""
         shardings = tuple(map(_sharding_of, operands, self.in_shardings))
-        return replace(self, in_shardings=shardings, mesh=_mesh_of((*shardings, *self.out_shardings), self.mesh))
+        mesh = _mesh_of((*shardings, *self.out_shardings), self.mesh)
+        return replace(
+            self, in_shardings=shardings, mesh=next(_meshes_in(self.jaxpr.jaxpr), None) if mesh is None else mesh
+        )
 
     @property
     def is_placed(self) -> bool:
@@ -191,3 +194,15 @@ def _mesh_of(shardings: Sequence[Any], stated: _jax.Sharding | None) -> Any:
     meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, _jax.NamedSharding)]
     current = _jax.get_concrete_mesh()
     return meshes[0] if meshes else stated if stated is not None else None if current.empty else current
+
+
+def _meshes_in(jaxpr: Any) -> Iterator[Any]:
+    """Yield the meshes of devices that a jaxpr names, in sharding constraints and in `shard_map`."""
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            for item in value if isinstance(value, (tuple, list)) else (value,):
+                mesh = getattr(item, "mesh", item)
+                if isinstance(mesh, _jax.Mesh) and not mesh.empty:
+                    yield mesh
+    for inner in _jax.core.subjaxprs(jaxpr):
+        yield from _meshes_in(inner)

@@ -13,6 +13,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.compiler.trace.provenance import provenance
 from shardwise.errors import UnsupportedError
 from shardwise.inside_jax import _jax
 
@@ -48,6 +49,11 @@ def spec(of_jax: _jax.PartitionSpec) -> PartitionSpec:
 
 def named_sharding(of_jax: _jax.NamedSharding) -> NamedSharding:
     """Return a NamedSharding of JAX, on a mesh without devices."""
+    if of_jax.memory_kind not in (None, "device"):
+        raise UnsupportedError(
+            f"the sharding {of_jax} at {provenance.source} is in the memory {of_jax.memory_kind!r}; only the memory of "
+            "devices is supported inside functions that Shardwise plans"
+        )
     return NamedSharding(mesh(of_jax.mesh), spec(of_jax.spec))
 
 

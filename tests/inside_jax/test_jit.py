@@ -124,3 +124,13 @@ def test_explicit_types(arrays, mesh):
         assert_equal(ours(*args), theirs)
         assert ours(*args).sharding.spec == theirs.sharding.spec
         assert_equal(jax.jit(lambda *args: ours(*args) + 1)(*args), theirs + 1)
+
+
+def test_a_mesh_that_only_the_function_names(mesh):
+    def function(x):
+        return jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(mesh, P("data"))) + 1
+
+    x = np.ones((8, 4), np.float32)
+    result = inside_jax.jit(function)(x)
+    assert result.sharding.spec == P("data")
+    np.testing.assert_allclose(result, np.sin(x) + 1, rtol=1e-6)

@@ -22,8 +22,9 @@ MODULES = [
 # JAX registers the primitives of a module when it is imported.
 IMPORTED = [
     *("jax.experimental.checkify", "jax.experimental.custom_partitioning", "jax.experimental.multihost_utils"),
+    "jax.experimental.pallas.tpu",  # JAX imports it when it lowers a `pallas_call`
     *("jax.experimental.pallas", "jax.experimental.scheduling_groups", "jax.experimental.sparse", "jax.export"),
-    "jax.experimental.xla_metadata",
+    *("jax.experimental.shard_alike", "jax.experimental.xla_metadata"),
 ]
 
 ASYNCHRONOUS = "no public function of JAX splits a collective into a start and a done"
@@ -49,6 +50,7 @@ REASONS: dict[str, str] = {
         ASYNCHRONOUS,
     ),
     **dict.fromkeys(("core_map", "mpmd_map", "multiple_of", "pin", "run_scoped", "run_state", "unpin"), KERNEL),
+    **dict.fromkeys(("bitcast", "einshape_lo", "remove_memory_space", "roll", "tpu_custom_call"), KERNEL),
     **dict.fromkeys(("create_linear", "reciprocal", "with_memory_space_constraint"), KERNEL),
     **dict.fromkeys(
         (

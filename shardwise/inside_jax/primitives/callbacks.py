@@ -14,7 +14,6 @@ from shardwise.compiler.control.callback import Callback
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.inside_jax import _jax, translate
-from shardwise.inside_jax.primitives.parameters import require
 
 
 @final
@@ -30,6 +29,9 @@ class _HostFunction:
         return tuple(map(np.asarray, _jax.jax.tree.leaves(results)))
 
 
+_KINDS = {False: "watch", True: "ordered_watch"}
+
+
 def _types(avals: Sequence[Any]) -> tuple[ArrayType, ...]:
     return tuple(map(translate.array_type, avals))
 
@@ -40,21 +42,21 @@ def _pure_callback(*operands: Array, **params: Any) -> Any:
 
 
 def _io_callback(*operands: Array, **params: Any) -> Any:
-    require("io_callback", ordered=(params["ordered"], False))
     function = _HostFunction("io_callback", _jax.io_callback_impl, params)
-    return Callback(function, _types(params["result_avals"]), "unordered")(*operands)
+    return Callback(function, _types(params["result_avals"]), "ordered" if params["ordered"] else "unordered")(
+        *operands
+    )
 
 
 def _debug_callback(*operands: Array, **params: Any) -> Any:
-    require("debug_callback", ordered=(isinstance(params["effect"], _jax.OrderedDebugEffect), False))
+    is_ordered = isinstance(params["effect"], _jax.OrderedDebugEffect)
     function = _HostFunction("debug_callback", _jax.debug_callback_impl, params)
-    return Callback(function, (), "watch", partitioned=params["partitioned"])(*operands)
+    return Callback(function, (), _KINDS[is_ordered], partitioned=params["partitioned"])(*operands)
 
 
 def _debug_print(*operands: Array, **params: Any) -> Any:
-    require("debug_print", ordered=(params["ordered"], False))
     function = _HostFunction("debug_print", _jax.debug_print_impl, params)
-    return Callback(function, (), "watch", partitioned=params["partitioned"])(*operands)
+    return Callback(function, (), _KINDS[params["ordered"]], partitioned=params["partitioned"])(*operands)
 
 
 PRIMITIVES: dict[str, Callable[..., Any]] = {

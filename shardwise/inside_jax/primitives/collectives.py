@@ -91,9 +91,11 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "pvary": _cast("varying"),
     "ragged_all_to_all": lax.ragged_all_to_all,
     "reduce_scatter": _reduce_scatter,
-    "reduced_vary_cast_p": _cast("varying"),
+    "reduced_vary_cast": _cast("varying"),
+    "reduced_vary_cast_p": _cast("varying"),  # the name before JAX 0.12
     "shard_map": _shard_map,
     "unreduced_psum": _reduce(lax.psum, lax.reduce_sum),
     "unreduced_reduce_scatter": _reduce_scatter,
-    "vary_unreduced_cast_p": _cast("unreduced"),
+    "vary_unreduced_cast": _cast("unreduced"),
+    "vary_unreduced_cast_p": _cast("unreduced"),  # the name before JAX 0.12
 }

@@ -8,6 +8,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.trace.provenance import provenance
 from shardwise.errors import UnsupportedError
+from shardwise.experimental.shard_alike import shard_alike
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
 
@@ -51,5 +52,6 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "inspect_sharding": _inspect_sharding,
     "layout_constraint": lambda x, *, layout: x,  # XLA chooses the layout in memory, which no value depends on
     "reshard": _reshard,
+    "shard_alike": shard_alike,
     "sharding_constraint": _sharding_constraint,
 }

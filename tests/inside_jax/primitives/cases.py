@@ -27,7 +27,6 @@ class Case:
         args: its arguments: arrays, whose leading dims are sharded if the mesh's axes divide them.
         no_grad: why the gradient is not compared; "" if it is.
         tolerance: the relative and absolute tolerance of floating-point results. 0 means equal bits.
-        needs_mesh: whether the function names the mesh, so that it does not run on one device.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Case:
     args: tuple[Any, ...]
     no_grad: str = ""
     tolerance: float = 2e-5
-    needs_mesh: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -94,7 +92,8 @@ def assert_same(ours: Any, theirs: Any, tolerance: float) -> None:
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def on_one_device(case: Case) -> None:
+def not_placed(case: Case) -> None:
+    """Check a case on one device, or on the mesh that the function names."""
     assert_same(inside_jax.jit(case.function)(*case.args), jax.jit(case.function)(*case.args), case.tolerance)
 
 
@@ -109,7 +108,7 @@ def differentiated(case: Case) -> None:
     assert_same(ours, jax.jit(gradient)(*case.args), 10 * case.tolerance)
 
 
-CHECKS = [on_a_mesh, differentiated, on_one_device]
+CHECKS = [on_a_mesh, differentiated, not_placed]
 
 
 def like_jax(cases: list[Case]) -> Any:
@@ -118,7 +117,7 @@ def like_jax(cases: list[Case]) -> Any:
         pytest.param(check, case, id=f"{case}-{check.__name__}")
         for check in CHECKS
         for case in cases
-        if not (check is differentiated and case.no_grad) and not (check is on_one_device and case.needs_mesh)
+        if not (check is differentiated and case.no_grad)
     ]
 
     def decorate(test: Any) -> Any:

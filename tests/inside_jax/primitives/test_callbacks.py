@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from shardwise.errors import UnsupportedError
 from tests.inside_jax.primitives.cases import P, case, inside_jax, jax, jnp, like_jax, mesh, place
 
 pytestmark = pytest.mark.jax
@@ -109,18 +108,32 @@ def test_an_exception_of_the_function_is_raised():
         inside_jax.jit(lambda x: jax.pure_callback(fail, LIKE_X, x))(X).block_until_ready()
 
 
-def ordered_io(x):
-    return jax.experimental.io_callback(lambda x: x, LIKE_X, x, ordered=True)
+def test_ordered_callbacks_happen_in_order(capfd):
+    seen = []
+
+    @inside_jax.jit
+    def function(x):
+        jax.experimental.io_callback(lambda x: seen.append(("first", float(x))), None, x, ordered=True)
+
+        def body(i, x):
+            jax.experimental.io_callback(lambda i: seen.append(("loop", int(i))), None, i, ordered=True)
+            return x + 1
+
+        x = jax.lax.fori_loop(0, 2, body, x)
+        jax.debug.print("at {}", x, ordered=True)
+        return jax.experimental.io_callback(lambda x: seen.append(("last", float(x))) or x, X[0, 0], x, ordered=True)
+
+    for x in range(3):
+        function(np.float32(x))
+    jax.effects_barrier()
+    assert seen == [item for x in range(3) for item in (("first", x), ("loop", 0), ("loop", 1), ("last", x + 2))]
+    assert capfd.readouterr().out == "at 2.0\nat 3.0\nat 4.0\n"
 
 
-def ordered_print(x):
-    jax.debug.print("{}", x, ordered=True)
-    return x
+def test_ordered_callbacks_on_a_mesh_are_the_error_of_jax():
+    def function(x):
+        jax.debug.callback(lambda x: None, x, ordered=True)
+        return x
 
-
-@pytest.mark.parametrize(
-    ("function", "primitive"), [(ordered_io, "io_callback"), (ordered_print, "debug_print")], ids=["io", "print"]
-)
-def test_ordered_callbacks_are_an_error(function, primitive):
-    with pytest.raises(UnsupportedError, match=rf"'{primitive}' of JAX at test_callbacks.py:\d+ has ordered=True"):
-        inside_jax.jit(function)(X)
+    with pytest.raises(ValueError, match="ordered effects are not supported for more than 1 device"):
+        inside_jax.jit(function)(place(X))

@@ -20,7 +20,7 @@ def mapped(function, in_specs=BOTH, out_specs=BOTH, **options):
 
 
 def region(name, function, out_specs=BOTH, *, no_grad="", args=(X,), **options):
-    return case(name, mapped(function, out_specs=out_specs, **options), *args, no_grad=no_grad, needs_mesh=True)
+    return case(name, mapped(function, out_specs=out_specs, **options), *args, no_grad=no_grad)
 
 
 def exchange_rows(x):
@@ -72,7 +72,6 @@ CASES = [
             lambda x: lax.psum(jnp.sin(x), "data"), mesh=mesh(), in_specs=P("data"), out_specs=P(), axis_names={"data"}
         ),
         X,
-        needs_mesh=True,
     ),
     region(
         "scan_of_psum",

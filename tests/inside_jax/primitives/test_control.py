@@ -153,7 +153,6 @@ CASES = [
             jnp.sin, in_shardings=NamedSharding(mesh(), P("model")), out_shardings=NamedSharding(mesh(), P("data"))
         ),
         X,
-        needs_mesh=True,
     ),
     case("named_scope", jax.named_call(jnp.sin, name="inner"), X),
     case("after_all", lambda x: (lax.after_all(lax.create_token()), x)[1], X),
