@@ -11,11 +11,8 @@ from shardwise.base.lazy import publish
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import KEY_DTYPES, KeyDType
-from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import Or, ShiftLeft
-from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.random.counter_based import COUNTER, WORD
-from shardwise.compiler.ops.random.threefry import RandomKeys
+from shardwise.compiler.ops.random.counter_based import WORD
+from shardwise.compiler.samplers.prng import hash_pairs
 from shardwise.errors import UnsupportedError
 from shardwise.typing import ArrayLike
 
@@ -141,22 +138,6 @@ def threefry_2x32(keypair: ArrayLike, count: ArrayLike) -> Array:
     high, low = flat[:half], jnp.concatenate([flat[half:], jnp.zeros(2 * half - flat.size, WORD)])
     blocks = hash_pairs(jnp.broadcast_to(key, (half, 2)), high, low)
     return jnp.concatenate([blocks[:, 0], blocks[:, 1]])[: flat.size].reshape(counts.shape)
-
-
-def hash_pairs(keys: Array, high: Array, low: Array) -> Array:
-    """Hash pairs of 32-bit numbers with threefry, each with its own key.
-
-    Args:
-        keys: the keys, uint32[n, 2].
-        high, low: the first and the second number of each pair, uint32[n].
-
-    Returns:
-        The hashes, uint32[n, 2].
-    """
-    # Counters have 64 bits also without `enable_x64`: ops are applied, and not functions of `numpy`.
-    wide = Convert(COUNTER)(high)
-    counters = Or()(ShiftLeft()(wide, full_like(wide, 32)), Convert(COUNTER)(low))
-    return RandomKeys((), ())(keys, counters)
 
 
 publish(__name__, "rbg_prng_impl", "threefry_prng_impl", "unsafe_rbg_prng_impl")

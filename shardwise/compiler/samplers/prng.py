@@ -13,7 +13,7 @@ from typing import Any
 from shardwise.compiler.dtypes import key_impl
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical, Xor
+from shardwise.compiler.ops.elementwise.bitwise import Or, ShiftLeft, ShiftRightLogical, Xor
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.random.counter_based import COUNTER, WORD, constant_counters, row_major_strides
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
@@ -99,6 +99,22 @@ def split_key(key: Operand, count: int) -> list[Any]:
     keys = random_keys(key, (count,))
     dim = keys.type.ndim - 1
     return [Reshape(key.type.shape)(slice_along(keys, dim, index, index + 1)) for index in range(count)]
+
+
+def hash_pairs(keys: Operand, high: Operand, low: Operand) -> Any:
+    """Hash pairs of 32-bit numbers with threefry, each with its own key.
+
+    Args:
+        keys: the keys, uint32[n, 2].
+        high, low: the first and the second number of each pair, uint32[n].
+
+    Returns:
+        The hashes, uint32[n, 2].
+    """
+    # Counters have 64 bits also without `enable_x64`: ops are applied, and not functions of `numpy`.
+    wide = Convert(COUNTER)(high)
+    counters = Or()(ShiftLeft()(wide, full_like(wide, 32)), Convert(COUNTER)(low))
+    return RandomKeys((), ())(keys, counters)
 
 
 def _halves(words: Operand) -> Any:

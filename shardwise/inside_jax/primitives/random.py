@@ -9,7 +9,7 @@ from shardwise import lax, random
 from shardwise import numpy as jnp
 from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.methods import Array
-from shardwise.extend.random import hash_pairs
+from shardwise.compiler.samplers.prng import hash_pairs
 from shardwise.random.gamma import sample_gamma
 
 
