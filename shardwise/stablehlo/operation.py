@@ -105,6 +105,10 @@ class Operation:
         """Return dimension numbers of StableHLO, such as `DotDimensionNumbers`."""
         return getattr(mlir_dialects["stablehlo"], kind)(self.attribute(name))
 
+    def inner(self, raw: Any) -> "Operation":
+        """Return an op inside of a region."""
+        return Operation(raw, self.module, self.source, self.evaluate)
+
     @property
     def regions(self) -> list[Any]:
         """The only block of each region, as a block of MLIR."""

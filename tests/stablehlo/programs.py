@@ -114,7 +114,7 @@ def _convolution(x: Any, k: Any) -> Any:
     numbers = ("NHWC", "HWIO", "NHWC")
     return (
         lax.conv_general_dilated(x, k, (2, 1), "SAME", dimension_numbers=numbers),
-        lax.conv_general_dilated(x, k, (1, 1), "VALID", (2, 1), (1, 2), dimension_numbers=numbers),
+        lax.conv_general_dilated(x, k, (1, 1), [(1, 0), (2, 2)], (2, 1), (1, 2), dimension_numbers=numbers),
     )
 
 

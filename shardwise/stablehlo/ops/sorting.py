@@ -87,7 +87,7 @@ class _Comparator:
     def _comparison(self, operation: Any, directions: tuple[str, ...]) -> _Key:
         if operation.name != "stablehlo.compare":
             raise self._error()
-        compare = Operation(operation, self._op.module, self._op.source, self._op.evaluate)
+        compare = self._op.inner(operation)
         direction, kind = compare.enum("comparison_direction"), compare.enum("compare_type")
         (first, is_first_canonical), (second, is_second_canonical) = map(self._argument, operation.operands)
         is_pair = first % 2 == 0 and second == first + 1 and is_first_canonical == is_second_canonical
@@ -128,7 +128,7 @@ class _Comparator:
         operation = self._definitions.get(value)
         if operation is None or operation.name != "stablehlo.compare":
             return False
-        compare = Operation(operation, self._op.module, self._op.source, self._op.evaluate)
+        compare = self._op.inner(operation)
         left, right = operation.operands
         is_same = right == y if not isinstance(y, float) else self._constant(right) == y
         return compare.enum("comparison_direction") == direction and left == x and bool(is_same)
