@@ -294,7 +294,9 @@ class _CountedLoop:
             definition, shape = self._definitions.get(update), update.type.shape[1:]
             if definition is not None and definition.inputs and definition.inputs[0].type.shape == shape:
                 op = definition.op
-                is_row = isinstance(op, Reshape) or (isinstance(op, Broadcast) and op.dims == tuple(range(1, len(shape) + 1)))
+                is_row = isinstance(op, Reshape) or (
+                    isinstance(op, Broadcast) and op.dims == tuple(range(1, len(shape) + 1))
+                )
                 if is_row:
                     return env[definition.inputs[0]]
             return Reshape(shape)(env[update])

@@ -29,7 +29,17 @@ MAX_CALL_DEPTH = 200
 
 _RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 # What rules raise for operands that they reject. Errors of the program that calls the module pass.
-_RULE_ERRORS = (TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, OverflowError, NotImplementedError, ArithmeticError)
+_RULE_ERRORS = (
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    NameError,
+    OverflowError,
+    NotImplementedError,
+    ArithmeticError,
+)
 
 
 @final
@@ -47,9 +57,7 @@ class Reader:
         with config.override("enable_x64", True), restore_source():
             return self._evaluate(function.body, args, {}, ())
 
-    def _evaluate(
-        self, block: Any, args: Sequence[Any], outer: dict[Any, Any], scope: tuple[str, ...]
-    ) -> list[Any]:
+    def _evaluate(self, block: Any, args: Sequence[Any], outer: dict[Any, Any], scope: tuple[str, ...]) -> list[Any]:
         """Return the results of a block.
 
         Args:
@@ -59,7 +67,9 @@ class Reader:
             scope: the named scopes around it.
         """
         if self._depth == MAX_CALL_DEPTH:
-            raise ProgramError(f"calls and regions are nested more than {MAX_CALL_DEPTH} deep, or a function calls itself")
+            raise ProgramError(
+                f"calls and regions are nested more than {MAX_CALL_DEPTH} deep, or a function calls itself"
+            )
         values = dict(outer)
         values.update(zip(block.arguments, args, strict=True))
         self._depth += 1
@@ -93,9 +103,7 @@ class Reader:
                 f"the op {name} at {source} is not supported. Compute this part outside of the module, or write it with "
                 "other ops of StableHLO."
             )
-        op = Operation(
-            raw, self.module, source, lambda block, args: self._evaluate(block, args, values, source.scope)
-        )
+        op = Operation(raw, self.module, source, lambda block, args: self._evaluate(block, args, values, source.scope))
         try:
             results = OPS[name](op, *operands)
             if not isinstance(results, (list, tuple)):

@@ -17,7 +17,7 @@ def _sharding_constraint(op: Operation, x: Array) -> Any:
 
 def _manual_computation(op: Operation, *operands: Array) -> Any:
     sdy = mlir_dialects["sdy"]
-    axes = [axis.value for axis in sdy.ManualAxesAttr(op.attribute("manual_axes"))]
+    axes = [op.module.annotations.axis(axis) for axis in sdy.ManualAxesAttr(op.attribute("manual_axes"))]
     ins, outs = (_pins(op, name) for name in ("in_shardings", "out_shardings"))
     meshes = {pin.mesh for pin in (*ins, *outs)}
     if len(meshes) != 1:
