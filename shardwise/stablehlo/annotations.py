@@ -104,13 +104,18 @@ class Annotations:
             return Pin(None, ())
         return Pin(self.mesh, [tuple(map(self.axis, dim)) for dim in dims], open_dims)
 
+    def pins(self, attributes: Any, ndims: Sequence[int]) -> list[Pin] | None:
+        """Return the shardings of the results of an op, among its attributes; None if it states none."""
+        if _SHARDY in attributes and "sharding_per_value" in str(attributes[_SHARDY]):
+            shardings = mlir_dialects["sdy"].TensorShardingPerValueAttr(attributes[_SHARDY]).shardings
+            return [self.shardy_pin(sharding) for sharding in shardings]
+        pin = self.pin(attributes, ndims[0]) if len(ndims) == 1 else None
+        return None if pin is None else [pin]
+
     def pin(self, attributes: Any, ndim: int) -> Pin | None:
-        """Return the sharding among the attributes of an argument, a result or an op with one result."""
+        """Return the sharding among the attributes of an argument or a result of a function."""
         if _SHARDY in attributes:
-            attribute = attributes[_SHARDY]
-            if "sharding_per_value" in str(attribute):
-                (attribute,) = mlir_dialects["sdy"].TensorShardingPerValueAttr(attribute).shardings
-            return self.shardy_pin(attribute)
+            return self.shardy_pin(attributes[_SHARDY])
         if _HLO not in attributes or self._meshes:
             return None
         return self._pin(self._hlo.mesh, self._hlo.dims(parse_hlo_sharding(attributes[_HLO].value), ndim))

@@ -52,8 +52,8 @@ class Comparator:
         keys = self._lexicographic(self._final.operands[0])
         if keys is None:
             raise UnsupportedError(
-                "the comparator is not supported: it must compare pairs of its arguments by LT or GT, one pair after the "
-                "other"
+                "the comparator is not supported: it must compare pairs of its arguments by LT or GT, one pair after "
+                "the other"
             )
         return keys
 
@@ -125,8 +125,8 @@ class Comparator:
     def _argument(self, value: Any) -> tuple[int, bool] | None:
         """Return the index of the argument that a value is, and whether its zeros and NaNs are canonical.
 
-        JAX compares `select(x != x, NaN, select(x == 0, 0, x))`, so that all zeros are equal, and all NaNs. Narrow floats
-        may be widened.
+        JAX compares `select(x != x, NaN, select(x == 0, 0, x))`, so that all zeros are equal, and all NaNs. Narrow
+        floats may be widened.
         """
         if value in self._arguments:
             return self._arguments.index(value), False

@@ -71,14 +71,15 @@ def _digits(text: str, tiles: Sequence[int], reshape: Sequence[int], order: Sequ
     digits: list[list[Digit]] = []
     for tile in tiles:
         dim: list[Digit] = []
-        while tile > 1:
+        remaining = tile
+        while remaining > 1:
             left, stride = sources[0]
-            taken = min(left, tile)
-            if left % taken or tile % taken:
+            taken = min(left, remaining)
+            if left % taken or remaining % taken:
                 raise UnsupportedError(f"the sharding {text} is not supported: no mesh has its tiles")
             dim.append((stride * left, stride * left // taken))
             sources[0][0] //= taken
-            tile //= taken
+            remaining //= taken
             if sources[0][0] == 1:
                 sources.pop(0)
         digits.append(dim)

@@ -60,7 +60,7 @@ class Operation:
 
     def attribute(self, name: str) -> Any:
         """Return an attribute of MLIR; None if the op lacks it."""
-        return self.raw.attributes[name] if name in self.raw.attributes else None
+        return self.raw.attributes[name] if self.has(name) else None
 
     def integer(self, name: str) -> int:
         return int(self.attribute(name).value)
@@ -79,6 +79,10 @@ class Operation:
         """Return an attribute that is an array of integers."""
         value = self.attribute(name)
         return tuple(default) if value is None else tuple(int(x) for x in value)
+
+    def padding(self, ndim: int) -> list[tuple[int, int]]:
+        """Return the attribute `padding`: the low and high padding of each dim; zeros if the op lacks it."""
+        return [(low, high) for low, high in self.table("padding")] or [(0, 0)] * ndim
 
     def table(self, name: str) -> list[tuple[int, ...]]:
         """Return an attribute that is a matrix of integers, as its rows; an empty list if the op lacks it."""

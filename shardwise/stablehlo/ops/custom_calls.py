@@ -15,8 +15,8 @@ def _custom_call(op: Operation, *operands: Array) -> Any:
     target = op.text("call_target_name")
     if target not in _TARGETS:
         raise UnsupportedError(
-            f"the target {target!r} is not supported: it is code outside of the module. Compute this part outside of the "
-            "module, or with ops of StableHLO."
+            f"the target {target!r} is not supported: it is code outside of the module. Compute this part outside of "
+            "the module, or with ops of StableHLO."
         )
     return _TARGETS[target](op, *operands)
 

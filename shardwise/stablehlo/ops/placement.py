@@ -23,7 +23,7 @@ def _manual_computation(op: Operation, *operands: Array) -> Any:
     if len(meshes) != 1:
         raise UnsupportedError(f"a manual computation must have one mesh, not {len(meshes)}")
     region = op.region()
-    mapped = shard_map(
+    mapped: Any = shard_map(
         lambda *shards: tuple(region(*shards)),
         mesh=meshes.pop(),
         in_specs=tuple(pin.spec(axes) for pin in ins),

@@ -74,7 +74,7 @@ class _Windows:
         self.strides = op.integers("window_strides", self._ones)
         self.base_dilations = op.integers("base_dilations", self._ones)
         self.window_dilations = op.integers("window_dilations", self._ones)
-        self.padding = op.table("padding") or [(0, 0)] * ndim
+        self.padding = op.padding(ndim)
 
     def cumulative_dim(self, shape: Sequence[int]) -> tuple[int, bool] | None:
         """Return the dim along which the windows are all elements up to each one, and whether from the end; or None."""
@@ -99,7 +99,7 @@ def _select_and_scatter(op: Operation, x: Array, source: Array, init: Array) -> 
         raise UnsupportedError(f"only floats are supported, not {x.dtype}")
     windows, lowest = _Windows(op, x.ndim), x.dtype.type(start)
 
-    def pool(x: Array) -> Array:
+    def pool(x: Array) -> Any:
         return lax.reduce_window(x, lowest, computation, windows.sizes, windows.strides, windows.padding)
 
     _, transpose = vjp(pool, x)
