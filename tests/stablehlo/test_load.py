@@ -243,6 +243,18 @@ def test_an_op_that_is_not_supported():
         stablehlo.load(text)(np.float32(0), np.float32(1), np.array([4]))
 
 
+def test_a_reduction_whose_result_depends_on_the_order():
+    text = module(
+        "%a = stablehlo.constant dense<0.0> : tensor<f32>\n"
+        '%0 = "stablehlo.reduce"(%x, %a) <{dimensions = array<i64: 0>}> ({\n^bb0(%p: tensor<f32>, %q: tensor<f32>):\n'
+        "%1 = stablehlo.subtract %p, %q : tensor<f32>\nstablehlo.return %1 : tensor<f32> }) : "
+        "(tensor<4xf32>, tensor<f32>) -> tensor<f32>\nreturn %0 : tensor<f32>",
+        results="tensor<f32>",
+    )
+    with pytest.raises(UnsupportedError, match=r"stablehlo.reduce at <stablehlo>:3: the result of a reduction by"):
+        stablehlo.load(text)(np.ones(4, np.float32))
+
+
 def test_a_custom_call_that_is_not_supported():
     text = module(
         "%0 = stablehlo.custom_call @mystery(%x) : (tensor<4xf32>) -> tensor<4xf32>\nreturn %0 : tensor<4xf32>"
