@@ -22,6 +22,9 @@ class LoadedModule:
     A call takes one array for each argument of the module's `main`, and returns its result, or a tuple of several. It
     can be passed to `jit`, `grad`, `vmap`, `explain` and `autoshard`, as any function of arrays.
 
+    Args:
+        module: the parsed module.
+
     Attributes:
         in_types: the types of the arguments.
         out_types: the types of the results.
