@@ -255,6 +255,20 @@ def test_a_reduction_whose_result_depends_on_the_order():
         stablehlo.load(text)(np.ones(4, np.float32))
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("diag = 78", "diag = 79"), "the option 'diag' must be one of N, U, not 'O'"),
+        (("diag = 78 : ui8, ", ""), "has no option 'diag'"),
+        (("result_layouts = [dense<[0, 1]>", "result_layouts = [dense<[1, 0]>"), "matrices must be column-major"),
+    ],
+)
+def test_calls_of_lapack_that_are_not_supported(changed, message):
+    module, leaves = lowered("triangular_solve")
+    with pytest.raises(UnsupportedError, match=message):
+        stablehlo.load(module.as_text().replace(*changed))(*leaves)
+
+
 def test_a_custom_call_that_is_not_supported():
     text = module(
         "%0 = stablehlo.custom_call @mystery(%x) : (tensor<4xf32>) -> tensor<4xf32>\nreturn %0 : tensor<4xf32>"

@@ -13,14 +13,43 @@ from shardwise.compiler.ops.linalg.householder import Geqrf
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.errors import UnsupportedError
 from shardwise.stablehlo.operation import Operation
+from shardwise.stablehlo.types import array_type
 
 
-def _option(op: Operation, name: str) -> str:
-    """Return an option of a routine, which is a letter."""
+def _option(op: Operation, name: str, letters: str) -> str:
+    """Return an option of a routine, which is one of some letters."""
     config = op.attribute("mhlo.backend_config") if op.has("mhlo.backend_config") else op.attribute("backend_config")
     if not isinstance(config, mlir_ir.DictAttr) or name not in config:
         raise UnsupportedError(f"the routine {op.text('call_target_name')!r} has no option {name!r}")
-    return chr(config[name].value)
+    letter = chr(config[name].value)
+    if letter not in letters:
+        raise UnsupportedError(f"the option {name!r} must be one of {', '.join(letters)}, not {letter!r}")
+    return letter
+
+
+def _check_layouts(op: Operation) -> None:
+    """Reject a call whose matrices are not column-major: the routine would see them transposed."""
+    values = {"operand_layouts": op.raw.operands, "result_layouts": op.raw.results}
+    batch = array_type(op.raw.operands[0].type).ndim - 2
+    for name, arrays in values.items():
+        layouts = [tuple(int(dim) for dim in layout) for layout in op.attribute(name) or ()]
+        expected = [_minor_to_major(array_type(array.type).ndim, batch) for array in arrays]
+        if layouts != expected:
+            raise UnsupportedError(f"the layouts {layouts} are not supported: matrices must be column-major")
+
+
+def _minor_to_major(ndim: int, batch: int) -> tuple[int, ...]:
+    """Return the layout of column-major matrices, or of row-major arrays of another rank."""
+    dims = tuple(reversed(range(ndim)))
+    return (dims[1], dims[0], *dims[2:]) if ndim == batch + 2 else dims
+
+
+def _column_major(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(op: Operation, *operands: Array) -> Any:
+        _check_layouts(op)
+        return rule(op, *operands)
+
+    return checked
 
 
 def _success(op: Operation) -> Any:
@@ -30,7 +59,7 @@ def _success(op: Operation) -> Any:
 
 
 def _cholesky(op: Operation, x: Array) -> Any:
-    if _option(op, "uplo") != "L":
+    if _option(op, "uplo", "LU") != "L":
         raise UnsupportedError("a Cholesky factor of the upper triangle is not supported")
     return lax.linalg.cholesky(x, symmetrize_input=False), _success(op)
 
@@ -41,7 +70,7 @@ def _lu(op: Operation, x: Array) -> Any:
 
 
 def _eigh(op: Operation, x: Array) -> Any:
-    vectors, values = lax.linalg.eigh(x, lower=_option(op, "uplo") == "L", symmetrize_input=False)
+    vectors, values = lax.linalg.eigh(x, lower=_option(op, "uplo", "LU") == "L", symmetrize_input=False)
     return vectors, values, _success(op)
 
 
@@ -53,7 +82,7 @@ def _eig(op: Operation, x: Array) -> Any:
 
 
 def _svd(op: Operation, x: Array) -> Any:
-    mode = _option(op, "mode")
+    mode = _option(op, "mode", "ASN")
     if mode == "N":
         values = lax.linalg.svd(x, compute_uv=False)
         u, v = (full(type.shape, 0, type.dtype) for type in op.out_types[2:4])  # which the routine does not compute
@@ -63,15 +92,15 @@ def _svd(op: Operation, x: Array) -> Any:
 
 
 def _triangular_solve(op: Operation, a: Array, b: Array) -> Any:
-    transpose = _option(op, "trans_x")
+    transpose = _option(op, "trans_x", "NTC")
     return lax.linalg.triangular_solve(
         a,
         b,
-        left_side=_option(op, "side") == "L",
-        lower=_option(op, "uplo") == "L",
+        left_side=_option(op, "side", "LR") == "L",
+        lower=_option(op, "uplo", "LU") == "L",
         transpose_a=transpose in "TC",
         conjugate_a=transpose == "C",
-        unit_diagonal=_option(op, "diag") == "U",
+        unit_diagonal=_option(op, "diag", "NU") == "U",
     )
 
 
@@ -89,7 +118,7 @@ _COMPLEX_NAMES = {"orgqr": "ungqr", "syevd": "heevd"}
 _LETTERS = "sdcz"  # of the dtype: f32, f64, c64, c128
 
 TARGETS: dict[str, Callable[..., Any]] = {
-    f"lapack_{letter}{_COMPLEX_NAMES.get(name, name) if letter in 'cz' else name}_ffi": rule
+    f"lapack_{letter}{_COMPLEX_NAMES.get(name, name) if letter in 'cz' else name}_ffi": _column_major(rule)
     for name, rule in _ROUTINES.items()
     for letter in _LETTERS
 }
