@@ -313,3 +313,10 @@ def test_calls_that_multiply(monkeypatch):
 def test_a_module_is_text_or_bytes():
     with pytest.raises(ProgramError, match="must be text or bytes, not Lowered"):
         stablehlo.load(jax.jit(lambda x: x).lower(1.0))
+
+
+def test_autoshard_chooses_shardings():
+    text = FORMS["a reversed kernel"][0]
+    structs = [sw.ShapeDtypeStruct(x.shape, x.dtype) for x in FORMS["a reversed kernel"][1]]
+    plan = sw.autoshard(stablehlo.load(text), mesh=sw.make_mesh((2,), ("data",)), hardware="h100")(*structs)
+    assert len(sw.tree.leaves(plan.in_shardings)) == 2
