@@ -267,6 +267,7 @@ MODULES = {
     "scipy/linalg/solvers": "scipy/linalg/test_linalg.py",
     "scipy/linalg/special_matrices": "scipy/linalg/test_linalg.py",
     "sharding": "runtime/test_sharding.py",
+    "stablehlo/associativity": "stablehlo/test_load.py",
     "stablehlo/module": "stablehlo/test_load.py",
     "stablehlo/monoids": "stablehlo/test_load.py",
     "stablehlo/operation": "stablehlo/test_load.py",

@@ -6,17 +6,8 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.errors import UnsupportedError
 
 _NAMES = {f"stablehlo.{name}": name for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
-
-_NOT_ASSOCIATIVE = {
-    f"stablehlo.{name}"
-    for name in (
-        *("subtract", "divide", "power", "remainder", "atan2"),
-        *("shift_left", "shift_right_arithmetic", "shift_right_logical"),
-    )
-}
 
 
 def monoids(block: Any) -> list[str] | None:
@@ -34,13 +25,6 @@ def monoids(block: Any) -> list[str] | None:
             return None
         names.append(_NAMES[defining.name])
     return names
-
-
-def check_order(block: Any) -> None:
-    """Reject a region of one op whose results depend on the order of the elements, which StableHLO does not define."""
-    first = block.operations[0].operation
-    if len(block.operations) == 2 and first.name in _NOT_ASSOCIATIVE:
-        raise UnsupportedError(f"the result of a reduction by {first.name} depends on the order of the elements")
 
 
 def constant_value(x: Array) -> NumpyArray | None:

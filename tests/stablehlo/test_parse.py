@@ -15,17 +15,18 @@ def artifact(version="1.0.0"):
         return _jaxlib.serialize_portable_artifact(_jaxlib.parse_module(TEXT), version)
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-@pytest.mark.parametrize("source", [TEXT, TEXT.encode()], ids=["text", "bytes"])
+@pytest.mark.parametrize(("source", "isolated"), [(TEXT, False), (TEXT.encode(), False), (TEXT, True)])
 def test_text(source, isolated):
     assert [str(type) for type in stablehlo.load(source, isolated=isolated).in_types] == ["f32[4]"]
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+INVALID = "module {", "the module cannot be parsed: line 1, column 7: expected operation name in quotes"
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("module {", "the module cannot be parsed: line 1, column 7: expected operation name in quotes"),
+        INVALID,
         ("tf.Add", "the module cannot be parsed: line 1, column 1: "),
         (b"\xff\xfe", "neither text in UTF-8 nor MLIR bytecode"),
         (b"ML\xefR\rMLIR", "the module cannot be parsed"),
@@ -34,9 +35,15 @@ def test_text(source, isolated):
         ('module attributes {mhlo.name = "\\FF"} { }', "not UTF-8"),
     ],
 )
-def test_modules_that_are_not_valid(source, message, isolated):
+def test_modules_that_are_not_valid(source, message):
     with pytest.raises(ProgramError, match=message):
-        stablehlo.load(source, isolated=isolated)
+        stablehlo.load(source)
+
+
+def test_the_other_process_states_the_same_reason():
+    source, message = INVALID
+    with pytest.raises(ProgramError, match=message):
+        stablehlo.load(source, isolated=True)
 
 
 @pytest.mark.parametrize("bracket", ["[", "(", "{", "<"])

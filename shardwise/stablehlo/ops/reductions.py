@@ -14,7 +14,8 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.stablehlo.monoids import check_order, constant_value, monoids
+from shardwise.stablehlo.associativity import check_associative
+from shardwise.stablehlo.monoids import constant_value, monoids
 from shardwise.stablehlo.operation import Operation
 from shardwise.stablehlo.ops import elementwise
 
@@ -41,7 +42,7 @@ def _reduce(op: Operation, *operands: Array) -> Any:
         x, index = arrays
         extremum, position = (ReduceMax, lax.argmax) if direction == "GT" else (ReduceMin, lax.argmin)
         return [extremum(dims)(x), position(x, dims[0], index.dtype)]
-    check_order(op.regions[0])
+    check_associative(op, [x.type for x in arrays])
     region = op.region()
     return lax.reduce(arrays, inits, lambda xs, ys: tuple(region(*xs, *ys)), dims)
 

@@ -10,7 +10,8 @@ from shardwise.api.transformations.differentiate import vjp
 from shardwise.api.transformations.vmap import vmap
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import UnsupportedError
-from shardwise.stablehlo.monoids import check_order, constant_value, monoids
+from shardwise.stablehlo.associativity import check_associative
+from shardwise.stablehlo.monoids import constant_value, monoids
 from shardwise.stablehlo.operation import Operation
 
 _COMPUTATIONS = {"add": lax.add, "multiply": lax.mul, "maximum": lax.max, "minimum": lax.min}
@@ -53,7 +54,7 @@ def _accumulate(op: Operation, arrays: Sequence[Array], inits: Sequence[Array]) 
     along = _Windows(op, len(shape)).cumulative_dim(shape)
     if along is None:
         raise UnsupportedError("the region must be a sum, product, maximum or minimum, unless the op is cumulative")
-    check_order(op.regions[0])
+    check_associative(op, [x.type for x in arrays])
     region = op.region()
 
     def combine(xs: Sequence[Array], ys: Sequence[Array]) -> list[Any]:
