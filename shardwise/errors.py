@@ -271,7 +271,7 @@ class KeyReuseError(_DocumentedError, RuntimeError, section="a-prng-key-is-used-
 
 
 class ProgramError(_DocumentedError, ValueError, section="a-program-violates-an-invariant"):
-    """A program, or its text, violates an invariant of its stage: an internal error unless the text was edited."""
+    """A program, its text, or a module of StableHLO is not valid: an internal error unless the text was edited."""
 
 
 class UnboundAxisError(_DocumentedError, NameError, section="unbound-axis-name"):
@@ -297,7 +297,7 @@ class MissingRuleError(_DocumentedError, NotImplementedError, section="an-op-has
 
 
 class UnsupportedError(_DocumentedError, NotImplementedError, section="is-not-supported-yet"):
-    """A name of JAX is used that exists for imports only, or an op has no lowering for the platform of its devices.
+    """A name of JAX exists for imports only, an op has no lowering for its devices, or a module has an unknown op.
 
     The message says what to use instead.
     """

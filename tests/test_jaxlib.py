@@ -409,6 +409,10 @@ def test_modules_are_serialized():
         _jaxlib.mlir_dialects["stablehlo"].register_dialect(context)
         assert "stablehlo.add" in str(_jaxlib.deserialize_portable_artifact(artifact, context))
         assert _jaxlib.mlir_passmanager.PassManager.parse("builtin.module()", context) is not None
+    assert "stablehlo.add" in str(_jaxlib.parse_portable_artifact(artifact))
+    with pytest.raises(ValueError, match="bytes when only"):
+        _jaxlib.parse_portable_artifact(artifact[:-20])
+    assert _jaxlib.stablehlo_version() >= (1, 0, 0)
     assert b"stablehlo" in _jaxlib.refine_polymorphic_shapes(INCREMENT.encode())
     computation = _jaxlib.hlo_computation(INCREMENT).as_serialized_hlo_module_proto()
     assert b"add" in _jaxlib.hlo_to_stablehlo(computation)

@@ -34,6 +34,7 @@ mlir_ir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
+_sdy = lazy_module("jaxlib.mlir.dialects.sdy")
 
 mlir_passmanager = lazy_module("jaxlib.mlir.passmanager")
 mlir_dialects = {
@@ -390,16 +391,44 @@ def _register_lapack() -> None:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
-def parse_module(text: str) -> Any:
-    """Parse a module with MLIR. Compilation with callbacks needs the parsed form."""
+def _mlir_context() -> Any:
+    """Return a new context of MLIR with the dialects of modules."""
     context = mlir_ir.Context()
     registry = mlir_ir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
     context.append_dialect_registry(registry)
     _chlo.register_dialect(context)
     _stablehlo.register_dialect(context)
+    _sdy.register_dialect(context)
     context.load_all_available_dialects()
-    return mlir_ir.Module.parse(text, context)
+    return context
+
+
+def parse_module(text: str | bytes) -> Any:
+    """Parse a module in MLIR's syntax or bytecode. Compilation with callbacks needs the parsed form."""
+    return mlir_ir.Module.parse(text, _mlir_context())
+
+
+def parse_portable_artifact(artifact: bytes) -> Any:
+    """Parse a portable artifact of StableHLO, and upgrade its ops to the current version."""
+    context = _mlir_context()
+    messages: list[str] = []
+
+    def record(diagnostic: Any) -> bool:
+        with suppress(RuntimeError):  # the message quotes bytes that are not UTF-8
+            messages.append(diagnostic.message)
+        return True  # otherwise MLIR prints it
+
+    with context.attach_diagnostic_handler(record):
+        try:
+            return _stablehlo.deserialize_portable_artifact(context, artifact)
+        except ValueError as error:
+            raise ValueError(": ".join((str(error), *messages))) from error
+
+
+def stablehlo_version() -> tuple[int, ...]:
+    """Return the newest version of StableHLO that can be parsed."""
+    return tuple(map(int, _stablehlo.get_current_version().split(".")))
 
 
 def hlo_computation(text: str) -> Any:
