@@ -34,6 +34,7 @@ mlir_ir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
+_sdy = lazy_module("jaxlib.mlir.dialects.sdy")
 
 mlir_passmanager = lazy_module("jaxlib.mlir.passmanager")
 mlir_dialects = {
@@ -390,14 +391,15 @@ def _register_lapack() -> None:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
-def parse_module(text: str) -> Any:
-    """Parse a module with MLIR. Compilation with callbacks needs the parsed form."""
+def parse_module(text: str | bytes) -> Any:
+    """Parse a module in MLIR's syntax or bytecode. Compilation with callbacks needs the parsed form."""
     context = mlir_ir.Context()
     registry = mlir_ir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
     context.append_dialect_registry(registry)
     _chlo.register_dialect(context)
     _stablehlo.register_dialect(context)
+    _sdy.register_dialect(context)
     context.load_all_available_dialects()
     return mlir_ir.Module.parse(text, context)
 

@@ -497,7 +497,7 @@ def _is_narrow(equation: Equation) -> bool:
 
 def tensor_type(type: ArrayType) -> str:
     """Return a type in MLIR syntax."""
-    return f"tensor<{''.join([f'{size}x' for size in type.shape])}{_element(type.dtype)}>"
+    return f"tensor<{''.join([f'{size}x' for size in type.shape])}{element_type(type.dtype)}>"
 
 
 def _row_major(ndim: int) -> str:
@@ -509,7 +509,8 @@ def _layout(dims: Sequence[int]) -> str:
     return f"dense<{list(dims) or ''}> : tensor<{len(dims)}xindex>"
 
 
-def _element(dtype: DType) -> str:
+def element_type(dtype: DType) -> str:
+    """Return an element type in MLIR syntax."""
     name = short_name(dtype)
     if "_" in name:  # f8_e4m3fn is f8E4M3FN
         width, parts = name.split("_")

@@ -1,0 +1,120 @@
+"""Parse a module: text, MLIR bytecode, or a portable artifact of StableHLO (as `jax.export` writes).
+
+MLIR's parser is made for compilers, whose input is trusted: deep nesting overflows its stack, and the process ends. So
+size and nesting are limited before it sees a module. `isolated` parses in another process first.
+"""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+from shardwise.base._jaxlib import deserialize_portable_artifact, mlir_dialects, parse_module
+from shardwise.errors import ProgramError, UnsupportedError
+from shardwise.stablehlo.module import Module
+
+MAX_BYTES = 1 << 30
+MAX_NESTING = 500
+ISOLATED_SECONDS = 600
+
+_BYTECODE = b"ML\xefR"
+_PRODUCER = re.compile(rb"StableHLO_v(\d+)\.(\d+)\.(\d+)\x00")
+_MLIR_ERROR = re.compile(r"error: (?:\"-\":(\d+):(\d+): )?(.*)")
+_STRUCTURE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>=]=|[\[({<\])}>]')
+_CHILD = "from shardwise.stablehlo.parse import serve_isolated; serve_isolated()"
+
+
+def parse(source: str | bytes, isolated: bool = False) -> Module:
+    """Parse a module.
+
+    Args:
+        source: text, or bytecode.
+        isolated: parse it in another process first, so that a crash of MLIR's parser is an error here.
+
+    Raises:
+        ProgramError: if it is no valid module, too large, or too deeply nested.
+        UnsupportedError: if its version of StableHLO is newer than that of the installed jaxlib.
+    """
+    if len(source) > MAX_BYTES:
+        raise ProgramError(f"the module has {len(source):,} bytes: at most {MAX_BYTES:,} are parsed")
+    if isinstance(source, bytes) and not source.startswith(_BYTECODE):
+        try:
+            source = source.decode()
+        except UnicodeDecodeError as error:
+            raise ProgramError("the module is neither text in UTF-8 nor MLIR bytecode") from error
+    if isinstance(source, str):
+        _check_nesting(source)
+    else:
+        _check_version(source)
+    return Module(_parse(_parse_isolated(source) if isolated else source))
+
+
+def _parse(source: str | bytes) -> Any:
+    """Parse text or bytecode in this process."""
+    try:
+        if isinstance(source, bytes) and _PRODUCER.search(source[:64]):
+            source = deserialize_portable_artifact(source)
+        return parse_module(source)
+    except Exception as error:  # jaxlib's errors have no common class
+        raise ProgramError(f"the module cannot be parsed: {_first_error(str(error))}") from error
+
+
+def _first_error(message: str) -> str:
+    match = _MLIR_ERROR.search(message)
+    if match is None:
+        return message.strip().splitlines()[0] if message.strip() else "MLIR states no reason"
+    return f"line {match[1]}, column {match[2]}: {match[3]}" if match[1] else match[3]
+
+
+def _check_nesting(text: str) -> None:
+    """Reject text with deeply nested brackets, outside of strings and comments."""
+    depth = 0
+    for match in _STRUCTURE.finditer(text):
+        token = match[0]
+        if token in "[({<":
+            depth += 1
+            if depth > MAX_NESTING:
+                line = text.count("\n", 0, match.start()) + 1
+                raise ProgramError(f"the module has brackets nested more than {MAX_NESTING} deep at line {line}")
+        elif token in "])}>":
+            depth -= 1
+
+
+def _check_version(bytecode: bytes) -> None:
+    """Reject a portable artifact of a newer version of StableHLO."""
+    match = _PRODUCER.search(bytecode[:64])
+    if match is None:
+        return
+    stated, current = tuple(map(int, match.groups())), mlir_dialects["stablehlo"].get_current_version()
+    if stated > tuple(map(int, current.split("."))):
+        raise UnsupportedError(
+            f"the module has version {'.'.join(map(str, stated))} of StableHLO, and the installed jaxlib reads versions "
+            f"up to {current}. Install a newer jaxlib, or serialize the module for version {current}."
+        )
+
+
+def _parse_isolated(source: str | bytes) -> bytes:
+    """Parse a module in another process, and return it as bytecode that MLIR itself wrote."""
+    data = source.encode() if isinstance(source, str) else source
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD], input=data, capture_output=True, timeout=ISOLATED_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProgramError(f"the module was not parsed within {ISOLATED_SECONDS} seconds") from error
+    if child.returncode == 0:
+        return child.stdout
+    if child.returncode == 1 and child.stdout:
+        raise ProgramError(child.stdout.decode())
+    raise ProgramError(f"MLIR's parser crashed on the module (exit status {child.returncode})")
+
+
+def serve_isolated() -> None:
+    """Parse the module on the standard input, and write its bytecode, or the error with exit status 1."""
+    data = sys.stdin.buffer.read()
+    try:
+        parsed = _parse(data if data.startswith(_BYTECODE) else data.decode())
+        parsed.operation.write_bytecode(sys.stdout.buffer)
+    except ProgramError as error:
+        sys.stdout.buffer.write(str(error).encode())
+        sys.exit(1)
