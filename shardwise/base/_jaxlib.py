@@ -391,8 +391,8 @@ def _register_lapack() -> None:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
-def parse_module(text: str | bytes) -> Any:
-    """Parse a module in MLIR's syntax or bytecode. Compilation with callbacks needs the parsed form."""
+def _mlir_context() -> Any:
+    """Return a new context of MLIR with the dialects of modules."""
     context = mlir_ir.Context()
     registry = mlir_ir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
@@ -401,7 +401,32 @@ def parse_module(text: str | bytes) -> Any:
     _stablehlo.register_dialect(context)
     _sdy.register_dialect(context)
     context.load_all_available_dialects()
-    return mlir_ir.Module.parse(text, context)
+    return context
+
+
+def parse_module(text: str | bytes) -> Any:
+    """Parse a module in MLIR's syntax or bytecode. Compilation with callbacks needs the parsed form."""
+    return mlir_ir.Module.parse(text, _mlir_context())
+
+
+def parse_portable_artifact(artifact: bytes) -> Any:
+    """Parse a portable artifact of StableHLO, and upgrade its ops to the current version."""
+    context, messages = _mlir_context(), []
+
+    def record(diagnostic: Any) -> bool:
+        messages.append(diagnostic.message)
+        return True  # otherwise MLIR prints it
+
+    with context.attach_diagnostic_handler(record):
+        try:
+            return _stablehlo.deserialize_portable_artifact(context, artifact)
+        except ValueError as error:
+            raise ValueError(": ".join((str(error), *messages))) from error
+
+
+def stablehlo_version() -> tuple[int, ...]:
+    """Return the newest version of StableHLO that can be parsed."""
+    return tuple(map(int, _stablehlo.get_current_version().split(".")))
 
 
 def hlo_computation(text: str) -> Any:

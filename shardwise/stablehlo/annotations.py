@@ -6,11 +6,13 @@ from typing import Any, final
 
 from shardwise.base._jaxlib import mlir_dialects, mlir_ir
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.errors import UnsupportedError
+from shardwise.errors import ShardingError, UnsupportedError
 from shardwise.stablehlo.hlo_shardings import HloMesh, parse_hlo_sharding
+
+AnyMesh = Mesh | AbstractMesh
 
 _HLO, _SHARDY = "mhlo.sharding", "sdy.sharding"
 
@@ -19,7 +21,7 @@ _HLO, _SHARDY = "mhlo.sharding", "sdy.sharding"
 class Pin:
     """The sharding of one value: the mesh axes of each dim, and the dims that may be sharded further."""
 
-    def __init__(self, mesh: AbstractMesh | None, dims: Sequence[tuple[str, ...]], open_dims: Sequence[int] = ()):
+    def __init__(self, mesh: AnyMesh | None, dims: Sequence[tuple[str, ...]], open_dims: Sequence[int] = ()):
         self.mesh, self.dims, self.open_dims = mesh, tuple(dims), tuple(open_dims)
 
     def apply(self, array: Any) -> Any:
@@ -40,10 +42,14 @@ class Pin:
 
 @final
 class Annotations:
-    """The shardings of a parsed module of MLIR."""
+    """The shardings of a parsed module of MLIR.
 
-    def __init__(self, raw: Any):
+    `mesh` replaces the mesh of the module: axis by axis, in the same order.
+    """
+
+    def __init__(self, raw: Any, mesh: AnyMesh | None = None):
         self._raw = raw
+        self._replacement = mesh
 
     @cached_property
     def _meshes(self) -> dict[str, AbstractMesh | None]:
@@ -66,25 +72,53 @@ class Annotations:
                 yield attributes[_HLO].value
 
     @cached_property
-    def mesh(self) -> AbstractMesh | None:
+    def _stated_mesh(self) -> AbstractMesh | None:
         """The mesh that the annotations refer to; None if there are none."""
         meshes = {mesh for mesh in self._meshes.values() if mesh is not None}
-        if self._hlo.mesh is not None and not meshes:
+        if not meshes and self._hlo.mesh is not None:
             meshes.add(self._hlo.mesh)
         if len(meshes) > 1:
             raise UnsupportedError(f"the module has several meshes: {', '.join(map(str, meshes))}")
         return meshes.pop() if meshes else None
 
+    @cached_property
+    def mesh(self) -> AnyMesh | None:
+        """The mesh of all shardings; None if the module states none."""
+        stated, replacement = self._stated_mesh, self._replacement
+        if stated is None or replacement is None:
+            return stated
+        if replacement.axis_sizes != stated.axis_sizes:
+            raise ShardingError(f"load: the mesh of the module is {stated}, and {replacement} has other sizes")
+        return replacement
+
+    def axis(self, name: str) -> str:
+        """Return the axis of `mesh` for an axis of the module."""
+        stated, mesh = self._stated_mesh, self.mesh
+        if stated is None or mesh is None or name not in stated.axis_names:
+            raise ShardingError(f"the mesh {stated} of the module has no axis {name!r}")
+        return str(mesh.axis_names[stated.axis_names.index(name)])
+
+    def _pin(self, mesh: AbstractMesh | None, dims: Sequence[Sequence[str]], open_dims: Sequence[int] = ()) -> Pin:
+        """Return a sharding on a mesh of the module as one on `mesh`."""
+        if mesh is None:
+            return Pin(None, ())
+        return Pin(self.mesh, [tuple(map(self.axis, dim)) for dim in dims], open_dims)
+
+    def pins(self, attributes: Any, ndims: Sequence[int]) -> list[Pin] | None:
+        """Return the shardings of the results of an op, among its attributes; None if it states none."""
+        if _SHARDY in attributes and "sharding_per_value" in str(attributes[_SHARDY]):
+            shardings = mlir_dialects["sdy"].TensorShardingPerValueAttr(attributes[_SHARDY]).shardings
+            return [self.shardy_pin(sharding) for sharding in shardings]
+        pin = self.pin(attributes, ndims[0]) if len(ndims) == 1 else None
+        return None if pin is None else [pin]
+
     def pin(self, attributes: Any, ndim: int) -> Pin | None:
-        """Return the sharding among the attributes of an argument, a result or an op with one result."""
+        """Return the sharding among the attributes of an argument or a result of a function."""
         if _SHARDY in attributes:
-            attribute = attributes[_SHARDY]
-            if "sharding_per_value" in str(attribute):
-                (attribute,) = mlir_dialects["sdy"].TensorShardingPerValueAttr(attribute).shardings
-            return self.shardy_pin(attribute)
+            return self.shardy_pin(attributes[_SHARDY])
         if _HLO not in attributes or self._meshes:
             return None
-        return Pin(self._hlo.mesh, self._hlo.dims(parse_hlo_sharding(attributes[_HLO].value), ndim))
+        return self._pin(self._hlo.mesh, self._hlo.dims(parse_hlo_sharding(attributes[_HLO].value), ndim))
 
     def shardy_pin(self, attribute: Any) -> Pin:
         """Return a sharding of Shardy."""
@@ -92,11 +126,12 @@ class Annotations:
             raise UnsupportedError(f"the sharding {attribute} is not supported: it has unreduced axes")
         sdy = mlir_dialects["sdy"]
         sharding = sdy.TensorShardingAttr(attribute)
-        mesh = sharding.mesh_or_ref
         dims = [sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings]
-        return Pin(
-            self._meshes[mesh.value] if isinstance(mesh, mlir_ir.FlatSymbolRefAttr) else _mesh(mesh),
-            [tuple(map(_axis, dim.axes)) for dim in dims],
+        if not isinstance(sharding.mesh_or_ref, mlir_ir.FlatSymbolRefAttr):
+            raise UnsupportedError(f"the sharding {attribute} is not supported: name its mesh with sdy.mesh")
+        return self._pin(
+            self._meshes[sharding.mesh_or_ref.value],
+            [list(map(_axis, dim.axes)) for dim in dims],
             [index for index, dim in enumerate(dims) if not dim.is_closed],
         )
 

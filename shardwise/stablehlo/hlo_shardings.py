@@ -65,18 +65,21 @@ def _integers(text: str) -> tuple[int, ...]:
 def _digits(text: str, tiles: Sequence[int], reshape: Sequence[int], order: Sequence[int]) -> list[list[Digit]]:
     """Return the digits of the device number along each dim of the tiles."""
     strides = [math.prod(reshape[dim + 1 :]) for dim in range(len(reshape))]
-    sources = [[reshape[dim], strides[dim]] for dim in order if reshape[dim] > 1]  # what is left of each, and its stride
+    sources = [
+        [reshape[dim], strides[dim]] for dim in order if reshape[dim] > 1
+    ]  # what is left of each, and its stride
     digits: list[list[Digit]] = []
     for tile in tiles:
         dim: list[Digit] = []
-        while tile > 1:
+        remaining = tile
+        while remaining > 1:
             left, stride = sources[0]
-            taken = min(left, tile)
-            if left % taken or tile % taken:
+            taken = min(left, remaining)
+            if left % taken or remaining % taken:
                 raise UnsupportedError(f"the sharding {text} is not supported: no mesh has its tiles")
             dim.append((stride * left, stride * left // taken))
             sources[0][0] //= taken
-            tile //= taken
+            remaining //= taken
             if sources[0][0] == 1:
                 sources.pop(0)
         digits.append(dim)
@@ -91,7 +94,9 @@ class HloMesh:
         tiled = [sharding for sharding in shardings if sharding.devices > 1]
         counts = {sharding.devices for sharding in tiled}
         if len(counts) > 1:
-            raise UnsupportedError(f"the shardings of the module are for different numbers of devices: {sorted(counts)}")
+            raise UnsupportedError(
+                f"the shardings of the module are for different numbers of devices: {sorted(counts)}"
+            )
         count = counts.pop() if counts else 1
         bounds = {1, count, *(bound for sharding in tiled for dim in sharding.dims for digit in dim for bound in digit)}
         self._bounds = sorted(bounds, reverse=True)

@@ -7,7 +7,7 @@ from typing import Any, final
 from shardwise.api.jit import jit
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.errors import ProgramError
 from shardwise.stablehlo.module import Module
@@ -27,14 +27,15 @@ class LoadedModule:
         out_types: the types of the results.
         in_shardings: the sharding that the module states for each argument, or None.
         out_shardings: the sharding that the module states for each result, or None.
-        mesh: the mesh that the module's shardings refer to, without devices; None if there are none.
+        mesh: the mesh of the shardings: the one that `load` was given, or the module's, which has no devices; None if
+            the module states no shardings.
     """
 
     in_types: tuple[ArrayType, ...]
     out_types: tuple[ArrayType, ...]
     in_shardings: tuple[NamedSharding | None, ...]
     out_shardings: tuple[NamedSharding | None, ...]
-    mesh: AbstractMesh | None
+    mesh: Mesh | AbstractMesh | None
 
     def __init__(self, module: Module):
         main = module.main
@@ -62,7 +63,11 @@ class LoadedModule:
 
     @cached_property
     def _compiled(self) -> Any:
-        return jit(self._evaluate, inline=True)
+        def evaluate(*args: Any) -> tuple[Any, ...]:
+            return self._evaluate(*args)
+
+        evaluate.__name__ = evaluate.__qualname__ = self.__name__  # for messages and profiles
+        return jit(evaluate, inline=True)
 
     def _evaluate(self, *args: Any) -> tuple[Any, ...]:
         if len(args) != len(self.in_types):
@@ -83,7 +88,7 @@ class LoadedModule:
         return f"<StableHLO module {self.__name__}: ({ins}) -> ({outs})>"
 
 
-def load(module: str | bytes, *, isolated: bool = False) -> LoadedModule:
+def load(module: str | bytes, *, mesh: Mesh | AbstractMesh | None = None, isolated: bool = False) -> LoadedModule:
     """Read a module of StableHLO, which any framework may have written, as a function of arrays.
 
     Ops of StableHLO and CHLO become the ops of Shardwise, so that the function can be planned, differentiated and
@@ -93,6 +98,8 @@ def load(module: str | bytes, *, isolated: bool = False) -> LoadedModule:
     Args:
         module: the module as text, as MLIR bytecode, or as a portable artifact (`jax.export` writes one as
             `mlir_module_serialized`).
+        mesh: the mesh to use in place of the one that the module's shardings refer to. The sizes of its axes must be
+            the same; their names may differ. Without devices, a function with constraints can be planned, but not run.
         isolated: whether to parse the module in another process first. MLIR's parser can crash on a hostile module;
             the crash is then an error.
 
@@ -101,6 +108,7 @@ def load(module: str | bytes, *, isolated: bool = False) -> LoadedModule:
 
     Raises:
         ProgramError: if the module is not valid, too large, too deeply nested, or has no `main`.
+        ShardingError: if `mesh` has other sizes than the module's.
         UnsupportedError: if its version is newer than the installed jaxlib's, or a type, mesh or sharding is not
             supported. Ops are checked when the function is called.
 
@@ -112,4 +120,4 @@ def load(module: str | bytes, *, isolated: bool = False) -> LoadedModule:
     """
     if not isinstance(module, (str, bytes)):
         raise ProgramError(f"load: the module must be text or bytes, not {type(module).__name__}; use `.as_text()`")
-    return LoadedModule(parse(module, isolated))
+    return LoadedModule(parse(module, mesh, isolated))

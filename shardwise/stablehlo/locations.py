@@ -1,11 +1,13 @@
 """Locations of MLIR as source lines of a program."""
 
+import re
 from typing import Any
 
 from shardwise.base._jaxlib import mlir_ir
 from shardwise.compiler.ir.program import NOWHERE, Source
 
 _TEXT = "-"  # the file name of locations that MLIR's parser adds to ops without one
+_LINE = re.compile(r".+:\d+")
 _MAX_DEPTH = 64  # of nested locations
 
 
@@ -13,7 +15,7 @@ def source_of(location: Any) -> Source:
     """Return the innermost source line of a location, with the named scopes that its op name states.
 
     JAX's op names, such as `jit(step)/encoder/jvp()/dot_general`, hold the names of scopes between those of
-    transformations, and end with the primitive.
+    transformations, and end with the primitive. Shardwise's also state the line before the op.
     """
     function, scope = "", None
     for _ in range(_MAX_DEPTH):
@@ -38,4 +40,4 @@ def source_of(location: Any) -> Source:
 
 def _scope(name: str) -> tuple[str, ...]:
     *parts, _ = name.split("/")
-    return tuple(part for part in parts if part and "(" not in part)
+    return tuple(part for part in parts if part and "(" not in part and _LINE.fullmatch(part) is None)

@@ -43,11 +43,12 @@ def apply_while(condition: Function, body: Function, operands: Sequence[Array]) 
     trips = _count_trips(cond, program, operands)
     if trips is not None:
         return _CountedLoop(program, tuple(operands), tuple(captured), trips).apply()
-    return lax.while_loop(
+    results: list[Any] = lax.while_loop(
         lambda carry: replay(cond, [*carry, *cond_captured])[0],
         lambda carry: replay(program, [*carry, *captured]),
         list(operands),
     )
+    return results
 
 
 def _definitions(program: Program) -> dict[Value, Equation]:
@@ -99,7 +100,12 @@ def _count_trips(cond: Program, body: Program, operands: Sequence[Array]) -> int
 @final
 @dataclass(frozen=True)
 class _Stack:
-    """A carried array that each trip writes one row of. `row` is the value in the body, `is_row` whether without dim 0."""
+    """A carried array of which each trip writes one row.
+
+    Attributes:
+        row: the value in the body that is written, with a dim of size 1 for the row.
+        direction: 1 if the first trip writes the first row, -1 if the last one does.
+    """
 
     row: Value
     direction: int
@@ -174,7 +180,7 @@ class _CountedLoop:
         return {**invariant, **dict(zip(self.program.inputs[count:], self.captured, strict=True))}
 
     def _slice_direction(self, value: Value) -> int:
-        """Return the direction in which the trips read all rows of an invariant array and nothing else of it; else 0."""
+        """Return the direction in which the trips read rows of an invariant array; 0 if they read it in another way."""
         shape = value.type.shape
         if not shape or shape[0] != self.trips:
             return 0
@@ -294,7 +300,9 @@ class _CountedLoop:
             definition, shape = self._definitions.get(update), update.type.shape[1:]
             if definition is not None and definition.inputs and definition.inputs[0].type.shape == shape:
                 op = definition.op
-                is_row = isinstance(op, Reshape) or (isinstance(op, Broadcast) and op.dims == tuple(range(1, len(shape) + 1)))
+                is_row = isinstance(op, Reshape) or (
+                    isinstance(op, Broadcast) and op.dims == tuple(range(1, len(shape) + 1))
+                )
                 if is_row:
                     return env[definition.inputs[0]]
             return Reshape(shape)(env[update])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ProgramError
 from shardwise.stablehlo.annotations import Annotations
 from shardwise.stablehlo.types import array_type
@@ -33,7 +34,9 @@ class Function:
         """Its only block."""
         blocks = list(self.raw.regions[0].blocks)
         if len(blocks) != 1:
-            raise ProgramError(f"the function @{self.name} has {len(blocks)} blocks instead of one: it has no body, or branches")
+            raise ProgramError(
+                f"the function @{self.name} has {len(blocks)} blocks instead of one: it has no body, or branches"
+            )
         return blocks[0]
 
     def attributes(self, group: str) -> list[dict[str, Any]]:
@@ -55,9 +58,15 @@ class Function:
 @final
 @dataclass(frozen=True, eq=False)
 class Module:
-    """A parsed module. `raw` is MLIR's."""
+    """A parsed module.
+
+    Attributes:
+        raw: the module of MLIR.
+        mesh: the mesh to use in place of the module's; None to use that.
+    """
 
     raw: Any
+    mesh: Mesh | AbstractMesh | None = None
 
     @property
     def operations(self) -> Iterator[Any]:
@@ -73,7 +82,7 @@ class Module:
     @cached_property
     def annotations(self) -> Annotations:
         """The shardings that the module states."""
-        return Annotations(self.raw)
+        return Annotations(self.raw, self.mesh)
 
     @property
     def name(self) -> str:

@@ -30,5 +30,6 @@ def monoids(block: Any) -> list[str] | None:
 def constant_value(x: Array) -> NumpyArray | None:
     """Return the element that all elements of a traced constant are equal to; None if the array is no constant."""
     if isinstance(x, Tracer) and x.made_by is not None and isinstance(x.made_by.op, Full):
-        return x.made_by.op.value.array
+        element: NumpyArray = x.made_by.op.value.array
+        return element
     return None

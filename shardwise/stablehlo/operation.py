@@ -60,7 +60,7 @@ class Operation:
 
     def attribute(self, name: str) -> Any:
         """Return an attribute of MLIR; None if the op lacks it."""
-        return self.raw.attributes[name] if name in self.raw.attributes else None
+        return self.raw.attributes[name] if self.has(name) else None
 
     def integer(self, name: str) -> int:
         return int(self.attribute(name).value)
@@ -79,6 +79,10 @@ class Operation:
         """Return an attribute that is an array of integers."""
         value = self.attribute(name)
         return tuple(default) if value is None else tuple(int(x) for x in value)
+
+    def padding(self, ndim: int) -> list[tuple[int, int]]:
+        """Return the attribute `padding`: the low and high padding of each dim; zeros if the op lacks it."""
+        return [(low, high) for low, high in self.table("padding")] or [(0, 0)] * ndim
 
     def table(self, name: str) -> list[tuple[int, ...]]:
         """Return an attribute that is a matrix of integers, as its rows; an empty list if the op lacks it."""
@@ -104,6 +108,10 @@ class Operation:
     def numbers(self, name: str, kind: str) -> Any:
         """Return dimension numbers of StableHLO, such as `DotDimensionNumbers`."""
         return getattr(mlir_dialects["stablehlo"], kind)(self.attribute(name))
+
+    def inner(self, raw: Any) -> "Operation":
+        """Return an op inside of a region."""
+        return Operation(raw, self.module, self.source, self.evaluate)
 
     @property
     def regions(self) -> list[Any]:

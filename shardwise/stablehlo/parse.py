@@ -9,7 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from shardwise.base._jaxlib import deserialize_portable_artifact, mlir_dialects, parse_module
+from shardwise.base._jaxlib import parse_module, parse_portable_artifact, stablehlo_version
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ProgramError, UnsupportedError
 from shardwise.stablehlo.module import Module
 
@@ -24,11 +25,12 @@ _STRUCTURE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>=]=|[\[({<\])}>]')
 _CHILD = "from shardwise.stablehlo.parse import serve_isolated; serve_isolated()"
 
 
-def parse(source: str | bytes, isolated: bool = False) -> Module:
+def parse(source: str | bytes, mesh: Mesh | AbstractMesh | None = None, isolated: bool = False) -> Module:
     """Parse a module.
 
     Args:
         source: text, or bytecode.
+        mesh: the mesh to use in place of the module's.
         isolated: parse it in another process first, so that a crash of MLIR's parser is an error here.
 
     Raises:
@@ -46,14 +48,14 @@ def parse(source: str | bytes, isolated: bool = False) -> Module:
         _check_nesting(source)
     else:
         _check_version(source)
-    return Module(_parse(_parse_isolated(source) if isolated else source))
+    return Module(_parse(_parse_isolated(source) if isolated else source), mesh)
 
 
 def _parse(source: str | bytes) -> Any:
     """Parse text or bytecode in this process."""
     try:
         if isinstance(source, bytes) and _PRODUCER.search(source[:64]):
-            source = deserialize_portable_artifact(source)
+            return parse_portable_artifact(source)
         return parse_module(source)
     except Exception as error:  # jaxlib's errors have no common class
         raise ProgramError(f"the module cannot be parsed: {_first_error(str(error))}") from error
@@ -85,11 +87,12 @@ def _check_version(bytecode: bytes) -> None:
     match = _PRODUCER.search(bytecode[:64])
     if match is None:
         return
-    stated, current = tuple(map(int, match.groups())), mlir_dialects["stablehlo"].get_current_version()
-    if stated > tuple(map(int, current.split("."))):
+    stated, current = tuple(map(int, match.groups())), stablehlo_version()
+    if stated > current:
+        module, newest = (".".join(map(str, version)) for version in (stated, current))
         raise UnsupportedError(
-            f"the module has version {'.'.join(map(str, stated))} of StableHLO, and the installed jaxlib reads versions "
-            f"up to {current}. Install a newer jaxlib, or serialize the module for version {current}."
+            f"the module has version {module} of StableHLO, and the installed jaxlib reads versions up to {newest}. "
+            f"Install a newer jaxlib, or serialize the module for version {newest}."
         )
 
 

@@ -25,11 +25,21 @@ from shardwise.stablehlo.types import array_type
 
 # Calls are inlined, so a small module of functions that call each other twice could have any number of ops.
 MAX_OPS = 1_000_000
-MAX_CALL_DEPTH = 200
+MAX_CALL_DEPTH = 100
 
 _RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 # What rules raise for operands that they reject. Errors of the program that calls the module pass.
-_RULE_ERRORS = (TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, OverflowError, NotImplementedError, ArithmeticError)
+_RULE_ERRORS = (
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    NameError,
+    OverflowError,
+    NotImplementedError,
+    ArithmeticError,
+)
 
 
 @final
@@ -40,16 +50,18 @@ class Reader:
         self.module = module
         self._applied = 0
         self._depth = 0
+        self._located: Exception | None = None  # the error that states its op and line
 
     def call(self, function: Function, args: Sequence[Any]) -> list[Any]:
         """Return the results of a function for arrays."""
         # 64-bit constants and results keep their dtypes, as in the module.
         with config.override("enable_x64", True), restore_source():
-            return self._evaluate(function.body, args, {}, ())
+            try:
+                return self._evaluate(function.body, args, {}, ())
+            except RecursionError as error:
+                raise ProgramError("calls and regions of the module are nested too deeply for Python") from error
 
-    def _evaluate(
-        self, block: Any, args: Sequence[Any], outer: dict[Any, Any], scope: tuple[str, ...]
-    ) -> list[Any]:
+    def _evaluate(self, block: Any, args: Sequence[Any], outer: dict[Any, Any], scope: tuple[str, ...]) -> list[Any]:
         """Return the results of a block.
 
         Args:
@@ -59,7 +71,9 @@ class Reader:
             scope: the named scopes around it.
         """
         if self._depth == MAX_CALL_DEPTH:
-            raise ProgramError(f"calls and regions are nested more than {MAX_CALL_DEPTH} deep, or a function calls itself")
+            raise ProgramError(
+                f"calls and regions are nested more than {MAX_CALL_DEPTH} deep, or a function calls itself"
+            )
         values = dict(outer)
         values.update(zip(block.arguments, args, strict=True))
         self._depth += 1
@@ -77,10 +91,9 @@ class Reader:
         raise ProgramError("a block of the module has no return")
 
     def _pinned(self, raw: Any, results: list[Any]) -> list[Any]:
-        """Return the only result of an op, pinned to the sharding that the op states."""
-        (result,) = results
-        pin = self.module.annotations.pin(raw.attributes, result.type.ndim)
-        return results if pin is None else [pin.apply(result)]
+        """Return the results of an op, pinned to the shardings that the op states."""
+        pins = self.module.annotations.pins(raw.attributes, [result.type.ndim for result in results])
+        return results if pins is None else [pin.apply(result) for pin, result in zip(pins, results, strict=True)]
 
     def _apply(self, raw: Any, operands: list[Any], values: dict[Any, Any], source: Source) -> list[Any]:
         """Return the results of an op."""
@@ -89,26 +102,24 @@ class Reader:
             raise UnsupportedError(f"the module has more than {MAX_OPS:,} ops after its calls are inlined")
         name = str(raw.name)
         if name not in OPS:
-            raise UnsupportedError(
-                f"the op {name} at {source} is not supported. Compute this part outside of the module, or write it with "
-                "other ops of StableHLO."
+            self._located = UnsupportedError(
+                f"the op {name} at {source} is not supported. Compute this part outside of the module, or write it "
+                "with other ops of StableHLO."
             )
-        op = Operation(
-            raw, self.module, source, lambda block, args: self._evaluate(block, args, values, source.scope)
-        )
+            raise self._located
+        op = Operation(raw, self.module, source, lambda block, args: self._evaluate(block, args, values, source.scope))
         try:
             results = OPS[name](op, *operands)
             if not isinstance(results, (list, tuple)):
                 results = [results]
             checked = [_checked(result, stated.type) for result, stated in zip(results, raw.results, strict=True)]
-            return self._pinned(raw, checked) if len(checked) == 1 else checked
+            return self._pinned(raw, checked)
         except _RULE_ERRORS as error:
-            if getattr(error, "stablehlo_op", None) is not None:  # of an op inside a region
+            if error is self._located:  # of an op inside a region
                 raise
             kind = UnsupportedError if isinstance(error, NotImplementedError) else ProgramError
-            located = kind(f"{name} at {source}: {error}")
-            located.stablehlo_op = name  # type: ignore[attr-defined]
-            raise located from error
+            self._located = kind(f"{name} at {source}: {error}")
+            raise self._located from error
 
 
 def _checked(result: Any, stated: Any) -> Any:

@@ -66,7 +66,12 @@ def _complex(x: Any, y: Any) -> Any:
 
 def _shapes(x: Any) -> Any:
     padded = jnp.pad(x, ((1, 2), (0, 3)), constant_values=7.0)
-    return padded[::2, 1:5], jnp.concatenate([x, 2 * x], 1).reshape(16, 4).T, jnp.flip(x, 0), lax.pad(x, 0.0, [(0, 1, 2), (-1, 0, 0)])
+    return (
+        padded[::2, 1:5],
+        jnp.concatenate([x, 2 * x], 1).reshape(16, 4).T,
+        jnp.flip(x, 0),
+        lax.pad(x, 0.0, [(0, 1, 2), (-1, 0, 0)]),
+    )
 
 
 def _constants(x: Any) -> Any:
@@ -98,7 +103,9 @@ def _windows(x: Any) -> Any:
 
 
 def _pool_gradient(x: Any) -> Any:
-    return jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2).sum())(x)
+    return jax.grad(
+        lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2).sum()
+    )(x)
 
 
 def _dots(x: Any, y: Any) -> Any:
@@ -114,7 +121,7 @@ def _convolution(x: Any, k: Any) -> Any:
     numbers = ("NHWC", "HWIO", "NHWC")
     return (
         lax.conv_general_dilated(x, k, (2, 1), "SAME", dimension_numbers=numbers),
-        lax.conv_general_dilated(x, k, (1, 1), "VALID", (2, 1), (1, 2), dimension_numbers=numbers),
+        lax.conv_general_dilated(x, k, (1, 1), [(1, 0), (2, 2)], (2, 1), (1, 2), dimension_numbers=numbers),
     )
 
 
@@ -127,7 +134,14 @@ def _convolution_gradient(x: Any, k: Any) -> Any:
 
 def _indexing(x: Any, i: Any) -> Any:
     rows = jnp.abs(i[:, 0]) % 8
-    return x[rows], x.at[rows].add(1.0), x.at[rows, 1].set(5.0), x.at[rows].max(0.0), x[rows, jnp.arange(8) % 4], x[:, 1]
+    return (
+        x[rows],
+        x.at[rows].add(1.0),
+        x.at[rows, 1].set(5.0),
+        x.at[rows].max(0.0),
+        x[rows, jnp.arange(8) % 4],
+        x[:, 1],
+    )
 
 
 def _dynamic_slices(x: Any, i: Any) -> Any:
@@ -191,12 +205,14 @@ def _nested_while(x: Any) -> Any:
 
 
 def _cond(x: Any, i: Any) -> Any:
-    branches = [lambda x: x * 2, lambda x: jnp.sin(x), lambda x: x.T.reshape(8, 4)]
+    branches = [lambda x: x * 2, jnp.sin, lambda x: x.T.reshape(8, 4)]
     return lax.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, x), lax.switch(i[0, 0] % 5 - 1, branches, x)
 
 
 def _map(x: Any) -> Any:
-    return lax.map(lambda row: jnp.outer(row, row), x), jax.vmap(lambda r: lax.fori_loop(0, 3, lambda i, c: c + r[i], 0.0))(x)
+    return lax.map(lambda row: jnp.outer(row, row), x), jax.vmap(
+        lambda r: lax.fori_loop(0, 3, lambda i, c: c + r[i], 0.0)
+    )(x)
 
 
 def _fft(x: Any) -> Any:
@@ -212,7 +228,11 @@ def _random_bits(seed: Any) -> Any:
 
 def _random_normal(seed: Any) -> Any:
     key = jax.random.PRNGKey(seed)
-    return jax.random.normal(key, (5, 3)), jax.random.permutation(key, 9), jax.random.categorical(key, jnp.zeros((4, 3)))
+    return (
+        jax.random.normal(key, (5, 3)),
+        jax.random.permutation(key, 9),
+        jax.random.categorical(key, jnp.zeros((4, 3))),
+    )
 
 
 def _triangular_solve(a: Any, b: Any) -> Any:
@@ -232,11 +252,7 @@ def _remat(x: Any, w: Any) -> Any:
 
 
 def _composite(x: Any) -> Any:
-    @lambda f: lax.composite(f, "my.tanh")
-    def call(x: Any) -> Any:
-        return jnp.tanh(x) * 2
-
-    return call(x)
+    return lax.composite(lambda x: jnp.tanh(x) * 2, "my.tanh")(x)
 
 
 def _reduce_precision(x: Any) -> Any:
@@ -273,7 +289,8 @@ def adam_step(params: Any, m: Any, v: Any, count: Any, x: Any, y: Any) -> Any:
     count = count + 1
     m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, grads)
     v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, grads)
-    scale = jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+    steps = count.astype(jnp.float32)
+    scale = jnp.sqrt(1 - 0.999**steps) / (1 - 0.9**steps)
     params = jax.tree.map(lambda p, m, v: p - 1e-3 * scale * m / (jnp.sqrt(v) + 1e-8), params, m, v)
     return params, m, v, count, value
 
@@ -300,7 +317,8 @@ def transformer_step(params: Any, tokens: Any) -> Any:
     """Take one step of SGD on a transformer whose layers are a scan."""
 
     def normalize(x: Any) -> Any:
-        return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+        centered = x - x.mean(-1, keepdims=True)
+        return centered * lax.rsqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
 
     def layer(x: Any, w: Any) -> Any:
         q, k, v = jnp.split(normalize(x) @ w["qkv"], 3, -1)

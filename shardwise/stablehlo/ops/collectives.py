@@ -24,7 +24,7 @@ def _mesh(op: Operation) -> AbstractMesh:
             "collectives between replicas are not supported: export the program before it is partitioned, or with "
             "sdy.manual_computation"
         )
-    return mesh
+    return mesh.abstract
 
 
 def _axis_tuples(mesh: AbstractMesh) -> Iterator[tuple[str, ...]]:

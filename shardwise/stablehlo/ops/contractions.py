@@ -50,7 +50,7 @@ def _convolution(op: Operation, x: Array, kernel: Array) -> Any:
         x,
         kernel,
         op.integers("window_strides", (1,) * count),
-        op.table("padding") or [(0, 0)] * count,
+        op.padding(count),
         op.integers("lhs_dilation", (1,) * count),
         op.integers("rhs_dilation", (1,) * count),
         dimension_numbers,

@@ -8,14 +8,15 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.errors import UnsupportedError
 from shardwise.stablehlo.operation import Operation
+from shardwise.stablehlo.ops import lapack
 
 
 def _custom_call(op: Operation, *operands: Array) -> Any:
     target = op.text("call_target_name")
     if target not in _TARGETS:
         raise UnsupportedError(
-            f"the target {target!r} is not supported, because it is known to one compiler only. Known targets: "
-            f"{', '.join(sorted(_TARGETS))}"
+            f"the target {target!r} is not supported: it is code outside of the module. Compute this part outside of "
+            "the module, or with ops of StableHLO."
         )
     return _TARGETS[target](op, *operands)
 
@@ -33,6 +34,7 @@ def _annotate_device_placement(op: Operation, x: Array) -> Any:
 
 
 _TARGETS: dict[str, Callable[..., Any]] = {
+    **lapack.TARGETS,
     "Sharding": lambda op, x: x,  # its attribute states the sharding
     "annotate_device_placement": _annotate_device_placement,
     "mhlo.erf": lambda op, x: lax.erf(x),

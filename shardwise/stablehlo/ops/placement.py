@@ -17,13 +17,13 @@ def _sharding_constraint(op: Operation, x: Array) -> Any:
 
 def _manual_computation(op: Operation, *operands: Array) -> Any:
     sdy = mlir_dialects["sdy"]
-    axes = [axis.value for axis in sdy.ManualAxesAttr(op.attribute("manual_axes"))]
+    axes = [op.module.annotations.axis(axis) for axis in sdy.ManualAxesAttr(op.attribute("manual_axes"))]
     ins, outs = (_pins(op, name) for name in ("in_shardings", "out_shardings"))
     meshes = {pin.mesh for pin in (*ins, *outs)}
     if len(meshes) != 1:
         raise UnsupportedError(f"a manual computation must have one mesh, not {len(meshes)}")
     region = op.region()
-    mapped = shard_map(
+    mapped: Any = shard_map(
         lambda *shards: tuple(region(*shards)),
         mesh=meshes.pop(),
         in_specs=tuple(pin.spec(axes) for pin in ins),

@@ -25,7 +25,7 @@ def _broadcasting(name: str) -> Callable[..., Any]:
 
 
 def _broadcast(op: Operation, *operands: Array) -> list[Any]:
-    """Return the operands with the shape of the result. The lower rank is aligned at `broadcast_dimensions`, or right."""
+    """Broadcast operands to the shape of the result: those of lower rank at `broadcast_dimensions`, or at the end."""
     shape = op.out_type.shape
     stated = op.integers("broadcast_dimensions")
 
