@@ -11,7 +11,7 @@ from shardwise import tree
 from shardwise.api.arguments import leaf_types
 from shardwise.api.transformations.custom import custom_vjp
 from shardwise.api.transformations.float0 import float0, is_float0
-from shardwise.base._jaxlib import deserialize_portable_artifact, parse_module
+from shardwise.base._jaxlib import parse_portable_artifact
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_key, key_impl
 from shardwise.compiler.ops.shape.constants import full
@@ -48,7 +48,7 @@ class Exported(ExportedData):
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """Return the module as text; with `serialized=False`, as an MLIR module."""
-        module = parse_module(deserialize_portable_artifact(self.mlir_module_serialized))
+        module = parse_portable_artifact(self.mlir_module_serialized)
         return str(module) if serialized else module
 
     def in_shardings_jax(self, mesh: Mesh | AbstractMesh) -> tuple[NamedSharding | None, ...]:
