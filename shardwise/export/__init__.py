@@ -7,9 +7,8 @@ y = export.deserialize(blob).call(x)         # planned for the devices of x
 
 from shardwise.base.lazy import set_public_names
 from shardwise.export.export_function import default_export_platform, export
-from shardwise.export.exported import (
-    Exported,
-    deserialize,
+from shardwise.export.exported import Exported, deserialize
+from shardwise.export.module_function import (
     maximum_supported_calling_convention_version,
     minimum_supported_calling_convention_version,
 )

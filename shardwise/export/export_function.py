@@ -30,7 +30,8 @@ from shardwise.execute.executor import LoweredRequest, lower_request
 from shardwise.execute.request import Request, default_device
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.export.abstract_array import AbstractArray, abstract_array
-from shardwise.export.exported import Exported, maximum_supported_calling_convention_version
+from shardwise.export.exported import Exported
+from shardwise.export.module_function import maximum_supported_calling_convention_version
 from shardwise.export.module_text import Value, partitioned_module, unpartitioned_module
 from shardwise.export.safety_checks import DisabledSafetyCheck, check_custom_calls
 from shardwise.runtime.array import array_signature

@@ -1,6 +1,6 @@
 """Exported: a function lowered to StableHLO, which can be serialized, and called here or by JAX."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -11,23 +11,18 @@ from shardwise import tree
 from shardwise.api.arguments import leaf_types
 from shardwise.api.transformations.custom import custom_vjp
 from shardwise.api.transformations.float0 import float0, is_float0
-from shardwise.base._jaxlib import parse_portable_artifact
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_key, key_impl
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
-from shardwise.errors import ShardingError, UnsupportedError
+from shardwise.errors import ShardingError
 from shardwise.export.abstract_array import AbstractArray, abstract_array
 from shardwise.export.exported_data import ExportedData
 from shardwise.export.file_format import read_exported, write_exported
-from shardwise.export.safety_checks import platform_index
+from shardwise.export.module_function import ModuleFunction, mesh_of_call, parse_exported
+from shardwise.export.symbolic_dim import is_symbolic_dim, solve_dims
 from shardwise.random import key_data, wrap_key_data
-from shardwise.runtime.client import default_lowering_platform
-from shardwise.stablehlo.load import LoadedModule, load
-
-minimum_supported_calling_convention_version = 9
-maximum_supported_calling_convention_version = 10
 
 
 @final
@@ -48,7 +43,7 @@ class Exported(ExportedData):
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """Return the module as text; with `serialized=False`, as an MLIR module."""
-        module = parse_portable_artifact(self.mlir_module_serialized)
+        module = parse_exported(self)
         return str(module) if serialized else module
 
     def in_shardings_jax(self, mesh: Mesh | AbstractMesh) -> tuple[NamedSharding | None, ...]:
@@ -128,76 +123,60 @@ class Exported(ExportedData):
                 f"{structure}"
             )
         self._check_arguments(leaves)
-        return self.out_tree.unflatten(self._differentiable(*leaves))
+        return self.out_tree.unflatten(self._differentiable(mesh_of_call(self, leaves))(*leaves))
 
-    def _check_arguments(self, leaves: list[Any]) -> None:
+    def _check_arguments(self, leaves: Sequence[Any]) -> None:
         names = tree.leaf_names(self.in_tree.unflatten(range(len(leaves))), "")
-        for name, leaf, expected in zip(names, leaves, self.in_avals, strict=True):
-            if is_float0(leaf):
-                actual = AbstractArray(leaf.shape, float0)
-            else:
-                actual = abstract_array(leaf_types([leaf])[0])
-            if actual.dtype != expected.dtype or actual.ndim != expected.ndim:
+        actual = [_argument_type(leaf) for leaf in leaves]
+        for name, type, expected in zip(names, actual, self.in_avals, strict=True):
+            sizes = zip(type.shape, expected.shape, strict=False)
+            same_sizes = all(is_symbolic_dim(b) or a == b for a, b in sizes) and type.ndim == expected.ndim
+            if type.dtype != expected.dtype or not same_sizes:
                 raise ValueError(
-                    f"`{self.fun_name}` was exported for {expected} as argument {name}, but is called with {actual}"
+                    f"`{self.fun_name}` was exported for {expected} as argument {name}, but is called with {type}"
                 )
-            for size, expected_size in zip(actual.shape, expected.shape, strict=True):
-                if isinstance(expected_size, int) and size != expected_size:
-                    raise ValueError(
-                        f"`{self.fun_name}` was exported for {expected} as argument {name}, but is called with {actual}"
-                    )
+        solve_dims(self.fun_name, [type.shape for type in self.in_avals], [type.shape for type in actual])
+
+    def _differentiable(self, mesh: Mesh | AbstractMesh | None) -> Any:
+        """Return the function of the leaves of the arguments, for a mesh. Its derivative is the exported VJP."""
+        if mesh not in self._functions:
+            self._functions[mesh] = self._with_vjp(ModuleFunction(self, mesh))
+        return self._functions[mesh]
 
     @cached_property
-    def _differentiable(self) -> Any:
-        """The function of the leaves of the arguments, whose derivative is the exported VJP."""
+    def _functions(self) -> dict[Mesh | AbstractMesh | None, Any]:
+        return {}
 
-        @custom_vjp
+    def _with_vjp(self, module: ModuleFunction) -> Any:
+        def apply(leaves: Sequence[Any]) -> list[Any]:
+            results = module([_to_words(leaves[index]) for index in self.module_kept_var_idx])
+            return [_from_words(x, type) for x, type in zip(results, self.out_avals, strict=True)]
+
         def function(*leaves: Any) -> list[Any]:
-            return self._apply(leaves)
+            return apply(leaves)
 
         def forward(*leaves: Any) -> tuple[list[Any], tuple[Any, ...]]:
-            return self._apply(leaves), leaves
+            return apply(leaves), leaves
 
         def backward(leaves: tuple[Any, ...], cotangents: list[Any]) -> tuple[Any, ...]:
             vjp = self.vjp()
-            expected = vjp.in_avals[len(leaves) :]
             arrays = [
-                np.zeros(type.shape, float0) if type.dtype == float0 else x  # type: ignore[arg-type]
-                for type, x in zip(expected, cotangents, strict=True)
+                np.zeros(x.shape, float0) if type.dtype == float0 else x
+                for type, x in zip(vjp.in_avals[len(leaves) :], cotangents, strict=True)
             ]
             return tuple(vjp.call(*leaves, *arrays))
 
         function.__name__ = self.fun_name
-        function.defvjp(forward, backward)
-        return function
-
-    def _apply(self, leaves: tuple[Any, ...]) -> list[Any]:
-        """Apply the module to the leaves of the arguments."""
-        operands = [_to_words(leaves[index]) for index in self.module_kept_var_idx]
-        platform = platform_index(
-            self.fun_name, default_lowering_platform(), self.platforms, self.disabled_safety_checks
-        )
-        if len(self.platforms) > 1:
-            operands.insert(0, as_operand(np.int32(platform)))
-        results = self._function(*operands)
-        results = list(results) if isinstance(results, tuple) else [results]
-        return [_from_words(x, type) for x, type in zip(results, self.out_avals, strict=True)]
-
-    @cached_property
-    def _function(self) -> LoadedModule:
-        version = self.calling_convention_version
-        if not minimum_supported_calling_convention_version <= version <= maximum_supported_calling_convention_version:
-            raise UnsupportedError(
-                f"`{self.fun_name}` has version {version} of the calling convention, and versions "
-                f"{minimum_supported_calling_convention_version} to {maximum_supported_calling_convention_version} are "
-                "supported. Export it with a version of JAX or Shardwise that writes one of these."
-            )
-        if self.ordered_effects:
-            raise UnsupportedError(f"`{self.fun_name}` has ordered effects, which are not supported: {self.ordered_effects}")
-        return load(self.mlir_module_serialized)
+        differentiable = custom_vjp(function)
+        differentiable.defvjp(forward, backward)
+        return differentiable
 
     def __str__(self) -> str:
         return f"Exported(fun_name={self.fun_name}, ...)"
+
+
+def _argument_type(leaf: Any) -> AbstractArray:
+    return AbstractArray(leaf.shape, float0) if is_float0(leaf) else abstract_array(leaf_types([leaf])[0])
 
 
 def _to_words(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """Checks of exported modules: the custom calls in it must be stable, and the platform must be one of the module's."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -68,7 +68,7 @@ def check_custom_calls(module: Any, name: str, disabled: Sequence[DisabledSafety
     allowed = {check.is_custom_call() for check in disabled}
     if "ALL" in allowed:
         return
-    for operation in _operations([module.operation]):
+    for operation in operations(module):
         if operation.name != "stablehlo.custom_call":
             continue
         target = operation.attributes["call_target_name"].value
@@ -80,9 +80,9 @@ def check_custom_calls(module: Any, name: str, disabled: Sequence[DisabledSafety
             )
 
 
-def _operations(stack: Iterable[Any]) -> Iterator[Any]:
-    """Yield ops and all ops in their regions."""
-    stack = list(stack)
+def operations(module: Any) -> Iterator[Any]:
+    """Yield all ops of a module of MLIR, in its regions too."""
+    stack = [module.operation]
     while stack:
         operation = stack.pop()
         yield operation

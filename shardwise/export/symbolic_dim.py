@@ -266,6 +266,42 @@ def parse_dim(text: str, scope: SymbolicScope) -> Dim:
         raise error from None
 
 
+def solve_dims(name: str, expected: Sequence[Sequence[Dim]], actual: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return the sizes of the variables in the shapes of a function's arguments, for the shapes of a call.
+
+    Args:
+        name: the name of the function.
+        expected: the shapes that it was exported for.
+        actual: the shapes of a call.
+
+    Raises:
+        ValueError: if no sizes fit, or if a constraint is violated.
+    """
+    pairs = [pair for shapes in zip(expected, actual, strict=True) for pair in zip(*shapes, strict=True)]
+    symbolic = [(dim, size) for dim, size in pairs if isinstance(dim, SymbolicDim)]
+    sizes: dict[str, int] = {}
+    for dim, size in symbolic:
+        linear = dim.linear()
+        if linear is not None and linear[0] not in sizes:
+            variable, factor, constant = linear
+            sizes[variable] = (size - constant) // factor
+    for dim, size in symbolic:
+        if unknown := variables_of([dim]) - sizes.keys():
+            raise ValueError(
+                f"`{name}`: the shapes of the arguments do not determine the dimension variables {sorted(unknown)}. "
+                "One dim of an argument must be the variable itself, or a multiple of it plus a constant."
+            )
+        if dim.evaluate(sizes) != size:
+            raise ValueError(
+                f"`{name}`: a dim of size {size} is no '{dim}', since other dims imply "
+                f"{', '.join(f'{variable} = {value}' for variable, value in sizes.items())}"
+            )
+        if constraint := dim.scope.violated(sizes):
+            implied = ", ".join(f"{variable} = {value}" for variable, value in sizes.items())
+            raise ValueError(f"`{name}` was exported with the constraint '{constraint}', but is called with {implied}")
+    return sizes
+
+
 def _terms(dim: Dim) -> dict[_Monomial, int]:
     return dict(dim.terms) if isinstance(dim, SymbolicDim) else {(): operator.index(dim)}
 
