@@ -6,6 +6,7 @@ y = export.deserialize(blob).call(x)         # planned for the devices of x
 """
 
 from shardwise.base.lazy import set_public_names
+from shardwise.base.symbolic_dim import SymbolicScope, is_symbolic_dim
 from shardwise.export.export_function import default_export_platform, export
 from shardwise.export.exported import Exported, deserialize
 from shardwise.export.module_function import (
@@ -13,7 +14,7 @@ from shardwise.export.module_function import (
     minimum_supported_calling_convention_version,
 )
 from shardwise.export.safety_checks import DisabledSafetyCheck
-from shardwise.export.symbolic_dim import SymbolicScope, is_symbolic_dim
+from shardwise.export.symbolic_shapes import symbolic_args_specs, symbolic_shape
 from shardwise.export.tree_format import register_namedtuple_serialization, register_pytree_node_serialization
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "minimum_supported_calling_convention_version",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
+    "symbolic_args_specs",
+    "symbolic_shape",
 ]
 
 set_public_names(__name__, __all__)

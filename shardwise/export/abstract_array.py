@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.api.transformations.float0 import float0
+from shardwise.base.symbolic_dim import Dim, is_symbolic_dim
 from shardwise.compiler.dtypes import short_name
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.errors import UnsupportedError
-from shardwise.export.symbolic_dim import Dim, is_symbolic_dim
 
 
 @final

@@ -11,6 +11,7 @@ from shardwise import tree
 from shardwise.api.arguments import leaf_types
 from shardwise.api.transformations.custom import custom_vjp
 from shardwise.api.transformations.float0 import float0, is_float0
+from shardwise.base.symbolic_dim import is_symbolic_dim, solve_dims
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_key, key_impl
 from shardwise.compiler.ops.shape.constants import full
@@ -21,7 +22,6 @@ from shardwise.export.abstract_array import AbstractArray, abstract_array
 from shardwise.export.exported_data import ExportedData
 from shardwise.export.file_format import read_exported, write_exported
 from shardwise.export.module_function import ModuleFunction, mesh_of_call, parse_exported
-from shardwise.export.symbolic_dim import is_symbolic_dim, solve_dims
 from shardwise.random import key_data, wrap_key_data
 
 
@@ -126,7 +126,8 @@ class Exported(ExportedData):
         return self.out_tree.unflatten(self._differentiable(mesh_of_call(self, leaves))(*leaves))
 
     def _check_arguments(self, leaves: Sequence[Any]) -> None:
-        names = tree.leaf_names(self.in_tree.unflatten(range(len(leaves))), "")
+        args, keywords = self.in_tree.unflatten(range(len(leaves)))
+        names = [*tree.leaf_names(args, "args"), *tree.leaf_names(keywords, "kwargs")]
         actual = [_argument_type(leaf) for leaf in leaves]
         for name, type, expected in zip(names, actual, self.in_avals, strict=True):
             sizes = zip(type.shape, expected.shape, strict=False)
@@ -135,7 +136,7 @@ class Exported(ExportedData):
                 raise ValueError(
                     f"`{self.fun_name}` was exported for {expected} as argument {name}, but is called with {type}"
                 )
-        solve_dims(self.fun_name, [type.shape for type in self.in_avals], [type.shape for type in actual])
+        solve_dims(self.fun_name, [type.shape for type in self.in_avals], [np.shape(leaf) for leaf in leaves])
 
     def _differentiable(self, mesh: Mesh | AbstractMesh | None) -> Any:
         """Return the function of the leaves of the arguments, for a mesh. Its derivative is the exported VJP."""

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar, final
 
 from shardwise.api.transformations.float0 import float0
 from shardwise.base._jaxlib import jaxlib_version
+from shardwise.base.symbolic_dim import SymbolicScope, parse_dim
 from shardwise.compiler.dtypes import KEY_DTYPES, SHORT_NAMES
 from shardwise.compiler.shardings.mesh import AbstractDevice, AbstractMesh, AxisType
 from shardwise.compiler.shardings.named_sharding import NamedSharding
@@ -15,7 +16,6 @@ from shardwise.export.abstract_array import AbstractArray
 from shardwise.export.exported_data import ExportedData
 from shardwise.export.flatbuffer import Number, Numbers, Table, TableReader, read, write
 from shardwise.export.safety_checks import DisabledSafetyCheck
-from shardwise.export.symbolic_dim import SymbolicScope, parse_dim
 from shardwise.export.tree_format import read_structure, structure_table
 
 VERSION = 11  # of the schema below
@@ -25,8 +25,9 @@ T = TypeVar("T", bound=Hashable)
 
 class _Exported(IntEnum):
     VERSION, NAME, IN_TREE, IN_AVALS, OUT_TREE = range(5)
-    PLATFORMS, ORDERED_EFFECTS, UNORDERED_EFFECTS, DISABLED_CHECKS, MODULE, CONVENTION, KEPT, CONSTANTS, VJP = range(9, 18)
-    DEVICES, TYPES, MESHES, SHARDINGS, IN_TYPES, OUT_TYPES, IN_SHARDINGS, OUT_SHARDINGS, WRITER = range(18, 27)
+    PLATFORMS, ORDERED_EFFECTS, UNORDERED_EFFECTS, DISABLED_CHECKS = range(9, 13)
+    MODULE, CONVENTION, KEPT, CONSTANTS, VJP, DEVICES, TYPES, MESHES, SHARDINGS = range(13, 22)
+    IN_TYPES, OUT_TYPES, IN_SHARDINGS, OUT_SHARDINGS, WRITER = range(22, 27)
 
 
 class _Type(IntEnum):
@@ -58,11 +59,12 @@ _AXES = 0  # the only field of the entry of a spec
 _AXIS_TYPES = {1: AxisType.Auto, 2: AxisType.Explicit, 3: AxisType.Manual}
 _AXIS_TYPE_NUMBERS = {type: number for number, type in _AXIS_TYPES.items()}
 _DTYPES: list[Any] = [
-    *(SHORT_NAMES[name] for name in "bool i8 i16 i32 i64 u8 u16 u32 u64 f16 f32 f64 c64 c128 bf16 i4 u4".split()),
-    *(SHORT_NAMES[f"f8_{name}"] for name in "e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz".split()),
+    *(SHORT_NAMES[name] for name in ("bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")),
+    *(SHORT_NAMES[name] for name in ("f16", "f32", "f64", "c64", "c128", "bf16", "i4", "u4")),
+    *(SHORT_NAMES[f"f8_{name}"] for name in ("e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")),
     float0,
-    *(SHORT_NAMES[name] for name in "f8_e4m3 f8_e3m4 f8_e8m0fnu f4_e2m1fn".split()),
-    *(KEY_DTYPES[name] for name in "threefry2x32 rbg unsafe_rbg".split()),
+    *(SHORT_NAMES[name] for name in ("f8_e4m3", "f8_e3m4", "f8_e8m0fnu", "f4_e2m1fn")),
+    *(KEY_DTYPES[name] for name in ("threefry2x32", "rbg", "unsafe_rbg")),
 ]
 
 

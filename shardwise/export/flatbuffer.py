@@ -38,7 +38,7 @@ class Numbers:
 
 
 Table: TypeAlias = Mapping[int, "Field"]  # the fields that are present, by their index in the schema
-Field: TypeAlias = "Number | Numbers | str | bytes | Table | Sequence[str] | Sequence[Table]"
+Field: TypeAlias = "Number | Numbers | str | bytes | Table | Sequence[Field]"  # a sequence of strings or of tables
 
 
 def write(root: Table) -> bytes:

@@ -1,7 +1,6 @@
 """ModuleFunction: the module of an exported function as a function of arrays, for one mesh."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, final
 
 from shardwise.base._jaxlib import parse_portable_artifact

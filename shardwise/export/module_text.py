@@ -102,7 +102,9 @@ def unpartitioned_module(
         for platform in bodies
     )
     choice = f'%r{_count(results)} = "stablehlo.case"(%arg0) ({branches}) : (tensor<i32>) -> ({out_types})'
-    main = _function("public", "main", [PLATFORM_ARGUMENT, *heads], outs, [choice, f"return {_uses(results)} : {out_types}"])
+    main = _function(
+        "public", "main", [PLATFORM_ARGUMENT, *heads], outs, [choice, f"return {_uses(results)} : {out_types}"]
+    )
     return _module(name, devices, meshes, [main, *functions], is_polymorphic=True)
 
 
@@ -173,8 +175,8 @@ def _check_callbacks(name: str, builder: Builder) -> None:
     if builder.callbacks:
         function = getattr(builder.callbacks[0].function, "__name__", "a function")
         raise UnsupportedError(
-            f"export: `{name}` calls Python functions on the host, such as `{function}`, which no file can hold. Remove "
-            "callbacks and `debug.print` from the exported function."
+            f"export: `{name}` calls Python functions on the host, such as `{function}`, which a file cannot hold. "
+            "Remove callbacks and `debug.print` from the exported function."
         )
 
 
@@ -216,7 +218,9 @@ def _module(
         f"mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32"
     )
     parts = "\n  ".join([*meshes.definitions(), *functions])
-    return "".join(f"{head}\n" for head in heads) + f"module @jit_{symbol} attributes {{{attributes}}} {{\n  {parts}\n}}\n"
+    return (
+        "".join(f"{head}\n" for head in heads) + f"module @jit_{symbol} attributes {{{attributes}}} {{\n  {parts}\n}}\n"
+    )
 
 
 def _count(results: Sequence[Any]) -> str:

@@ -1,5 +1,6 @@
 """specialize: fix what a module leaves open until it is called: its platform, its symbolic dims, and its mesh."""
 
+import re
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
@@ -38,7 +39,9 @@ def specialize(module: Any, platform: int | None, arguments: Sequence[ArrayType]
     try:
         return bytes(refine_polymorphic_shapes(bytecode(module), True, True, True))
     except Exception as error:  # jaxlib's errors have no common class
-        raise ProgramError(f"the sizes of the arguments do not fit the module: {error}") from error
+        reason = re.search(r"error: (.*)", str(error))
+        text = reason[1] if reason else str(error)
+        raise ProgramError(f"the sizes of the arguments do not fit the module: {text}") from error
 
 
 def _wrapper(type: Any, platform: int | None, arguments: Sequence[ArrayType]) -> str:

@@ -222,4 +222,3 @@ def read_structure(table: TableReader) -> tree.Structure:
             "`export.register_pytree_node_serialization` or `export.register_namedtuple_serialization`."
         )
     return _by_name[name].structure(table.content(_Field.AUXDATA), children)
-

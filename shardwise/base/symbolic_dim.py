@@ -43,13 +43,14 @@ class SymbolicScope:
     def __init__(self, constraints_str: Sequence[str] = ()):
         if isinstance(constraints_str, str):
             raise ValueError(f"the constraints must be a sequence of strings, not the string {constraints_str!r}")
-        self._constraints = [self._parse(text) for text in constraints_str]
+        self.constraints = [self._parse(text) for text in constraints_str]
 
-    def _parse(self, text: str) -> tuple[str, Callable[[int, int], bool], "Dim", "Dim"]:
-        for symbol, compare in _COMPARISONS.items():
+    def _parse(self, text: str) -> tuple[str, str, "Dim", "Dim"]:
+        """Return the text of a constraint, its comparison, and its sides."""
+        for symbol in _COMPARISONS:
             left, found, right = text.partition(symbol)
             if found:
-                return text, compare, parse_dim(left, self), parse_dim(right, self)
+                return text, symbol, parse_dim(left, self), parse_dim(right, self)
         raise ValueError(f"the constraint {text!r} must have the form 'e1 >= e2', 'e1 <= e2' or 'e1 == e2'")
 
     def violated(self, sizes: Mapping[str, int]) -> str | None:
@@ -57,20 +58,21 @@ class SymbolicScope:
         for name, size in sizes.items():
             if size < 1:
                 return f"{name} >= 1"
-        for text, compare, left, right in self._constraints:
-            variables = variables_of([left, right])
-            if variables <= sizes.keys() and not compare(evaluate_dim(left, sizes), evaluate_dim(right, sizes)):
+        for text, symbol, left, right in self.constraints:
+            if variables_of([left, right]) - sizes.keys():  # of another function
+                continue
+            if not _COMPARISONS[symbol](evaluate_dim(left, sizes), evaluate_dim(right, sizes)):
                 return text
         return None
 
     def __repr__(self) -> str:
-        return f"SymbolicScope({[text for text, *_ in self._constraints]})"
+        return f"SymbolicScope({[text for text, *_ in self.constraints]})"
 
 
 @final
 @dataclass(frozen=True)
-class _Call:
-    """A function of two expressions."""
+class Call:
+    """`floordiv`, `mod`, `max` or `min` of two expressions."""
 
     function: str
     operands: "tuple[Dim, Dim]"
@@ -79,7 +81,7 @@ class _Call:
         return f"{self.function}({self.operands[0]}, {self.operands[1]})"
 
 
-_Atom: TypeAlias = "str | _Call"
+_Atom: TypeAlias = "str | Call"
 _Monomial: TypeAlias = "tuple[_Atom, ...]"  # the factors of a product, sorted by their text
 
 
@@ -125,14 +127,17 @@ class SymbolicDim:
     def __neg__(self) -> "Dim":
         return self * -1
 
-    def __sub__(self, other: Any) -> "Dim":
+    def __sub__(self, other: "Dim") -> "Dim":
         return self + -other
 
-    def __rsub__(self, other: Any) -> "Dim":
+    def __rsub__(self, other: "Dim") -> "Dim":
         return -self + other
 
     def __pow__(self, power: int) -> "Dim":
-        return math.prod([self] * power)  # type: ignore[arg-type, return-value]
+        result: Dim = 1
+        for _ in range(power):
+            result = self * result
+        return result
 
     def __floordiv__(self, divisor: Any) -> "Dim":
         exact = isinstance(divisor, int) and divisor > 0 and all(factor % divisor == 0 for _, factor in self.terms)
@@ -217,6 +222,18 @@ def variables_of(dims: Sequence[Dim]) -> set[str]:
     return {name for dim in dims if isinstance(dim, SymbolicDim) for name in _variables(dim)}
 
 
+def scope_of(dims: Sequence[Dim]) -> SymbolicScope:
+    """Return the scope of the symbolic dims of one function.
+
+    Raises:
+        ValueError: if they belong to different scopes.
+    """
+    symbolic = [dim for dim in dims if isinstance(dim, SymbolicDim)]
+    for dim in symbolic:
+        symbolic[0]._scope_with(dim)
+    return symbolic[0].scope
+
+
 def evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int:
     """Return the size of a dim for these sizes of the variables."""
     return dim.evaluate(sizes) if isinstance(dim, SymbolicDim) else dim
@@ -283,8 +300,8 @@ def solve_dims(name: str, expected: Sequence[Sequence[Dim]], actual: Sequence[Se
     for dim, size in symbolic:
         linear = dim.linear()
         if linear is not None and linear[0] not in sizes:
-            variable, factor, constant = linear
-            sizes[variable] = (size - constant) // factor
+            name_of_variable, factor, constant = linear
+            sizes[name_of_variable] = (size - constant) // factor
     for dim, size in symbolic:
         if unknown := variables_of([dim]) - sizes.keys():
             raise ValueError(
@@ -319,7 +336,7 @@ def _call(function: str, left: Dim, right: Dim) -> Dim:
     if not isinstance(left, SymbolicDim) and not isinstance(right, SymbolicDim):
         return _FUNCTIONS[function](left, right)
     scope = left._scope_with(right) if isinstance(left, SymbolicDim) else right.scope  # type: ignore[union-attr]
-    return SymbolicDim((((_Call(function, (left, right)),), 1),), scope)
+    return SymbolicDim((((Call(function, (left, right)),), 1),), scope)
 
 
 def _term_text(monomial: _Monomial, factor: int) -> str:
