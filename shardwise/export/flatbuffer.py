@@ -74,6 +74,7 @@ class _Writer:
             case Sequence():
                 position = self._append_bytes(bytes(_OFFSET * len(field)), len(field))
                 for index, item in enumerate(field):
+                    assert isinstance(item, (str, Mapping))
                     self.link(position + _OFFSET * (index + 1), self.append(item))
                 return position
         raise TypeError(f"a field cannot be {field!r}")

@@ -1,4 +1,4 @@
-"""drop_shardings: remove the sharding constraints and the Explicit shardings of a program, which is then for any mesh."""
+"""drop_shardings: remove the sharding constraints and Explicit shardings of a program, so that it fits any mesh."""
 
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Program, Value
