@@ -35,7 +35,7 @@ OLDER_EMITTERS := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes docs quick test style types test-users test-all test-versions test-ecosystem faults soak fuzz-protocol slow coverage fuzz forgeries bench format clean
+.PHONY: venv demo demo-processes docs quick test style types test-users test-all test-versions test-ecosystem faults soak fuzz-protocol slow coverage fuzz forgeries mutations bench format clean
 
 venv: .venv/.checks-installed
 
@@ -120,6 +120,10 @@ fuzz: .venv/.checks-installed
 # Damaged and forged files in all formats that are read: each is a typed error, or changes nothing.
 forgeries: .venv/.checks-installed
 	$(BIN)/python -m tests.checkpoints.forgeries --cases $(CASES) --seed $(SEED)
+
+# Mutated modules of StableHLO, in text and bytecode: each is a typed error, or computes what XLA computes for it.
+mutations: .venv/.checks-installed
+	$(BIN)/python -m tests.stablehlo.mutate $(CASES) --seed $(SEED)
 
 bench: .venv/.checks-installed
 	$(BIN)/python -m benchmarks.run

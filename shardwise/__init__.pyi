@@ -28,6 +28,7 @@ from shardwise import (
     ref as ref,
     scipy as scipy,
     sharding as sharding,
+    stablehlo as stablehlo,
     stages as stages,
     strategies as strategies,
     test_util as test_util,

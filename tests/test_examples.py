@@ -37,6 +37,7 @@ from shardwise import (
     ref,
     scipy,
     sharding,
+    stablehlo,
     strategies,
     test_util,
     tree_util,
@@ -77,7 +78,7 @@ NAMESPACES: list[ModuleType] = [
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
-    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, data, strategies, parallel),
+    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, data, strategies, parallel, stablehlo),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
     *(serialization, tensorstore_impl),
@@ -96,6 +97,7 @@ NO_EXAMPLE = {
     "shardwise.checkpoints.Save": "`save` returns it",
     "shardwise.strategies.Zero": "`zero` returns it",
     "shardwise.parallel.Pipeline": "`pipeline` returns it",
+    "shardwise.stablehlo.LoadedModule": "`stablehlo.load` returns it",
     "shardwise.parallel.Schedule": "`pipeline_schedule` returns it",
     "shardwise.profiler.register_subprocess": "needs a process with a profiler server",
     "shardwise.profiler.start_server": "keeps a port open until the process ends",

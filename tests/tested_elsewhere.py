@@ -14,6 +14,7 @@ FOLDERS = {
     "experimental/sparse": "experimental/sparse/test_bcoo.py",
     "experimental/pallas": "test_unsupported.py",
     "extend/mlir": "extend/test_extend_xla_forms.py",
+    "stablehlo/ops": "stablehlo/test_load.py",
     "jax_modules/_src": "jax_modules/_src/test_src.py",
     "jax_modules/_src/cudnn": "jax_modules/_src/test_src.py",
     "jax_modules/_src/numpy": "jax_modules/_src/test_src.py",

@@ -411,10 +411,12 @@ def parse_module(text: str | bytes) -> Any:
 
 def parse_portable_artifact(artifact: bytes) -> Any:
     """Parse a portable artifact of StableHLO, and upgrade its ops to the current version."""
-    context, messages = _mlir_context(), []
+    context = _mlir_context()
+    messages: list[str] = []
 
     def record(diagnostic: Any) -> bool:
-        messages.append(diagnostic.message)
+        with suppress(RuntimeError):  # the message quotes bytes that are not UTF-8
+            messages.append(diagnostic.message)
         return True  # otherwise MLIR prints it
 
     with context.attach_diagnostic_handler(record):

@@ -5,6 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base._jaxlib import mlir_ir
 from shardwise.compiler.dtypes import is_float
 from shardwise.errors import UnsupportedError
 from shardwise.stablehlo.elements import constant_elements
@@ -41,7 +42,6 @@ class Comparator:
         block = op.regions[0]
         self._final = block.operations[len(block.operations) - 1].operation
         self._arguments = list(block.arguments)
-        self._definitions = {result: view.operation for view in block.operations for result in view.operation.results}
 
     def keys(self) -> list[SortKey]:
         """Return the sort keys, the most significant first.
@@ -80,7 +80,7 @@ class Comparator:
             for is_number, is_nan in self._either_order(nan_last, "and"):
                 if key is None or key.is_total:
                     continue
-                x, y = self._definitions[less].operands
+                x, y = _definition(less).operands
                 if self._compares(is_number, "EQ", x, x) and self._compares(is_nan, "NE", y, y):
                     return key
         return None
@@ -90,7 +90,7 @@ class Comparator:
         equal = self._comparison(value, ("EQ",))
         if equal is not None:
             return (equal.operand, equal.is_total) == (key.operand, key.is_total)
-        negation = self._definitions.get(value)
+        negation = _definition(value)
         if negation is None or negation.name != "stablehlo.not":
             return False
         pairs = self._either_order(negation.operands[0], "or")
@@ -99,7 +99,7 @@ class Comparator:
 
     def _either_order(self, value: Any, name: str) -> list[tuple[Any, Any]]:
         """Return the operands of a logical op, in both orders; nothing for other ops."""
-        operation = self._definitions.get(value)
+        operation = _definition(value)
         if operation is None or operation.name != f"stablehlo.{name}":
             return []
         x, y = operation.operands
@@ -107,7 +107,7 @@ class Comparator:
 
     def _comparison(self, value: Any, directions: tuple[str, ...]) -> SortKey | None:
         """Match a comparison of the two arguments of one operand."""
-        operation = self._definitions.get(value)
+        operation = _definition(value)
         if operation is None or operation.name != "stablehlo.compare":
             return None
         compare = self._op.inner(operation)
@@ -130,7 +130,7 @@ class Comparator:
         """
         if value in self._arguments:
             return self._arguments.index(value), False
-        operation = self._definitions.get(value)
+        operation = _definition(value)
         if operation is not None and operation.name == "stablehlo.convert":
             (operand,) = operation.operands
             source, target = (array_type(each.type).dtype for each in (operand, value))
@@ -155,7 +155,7 @@ class Comparator:
 
     def _select(self, value: Any) -> tuple[Any, Any, Any] | None:
         """Return the condition, the constant and the other operand of `select(condition, constant, other)`."""
-        operation = self._definitions.get(value)
+        operation = _definition(value)
         if operation is None or operation.name != "stablehlo.select":
             return None
         condition, case, other = operation.operands
@@ -164,7 +164,7 @@ class Comparator:
 
     def _compares(self, value: Any, direction: str, x: Any, y: Any) -> bool:
         """Return whether a value compares `x` with `y`; None stands for the constant 0."""
-        operation = self._definitions.get(value)
+        operation = _definition(value)
         if operation is None or operation.name != "stablehlo.compare":
             return False
         left, right = operation.operands
@@ -174,6 +174,11 @@ class Comparator:
         return compare.enum("comparison_direction") == direction and left == x and bool(is_right) and is_number
 
     def _constant(self, value: Any) -> Any:
-        operation = self._definitions.get(value)
+        operation = _definition(value)
         is_constant = operation is not None and operation.name == "stablehlo.constant"
         return constant_elements(operation) if is_constant else None
+
+
+def _definition(value: Any) -> Any:
+    """Return the op that defines a value, inside of the region or before it; None for an argument."""
+    return None if isinstance(value, mlir_ir.BlockArgument) else value.owner.operation

@@ -114,7 +114,7 @@ def load(module: str | bytes, *, mesh: Mesh | AbstractMesh | None = None, isolat
 
     Example:
         >>> text = jax.jit(lambda x: x * 2).lower(jnp.arange(3)).as_text()
-        >>> double = stablehlo.load(text)
+        >>> double = jax.stablehlo.load(text)
         >>> double(jnp.arange(3))
         Array([0, 2, 4], dtype=int32)
     """

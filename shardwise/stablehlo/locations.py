@@ -8,7 +8,7 @@ from shardwise.compiler.ir.program import NOWHERE, Source
 
 _TEXT = "-"  # the file name of locations that MLIR's parser adds to ops without one
 _LINE = re.compile(r".+:\d+")
-_MAX_DEPTH = 64  # of nested locations
+_MAX_DEPTH = 10_000  # of nested locations, such as the frames of a call stack
 
 
 def source_of(location: Any) -> Source:

@@ -22,6 +22,7 @@ _BYTECODE = b"ML\xefR"
 _PRODUCER = re.compile(rb"StableHLO_v(\d+)\.(\d+)\.(\d+)\x00")
 _MLIR_ERROR = re.compile(r"error: (?:\"-\":(\d+):(\d+): )?(.*)")
 _STRUCTURE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>=]=|[\[({<\])}>]')
+_ESCAPED = re.compile(rb"(?:\\[89A-F][0-9A-F])+")
 _CHILD = "from shardwise.stablehlo.parse import serve_isolated; serve_isolated()"
 
 
@@ -48,7 +49,9 @@ def parse(source: str | bytes, mesh: Mesh | AbstractMesh | None = None, isolated
         _check_nesting(source)
     else:
         _check_version(source)
-    return Module(_parse(_parse_isolated(source) if isolated else source), mesh)
+    parsed = _parse(_parse_isolated(source) if isolated else source)
+    _check_strings(parsed)
+    return Module(parsed, mesh)
 
 
 def _parse(source: str | bytes) -> Any:
@@ -80,6 +83,16 @@ def _check_nesting(text: str) -> None:
                 raise ProgramError(f"the module has brackets nested more than {MAX_NESTING} deep at line {line}")
         elif token in "])}>":
             depth -= 1
+
+
+def _check_strings(parsed: Any) -> None:
+    """Reject a module with a string that is not UTF-8: jaxlib ends the process when it converts one to Python."""
+    text = parsed.operation.get_asm(binary=True, enable_debug_info=True, large_elements_limit=16)
+    for escaped in _ESCAPED.findall(text):  # MLIR escapes all bytes that are not ASCII
+        try:
+            bytes.fromhex(escaped.replace(b"\\", b"").decode()).decode()
+        except UnicodeDecodeError as error:
+            raise ProgramError("the module has a name or a string that is not UTF-8") from error
 
 
 def _check_version(bytecode: bytes) -> None:

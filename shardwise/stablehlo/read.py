@@ -117,7 +117,8 @@ class Reader:
         except _RULE_ERRORS as error:
             if error is self._located:  # of an op inside a region
                 raise
-            kind = UnsupportedError if isinstance(error, NotImplementedError) else ProgramError
+            # MLIR has verified the module, so another error is a form of the op that Shardwise cannot express.
+            kind = ProgramError if isinstance(error, ProgramError) else UnsupportedError
             self._located = kind(f"{name} at {source}: {error}")
             raise self._located from error
 

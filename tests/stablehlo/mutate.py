@@ -26,15 +26,14 @@ from jax import export
 
 import shardwise as sw
 from shardwise import errors
-from shardwise.base import _jaxlib
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.stablehlo import load
 from shardwise.stablehlo.parse import parse
-from tests.device_shards import shards_to_numpy
 from tests.stablehlo.mutations import mutate_bytes, mutate_text
 from tests.stablehlo.programs import PROGRAMS
+from tests.stablehlo.xla import run_module
 
 # Small programs that compile in a fraction of a second.
 NAMES = (
@@ -171,11 +170,10 @@ def _serve(connection: Any) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    devices = _jaxlib.cpu_client(1).devices()
     while True:
         seed, module = connection.recv()
         try:
-            answer = _run_case(seed, module, devices, lambda phase: connection.send(("phase", phase)))
+            answer = _run_case(seed, module, lambda phase: connection.send(("phase", phase)))
         except TYPED as error:
             answer = "typed error", f"{type(error).__name__}: {error}"
         except BaseException as error:
@@ -183,7 +181,7 @@ def _serve(connection: Any) -> None:
         connection.send(answer)
 
 
-def _run_case(seed: int, module: str | bytes, devices: Any, enter: Any) -> tuple[str, str]:
+def _run_case(seed: int, module: str | bytes, enter: Any) -> tuple[str, str]:
     enter("parse")
     function = load(module)
     enter("trace")
@@ -196,7 +194,7 @@ def _run_case(seed: int, module: str | bytes, devices: Any, enter: Any) -> tuple
     ours = [np.asarray(x) for x in (results if isinstance(results, tuple) else (results,))]
     enter("oracle")
     try:
-        theirs = _xla_results(parse(module).raw, arguments, function.out_types, devices)
+        theirs = run_module(str(parse(module).raw), arguments, function.out_types)
     except Exception as error:  # jaxlib's errors have no common class
         return "XLA rejects it too", str(error)
     differences = [_difference(*pair) for pair in zip(ours, theirs, strict=True)]
@@ -218,14 +216,6 @@ def _elements(rng: np.random.Generator, type: ArrayType) -> Any:
         return rng.normal(size=type.shape).astype(np.float32).astype(type.dtype)
     low = 0 if type.dtype.kind == "u" else -4
     return rng.integers(low, 4, type.shape).astype(type.dtype)
-
-
-def _xla_results(module: Any, arguments: list[Any], types: tuple[ArrayType, ...], devices: Any) -> list[Any]:
-    """Return the results of a module that XLA compiles as it is."""
-    executable = _jaxlib.compile_text(str(module), devices)
-    handlers = [_jaxlib.result_handler(type.shape, type.dtype, devices) for type in types]
-    buffers = [_jaxlib.put([x], devices, devices) for x in arguments]
-    return [shards_to_numpy(x)[0] for x in _jaxlib.launcher(executable, handlers)(buffers)]
 
 
 def _difference(ours: Any, theirs: Any) -> str:

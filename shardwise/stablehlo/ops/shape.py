@@ -25,7 +25,10 @@ def _constant(op: Operation) -> Any:
 
 
 def _broadcast_in_dim(op: Operation, x: Array) -> Any:
-    return lax.broadcast_in_dim(x, op.out_type.shape, op.integers("broadcast_dimensions"))
+    dims = op.integers("broadcast_dimensions")
+    order = sorted(range(x.ndim), key=dims.__getitem__)  # the dims of StableHLO may be in any order
+    ordered = x if order == list(range(x.ndim)) else lax.transpose(x, order)
+    return lax.broadcast_in_dim(ordered, op.out_type.shape, sorted(dims))
 
 
 def _broadcast(op: Operation, x: Array) -> Any:

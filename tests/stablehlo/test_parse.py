@@ -1,0 +1,90 @@
+"""parse: limits, versions, damaged modules, and the other process."""
+
+import pytest
+
+from shardwise import stablehlo
+from shardwise.base import _jaxlib
+from shardwise.errors import ProgramError, UnsupportedError
+from shardwise.stablehlo import parse
+
+TEXT = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+
+
+def artifact(version="1.0.0"):
+    with _jaxlib.parse_module(TEXT).context:
+        return _jaxlib.serialize_portable_artifact(_jaxlib.parse_module(TEXT), version)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("source", [TEXT, TEXT.encode()], ids=["text", "bytes"])
+def test_text(source, isolated):
+    assert [str(type) for type in stablehlo.load(source, isolated=isolated).in_types] == ["f32[4]"]
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("module {", "the module cannot be parsed: line 1, column 7: expected operation name in quotes"),
+        ("tf.Add", "the module cannot be parsed: line 1, column 1: "),
+        (b"\xff\xfe", "neither text in UTF-8 nor MLIR bytecode"),
+        (b"ML\xefR\rMLIR", "the module cannot be parsed"),
+        ("module @empty { }", "has no function @main, and 0 public functions"),
+        (TEXT.replace("4xf32> {", "5xf32> {"), "doesn't match function result type"),
+        ('module attributes {mhlo.name = "\\FF"} { }', "not UTF-8"),
+    ],
+)
+def test_modules_that_are_not_valid(source, message, isolated):
+    with pytest.raises(ProgramError, match=message):
+        stablehlo.load(source, isolated=isolated)
+
+
+@pytest.mark.parametrize("bracket", ["[", "(", "{", "<"])
+def test_nesting_is_limited(bracket):
+    nested = TEXT + "\n" + bracket * 200_000
+    with pytest.raises(ProgramError, match="nested more than 500 deep at line 2"):
+        stablehlo.load(nested)
+
+
+def test_brackets_in_strings_and_arrows_do_not_nest():
+    text = f'module attributes {{mhlo.name = "{"[" * 600}"}} {{ {TEXT} }}'
+    assert stablehlo.load(text).in_types
+    pairs = "\n".join(f"func.func private @f{n}() -> () {{ return }} // [[" for n in range(600))
+    assert stablehlo.load(f"{TEXT}\n{pairs}").in_types
+
+
+def test_size_is_limited(monkeypatch):
+    monkeypatch.setattr(parse, "MAX_BYTES", 10)
+    with pytest.raises(ProgramError, match="bytes: at most 10 are parsed"):
+        stablehlo.load(TEXT)
+
+
+def test_a_crash_in_the_other_process_is_an_error(monkeypatch):
+    monkeypatch.setattr(parse, "_CHILD", "import os; os.abort()")
+    with pytest.raises(ProgramError, match=r"MLIR's parser crashed on the module \(exit status -6\)"):
+        stablehlo.load(TEXT, isolated=True)
+
+
+def test_a_hang_in_the_other_process_is_an_error(monkeypatch):
+    monkeypatch.setattr(parse, "_CHILD", "import time; time.sleep(100)")
+    monkeypatch.setattr(parse, "ISOLATED_SECONDS", 0.2)
+    with pytest.raises(ProgramError, match="not parsed within 0.2 seconds"):
+        stablehlo.load(TEXT, isolated=True)
+
+
+def test_older_versions_are_upgraded():
+    assert stablehlo.load(artifact()).in_types
+
+
+def test_newer_versions_are_not_supported():
+    newer = artifact().replace(b"StableHLO_v1.", b"StableHLO_v9.")
+    newest = ".".join(map(str, _jaxlib.stablehlo_version()))
+    with pytest.raises(
+        UnsupportedError, match=rf"version 9\.0\.0 of StableHLO.*up to {newest}.*serialize the module for"
+    ):
+        stablehlo.load(newer)
+
+
+def test_a_damaged_artifact_states_the_reason():
+    with pytest.raises(ProgramError, match="failed to deserialize"):
+        stablehlo.load(artifact()[:-20])

@@ -1,0 +1,15 @@
+"""A slice of the campaign of mutated modules. `make mutations` runs all of it."""
+
+import pytest
+
+pytest.importorskip("jax")
+mutate = pytest.importorskip("tests.stablehlo.mutate")
+
+pytestmark = pytest.mark.jax
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 600), marks=pytest.mark.slow)], ids=["60", "600"])
+def test_mutated_modules_are_typed_errors_or_right(seeds):
+    outcomes = list(mutate.run_cases(seeds))
+    assert [outcome for outcome in outcomes if not outcome.passed] == []
+    assert {"typed error", "equal results"} <= {outcome.kind for outcome in outcomes}
