@@ -85,6 +85,11 @@ class Exported(ExportedData):
                 f"`{self.fun_name}` was serialized without its VJP, so it cannot be differentiated. Serialize it with "
                 "`serialize(vjp_order=1)`, or a larger order for higher derivatives."
             )
+        return self._vjp
+
+    @cached_property
+    def _vjp(self) -> "Exported":
+        assert self._get_vjp is not None
         return self._get_vjp(self)
 
     def serialize(self, vjp_order: int = 0) -> bytearray:

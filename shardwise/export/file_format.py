@@ -1,5 +1,6 @@
 """Serialized functions: the FlatBuffers file of `jax.export`, which JAX 0.10 to 0.12 read and write too."""
 
+import math
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, final
@@ -20,6 +21,7 @@ from shardwise.export.tree_format import read_structure, structure_table
 
 VERSION = 11  # of the schema below
 _DEVICE_MEMORY = 1
+_MAX_DEVICES = 1 << 20  # a damaged number must not exhaust the memory
 T = TypeVar("T", bound=Hashable)
 
 
@@ -200,7 +202,10 @@ def _read_function(table: TableReader) -> ExportedData:
         )
     scope = SymbolicScope()
     types = [_read_type(each, scope) for each in table.tables(_Exported.TYPES)]
-    meshes = [_read_mesh(each) for each in table.tables(_Exported.MESHES)]
+    devices = table.number(_Exported.DEVICES, "I")
+    if devices > _MAX_DEVICES:
+        raise table.error(f"{devices:,} devices are more than {_MAX_DEVICES:,}")
+    meshes = [_read_mesh(each, devices) for each in table.tables(_Exported.MESHES)]
     shardings = [None, *(_read_sharding(each, meshes) for each in table.tables(_Exported.SHARDINGS))]
     in_avals, out_avals = (
         tuple(_item(table, types, index) for index in table.numbers(group, "I"))
@@ -228,7 +233,7 @@ def _read_function(table: TableReader) -> ExportedData:
         out_avals=out_avals,
         _in_named_shardings=in_shardings,
         _out_named_shardings=out_shardings,
-        nr_devices=table.number(_Exported.DEVICES, "I"),
+        nr_devices=devices,
         platforms=tuple(table.texts(_Exported.PLATFORMS)),
         ordered_effects=_read_effects(table, _Exported.ORDERED_EFFECTS),
         unordered_effects=_read_effects(table, _Exported.UNORDERED_EFFECTS),
@@ -261,8 +266,10 @@ def _read_type(table: TableReader, scope: SymbolicScope) -> AbstractArray:
     return AbstractArray(shape, dtype)
 
 
-def _read_mesh(table: TableReader) -> AbstractMesh:
+def _read_mesh(table: TableReader, devices: int) -> AbstractMesh:
     sizes, types = table.numbers(_Mesh.SIZES, "I"), table.numbers(_Mesh.TYPES, "b")
+    if math.prod(sizes) > max(devices, 1):
+        raise table.error(f"a mesh of sizes {sizes} has more than {devices} devices")
     device = table.table(_Mesh.DEVICE)
     abstract_device = None
     if device is not None:

@@ -46,9 +46,7 @@ def symbolic_shape(
             raise ValueError(f"symbolic_shape: '...' in {shape_spec!r} must be last, and needs a shape `like`")
         entries = [*entries[:-1], *["_"] * (len(like) - len(entries) + 1)]
     if like is not None and len(like) != len(entries):
-        raise ValueError(
-            f"symbolic_shape: {shape_spec!r} has {len(entries)} dims, but like={tuple(like)} has {len(like)}"
-        )
+        raise ValueError(f"symbolic_shape: {shape_spec!r} has {len(entries)} dims, but `like` has {len(like)}")
     return tuple(
         _dim(entry, shape_spec, None if like is None else like[index], scope) for index, entry in enumerate(entries)
     )
