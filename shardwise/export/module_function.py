@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from shardwise.base._jaxlib import parse_portable_artifact
+from shardwise.base._jaxlib import MlirObject, parse_portable_artifact
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
@@ -61,7 +61,7 @@ class ModuleFunction:
         """Return whether the mesh of the call has the axes of the module's mesh."""
         return stated is not None and self._mesh is not None and self._mesh.shape_tuple == stated.shape_tuple
 
-    def _check_mesh(self, module: Any) -> None:
+    def _check_mesh(self, module: MlirObject) -> None:
         stated = module_mesh(self._data)
         if has_op(module, "sdy.manual_computation") and not self._fits(stated):
             found = "one device" if self._mesh is None else f"the mesh {self._mesh}"
@@ -72,7 +72,7 @@ class ModuleFunction:
             )
 
 
-def parse_exported(data: ExportedData) -> Any:
+def parse_exported(data: ExportedData) -> MlirObject:
     """Return the module of an exported function, parsed by MLIR.
 
     Raises:

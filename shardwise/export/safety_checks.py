@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
+from shardwise.base._jaxlib import MlirObject
 from shardwise.errors import UnsupportedError
 
 _CUSTOM_CALL = "custom_call:"
@@ -54,7 +55,7 @@ class DisabledSafetyCheck:
     __repr__ = __str__
 
 
-def check_custom_calls(module: Any, name: str, disabled: Sequence[DisabledSafetyCheck]) -> None:
+def check_custom_calls(module: MlirObject, name: str, disabled: Sequence[DisabledSafetyCheck]) -> None:
     """Raise an error if a module has custom calls whose targets may change between versions.
 
     Args:
@@ -80,7 +81,7 @@ def check_custom_calls(module: Any, name: str, disabled: Sequence[DisabledSafety
             )
 
 
-def operations(module: Any) -> Iterator[Any]:
+def operations(module: MlirObject) -> Iterator[MlirObject]:
     """Yield all ops of a module of MLIR, in its regions too."""
     stack = [module.operation]
     while stack:

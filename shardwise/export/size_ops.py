@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import mlir_dialects, mlir_ir
+from shardwise.base._jaxlib import MlirObject, mlir_dialects, mlir_ir
 from shardwise.base.symbolic_dim import Call, Dim, SymbolicDim, variables_of
 
 _FUNCTIONS = {"floordiv": "divide", "mod": "remainder", "max": "maximum", "min": "minimum"}  # of positive integers
@@ -26,7 +26,7 @@ class SizeOps:
         ValueError: if the shapes do not determine all variables.
     """
 
-    def __init__(self, block: Any, in_shapes: Sequence[tuple[Dim, ...]]):
+    def __init__(self, block: MlirObject, in_shapes: Sequence[tuple[Dim, ...]]):
         self._values: dict[Any, Any] = {}
         self._scalar = mlir_ir.RankedTensorType.get([], mlir_ir.IntegerType.get_signless(32))
         with mlir_ir.InsertionPoint.at_block_begin(block):
@@ -34,7 +34,7 @@ class SizeOps:
         self._define_variables(block.arguments, in_shapes)
         self.count = next(n for n, view in enumerate(block.operations) if view.operation == self._anchor.operation) + 1
 
-    def _define_variables(self, arguments: Sequence[Any], in_shapes: Sequence[tuple[Dim, ...]]) -> None:
+    def _define_variables(self, arguments: Sequence[MlirObject], in_shapes: Sequence[tuple[Dim, ...]]) -> None:
         stablehlo = mlir_dialects["stablehlo"]
         symbolic = [
             (argument, index, dim)
@@ -66,7 +66,7 @@ class SizeOps:
                     direction = {">=": "GE", "<=": "LE", "==": "EQ"}[symbol]
                     self._assert(self.value(left), direction, self.value(right), f"the sizes must satisfy {text}")
 
-    def _assert(self, left: Any, direction: str, right: Any, message: str) -> None:
+    def _assert(self, left: MlirObject, direction: str, right: MlirObject, message: str) -> None:
         stablehlo = mlir_dialects["stablehlo"]
         holds = stablehlo.compare(
             left,
@@ -83,14 +83,14 @@ class SizeOps:
         )
         call.attributes["error_message"] = mlir_ir.StringAttr.get(f"Input shapes do not match: {message}")
 
-    def value(self, dim: Dim) -> Any:
+    def value(self, dim: Dim) -> MlirObject:
         """Return a size as a scalar."""
         if dim not in self._values:
             with mlir_ir.InsertionPoint(self._anchor):
                 self._values[dim] = self._compute(dim)
         return self._values[dim]
 
-    def vector(self, dims: Sequence[Dim]) -> Any:
+    def vector(self, dims: Sequence[Dim]) -> MlirObject:
         """Return sizes as a tensor of one dim."""
         key = tuple(dims)
         if key not in self._values:
@@ -101,7 +101,7 @@ class SizeOps:
                 self._values[key] = stablehlo.concatenate(ones, 0) if ones else stablehlo.constant(_elements([]))
         return self._values[key]
 
-    def _compute(self, dim: Dim) -> Any:
+    def _compute(self, dim: Dim) -> MlirObject:
         stablehlo = mlir_dialects["stablehlo"]
         if not isinstance(dim, SymbolicDim):
             return stablehlo.constant(_elements(dim))
@@ -114,7 +114,7 @@ class SizeOps:
             total = term if total is None else stablehlo.add(total, term)
         return total
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: Call) -> MlirObject:
         left, right = map(self.value, call.operands)
         return getattr(mlir_dialects["stablehlo"], _FUNCTIONS[call.function])(left, right)
 
@@ -123,5 +123,5 @@ class SizeOps:
         self._anchor.operation.erase()
 
 
-def _elements(value: Any) -> Any:
+def _elements(value: int | Sequence[int]) -> MlirObject:
     return mlir_ir.DenseElementsAttr.get(np.asarray(value, np.int32))

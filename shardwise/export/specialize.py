@@ -3,9 +3,8 @@
 import re
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Any
 
-from shardwise.base._jaxlib import mlir_ir, refine_polymorphic_shapes
+from shardwise.base._jaxlib import MlirObject, mlir_ir, refine_polymorphic_shapes
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.hlo import tensor_type
 from shardwise.errors import ProgramError
@@ -15,7 +14,7 @@ _EXPORTED_MAIN = "_exported_main"
 _CONSTRAINTS = ("sdy.sharding_constraint", "sdy.reshard")
 
 
-def specialize(module: Any, platform: int | None, arguments: Sequence[ArrayType]) -> bytes:
+def specialize(module: MlirObject, platform: int | None, arguments: Sequence[ArrayType]) -> bytes:
     """Return a module with static shapes, as MLIR bytecode.
 
     Args:
@@ -44,7 +43,7 @@ def specialize(module: Any, platform: int | None, arguments: Sequence[ArrayType]
         raise ProgramError(f"the sizes of the arguments do not fit the module: {text}") from error
 
 
-def _wrapper(type: Any, platform: int | None, arguments: Sequence[ArrayType]) -> str:
+def _wrapper(type: MlirObject, platform: int | None, arguments: Sequence[ArrayType]) -> str:
     """Return a module whose `main` calls the exported one with static types."""
     dynamic, results = [str(each) for each in type.inputs], [str(each) for each in type.results]
     heads = ", ".join(f"%arg{index}: {tensor_type(each)}" for index, each in enumerate(arguments))
@@ -68,7 +67,7 @@ def _wrapper(type: Any, platform: int | None, arguments: Sequence[ArrayType]) ->
     )
 
 
-def drop_constraints(module: Any) -> bytes:
+def drop_constraints(module: MlirObject) -> bytes:
     """Return a module without its sharding constraints, which is then for any mesh, as MLIR bytecode."""
     for operation in list(operations(module)):
         if operation.name in _CONSTRAINTS:
@@ -77,17 +76,17 @@ def drop_constraints(module: Any) -> bytes:
     return bytecode(module)
 
 
-def has_op(module: Any, *names: str) -> bool:
+def has_op(module: MlirObject, *names: str) -> bool:
     """Return whether a module of MLIR has an op of one of these names."""
     return any(operation.name in names for operation in operations(module))
 
 
-def has_constraints(module: Any) -> bool:
+def has_constraints(module: MlirObject) -> bool:
     """Return whether a module states shardings of values other than arguments and results."""
     return has_op(module, *_CONSTRAINTS)
 
 
-def bytecode(module: Any) -> bytes:
+def bytecode(module: MlirObject) -> bytes:
     """Return a module as MLIR bytecode."""
     with BytesIO() as file:
         module.operation.write_bytecode(file)

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import mlir_dialects, mlir_ir, parse_module
+from shardwise.base._jaxlib import MlirObject, mlir_dialects, mlir_ir, parse_module
 from shardwise.base.symbolic_dim import Dim, is_symbolic_dim
 from shardwise.errors import UnsupportedError
 from shardwise.export.size_fit import SizeFit
@@ -60,16 +60,16 @@ class SymbolicModule:
             self._sizes.finish()
             self.raw.operation.attributes["jax.uses_shape_polymorphism"] = mlir_ir.BoolAttr.get(True)
 
-    def _generalize_arguments(self, owner: Any, blocks: Sequence[Any]) -> None:
+    def _generalize_arguments(self, owner: MlirObject, blocks: Sequence[MlirObject]) -> None:
         for arguments in zip(*(block.arguments for block in blocks), strict=True):
             self._generalize_type([owner], arguments)
 
-    def _generalize_blocks(self, owners: Sequence[Any], regions: Sequence[Any]) -> None:
+    def _generalize_blocks(self, owners: Sequence[MlirObject], regions: Sequence[MlirObject]) -> None:
         for blocks in zip(*(region.blocks for region in regions), strict=True):
             self._generalize_arguments(owners[0], blocks)
             self._generalize_ops([list(block.operations) for block in blocks])
 
-    def _generalize_ops(self, lists: Sequence[Sequence[Any]]) -> None:
+    def _generalize_ops(self, lists: Sequence[Sequence[MlirObject]]) -> None:
         names = [[view.operation.name for view in views] for views in lists]
         for other in names[1:]:
             if other != names[0]:
@@ -79,7 +79,7 @@ class SymbolicModule:
         for views in zip(*lists, strict=True):
             self._generalize_op([view.operation for view in views])
 
-    def _generalize_op(self, operations: Sequence[Any]) -> None:
+    def _generalize_op(self, operations: Sequence[MlirObject]) -> None:
         first = operations[0]
         for regions in zip(*(operation.regions for operation in operations), strict=True):
             self._generalize_blocks(operations, regions)
@@ -100,18 +100,18 @@ class SymbolicModule:
         for results in zip(*(operation.results for operation in operations), strict=True):
             self._generalize_type(operations, results)
 
-    def _generalize_type(self, operations: Sequence[Any], values: Sequence[Any]) -> None:
+    def _generalize_type(self, operations: Sequence[MlirObject], values: Sequence[MlirObject]) -> None:
         if isinstance(values[0].type, mlir_ir.RankedTensorType):
             shape = self._shape(operations, [value.type for value in values])
             values[0].set_type(dynamic_type(shape, values[0].type.element_type))
 
-    def _shape(self, operations: Sequence[Any], types: Sequence[Any]) -> Shape:
+    def _shape(self, operations: Sequence[MlirObject], types: Sequence[MlirObject]) -> Shape:
         """Return the shape of a value from its types at all samples."""
         if not isinstance(types[0], mlir_ir.RankedTensorType):
             return ()
         return tuple(self.dim(operations[0], sizes) for sizes in zip(*(type.shape for type in types), strict=True))
 
-    def dim(self, operation: Any, values: Sequence[int]) -> Dim:
+    def dim(self, operation: MlirObject, values: Sequence[int]) -> Dim:
         """Return the polynomial of an observed size."""
         dim = self._fit([int(value) for value in values])
         if dim is None:
@@ -122,12 +122,12 @@ class SymbolicModule:
             raise self.unsupported(operation, f"a size is no polynomial of the variables: {observed}")
         return dim
 
-    def attribute(self, operations: Sequence[Any], name: str) -> Any:
+    def attribute(self, operations: Sequence[MlirObject], name: str) -> Any:
         """Return an attribute with one integer per dim as a tensor."""
         attributes = [list(operation.attributes[name]) for operation in operations]
         return self._sizes.vector([self.dim(operations[0], values) for values in zip(*attributes, strict=True)])
 
-    def shape_operand(self, shape: Shape) -> Any:
+    def shape_operand(self, shape: Shape) -> MlirObject:
         """Return a shape as a tensor."""
         return self._sizes.vector(shape)
 
@@ -135,7 +135,7 @@ class SymbolicModule:
         """Return a size as a scalar."""
         return self._sizes.value(dim)
 
-    def unsupported(self, operation: Any, reason: str) -> UnsupportedError:
+    def unsupported(self, operation: MlirObject, reason: str) -> UnsupportedError:
         """Return the error for an op that depends on a variable in another way."""
         match = re.match(r'loc\("([^"]*)"', str(operation.location))
         place = f" at {match[1]}" if match else ""
@@ -145,22 +145,22 @@ class SymbolicModule:
         )
 
 
-def dynamic_type(shape: Shape, element: Any) -> Any:
+def dynamic_type(shape: Shape, element: MlirObject) -> Any:
     """Return the tensor type whose symbolic dims are dynamic."""
     dynamic = mlir_ir.ShapedType.get_dynamic_size()
     return mlir_ir.RankedTensorType.get([dynamic if is_symbolic_dim(dim) else dim for dim in shape], element)
 
 
-def _names(operation: Any) -> list[str]:
+def _names(operation: MlirObject) -> list[str]:
     """Return the names of an op's attributes."""
     return [entry if isinstance(entry, str) else entry.name for entry in operation.attributes]
 
 
-def _result_type(operations: Sequence[Any], shape: Shape) -> Any:
+def _result_type(operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     return dynamic_type(shape, operations[0].results[0].type.element_type)
 
 
-def _constant(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _constant(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     """A splat of a value that may be a polynomial of the variables."""
     stablehlo, first = mlir_dialects["stablehlo"], operations[0]
     attributes = [mlir_ir.DenseElementsAttr(operation.attributes["value"]) for operation in operations]
@@ -179,36 +179,36 @@ def _constant(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -
     return stablehlo.dynamic_broadcast_in_dim(_result_type(operations, shape), scalar, module.shape_operand(shape), [])
 
 
-def _broadcast_in_dim(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _broadcast_in_dim(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     first, result = operations[0], _result_type(operations, shape)
     dims = list(first.attributes["broadcast_dimensions"])
     build = mlir_dialects["stablehlo"].dynamic_broadcast_in_dim
     return build(result, first.operands[0], module.shape_operand(shape), dims)
 
 
-def _reshape(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _reshape(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     result, operand = _result_type(operations, shape), operations[0].operands[0]
     return mlir_dialects["stablehlo"].dynamic_reshape(result, operand, module.shape_operand(shape))
 
 
-def _iota(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _iota(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     dim = operations[0].attributes["iota_dimension"].value
     return mlir_dialects["stablehlo"].dynamic_iota(_result_type(operations, shape), module.shape_operand(shape), dim)
 
 
-def _slice(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _slice(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     parts = [module.attribute(operations, name) for name in ("start_indices", "limit_indices", "strides")]
     build = mlir_dialects["stablehlo"].real_dynamic_slice
     return build(_result_type(operations, shape), operations[0].operands[0], *parts)
 
 
-def _pad(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _pad(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     parts = [module.attribute(operations, name) for name in names]
     return mlir_dialects["stablehlo"].dynamic_pad(_result_type(operations, shape), *operations[0].operands, *parts)
 
 
-def _gather(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> Any:
+def _gather(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
     first = operations[0]
     return mlir_dialects["stablehlo"].dynamic_gather(
         *first.operands,
@@ -219,7 +219,7 @@ def _gather(module: SymbolicModule, operations: Sequence[Any], shape: Shape) -> 
     )
 
 
-_COUNTERPARTS: dict[str, Callable[[SymbolicModule, Sequence[Any], Shape], Any]] = {
+_COUNTERPARTS: dict[str, Callable[[SymbolicModule, Sequence[MlirObject], Shape], Any]] = {
     "stablehlo.broadcast_in_dim": _broadcast_in_dim,
     "stablehlo.constant": _constant,
     "stablehlo.gather": _gather,

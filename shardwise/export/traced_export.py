@@ -11,7 +11,7 @@ from shardwise.api.ahead_of_time.shape_dtype_struct import struct
 from shardwise.api.jit import jit
 from shardwise.api.transformations.differentiate import vjp as vjp_of
 from shardwise.api.transformations.float0 import float0, is_float0
-from shardwise.base._jaxlib import mlir_dialects, parse_module, serialize_portable_artifact
+from shardwise.base._jaxlib import MlirObject, mlir_dialects, parse_module, serialize_portable_artifact
 from shardwise.compiler.control.manual import Manual
 from shardwise.compiler.dtypes import is_inexact, is_key
 from shardwise.compiler.ir.types import ArrayType
@@ -106,7 +106,7 @@ class TracedExport:
     def assemble(
         self,
         module: LoweredModule,
-        raw: Any,
+        raw: MlirObject,
         in_avals: tuple[AbstractArray, ...],
         out_avals: tuple[AbstractArray, ...],
         polymorphic: bool,

@@ -26,7 +26,7 @@ class SymbolicStruct:
 
     shape: tuple[Dim, ...]
     dtype: Any
-    sharding: Sharding | None = None
+    sharding: Sharding | PartitionSpec | None = None
 
     def at(self, sizes: Mapping[str, int]) -> "ShapeDtypeStruct":
         """Return the struct for these sizes of the dimension variables."""
@@ -64,10 +64,22 @@ class ShapeDtypeStruct(Typed):
 
     __slots__ = ("_sharding", "is_ref", "manual_axis_type", "type")
 
-    def __new__(cls, shape: Sequence[Dim] = (), dtype: Any = None, **keywords: Any) -> Any:
+    def __new__(
+        cls,
+        shape: Sequence[Dim],
+        dtype: DTypeLike,
+        *,
+        sharding: Sharding | PartitionSpec | None = None,
+        weak_type: bool = False,
+        manual_axis_type: ManualAxisType | None = None,
+        is_ref: bool = False,
+    ) -> Any:
         if isinstance(shape, (tuple, list)) and any(isinstance(size, SymbolicDim) for size in shape):
-            return SymbolicStruct(tuple(shape), canonical_dtype(dtype), keywords.get("sharding"))
+            return SymbolicStruct(tuple(shape), canonical_dtype(dtype), sharding)
         return super().__new__(cls)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.shape, self.dtype  # copies are created by `__new__`
 
     def __init__(
         self,
