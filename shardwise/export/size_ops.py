@@ -83,14 +83,14 @@ class SizeOps:
         )
         call.attributes["error_message"] = mlir_ir.StringAttr.get(f"Input shapes do not match: {message}")
 
-    def value(self, dim: Dim) -> MlirObject:
+    def value(self, dim: Dim) -> Any:
         """Return a size as a scalar."""
         if dim not in self._values:
             with mlir_ir.InsertionPoint(self._anchor):
                 self._values[dim] = self._compute(dim)
         return self._values[dim]
 
-    def vector(self, dims: Sequence[Dim]) -> MlirObject:
+    def vector(self, dims: Sequence[Dim]) -> Any:
         """Return sizes as a tensor of one dim."""
         key = tuple(dims)
         if key not in self._values:
@@ -101,7 +101,7 @@ class SizeOps:
                 self._values[key] = stablehlo.concatenate(ones, 0) if ones else stablehlo.constant(_elements([]))
         return self._values[key]
 
-    def _compute(self, dim: Dim) -> MlirObject:
+    def _compute(self, dim: Dim) -> Any:
         stablehlo = mlir_dialects["stablehlo"]
         if not isinstance(dim, SymbolicDim):
             return stablehlo.constant(_elements(dim))
@@ -114,7 +114,7 @@ class SizeOps:
             total = term if total is None else stablehlo.add(total, term)
         return total
 
-    def _call(self, call: Call) -> MlirObject:
+    def _call(self, call: Call) -> Any:
         left, right = map(self.value, call.operands)
         return getattr(mlir_dialects["stablehlo"], _FUNCTIONS[call.function])(left, right)
 
@@ -123,5 +123,5 @@ class SizeOps:
         self._anchor.operation.erase()
 
 
-def _elements(value: int | Sequence[int]) -> MlirObject:
+def _elements(value: int | Sequence[int]) -> Any:
     return mlir_ir.DenseElementsAttr.get(np.asarray(value, np.int32))

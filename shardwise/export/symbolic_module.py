@@ -127,7 +127,7 @@ class SymbolicModule:
         attributes = [list(operation.attributes[name]) for operation in operations]
         return self._sizes.vector([self.dim(operations[0], values) for values in zip(*attributes, strict=True)])
 
-    def shape_operand(self, shape: Shape) -> MlirObject:
+    def shape_operand(self, shape: Shape) -> Any:
         """Return a shape as a tensor."""
         return self._sizes.vector(shape)
 
@@ -156,11 +156,11 @@ def _names(operation: MlirObject) -> list[str]:
     return [entry if isinstance(entry, str) else entry.name for entry in operation.attributes]
 
 
-def _result_type(operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _result_type(operations: Sequence[MlirObject], shape: Shape) -> Any:
     return dynamic_type(shape, operations[0].results[0].type.element_type)
 
 
-def _constant(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _constant(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     """A splat of a value that may be a polynomial of the variables."""
     stablehlo, first = mlir_dialects["stablehlo"], operations[0]
     attributes = [mlir_ir.DenseElementsAttr(operation.attributes["value"]) for operation in operations]
@@ -179,36 +179,36 @@ def _constant(module: SymbolicModule, operations: Sequence[MlirObject], shape: S
     return stablehlo.dynamic_broadcast_in_dim(_result_type(operations, shape), scalar, module.shape_operand(shape), [])
 
 
-def _broadcast_in_dim(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _broadcast_in_dim(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     first, result = operations[0], _result_type(operations, shape)
     dims = list(first.attributes["broadcast_dimensions"])
     build = mlir_dialects["stablehlo"].dynamic_broadcast_in_dim
     return build(result, first.operands[0], module.shape_operand(shape), dims)
 
 
-def _reshape(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _reshape(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     result, operand = _result_type(operations, shape), operations[0].operands[0]
     return mlir_dialects["stablehlo"].dynamic_reshape(result, operand, module.shape_operand(shape))
 
 
-def _iota(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _iota(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     dim = operations[0].attributes["iota_dimension"].value
     return mlir_dialects["stablehlo"].dynamic_iota(_result_type(operations, shape), module.shape_operand(shape), dim)
 
 
-def _slice(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _slice(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     parts = [module.attribute(operations, name) for name in ("start_indices", "limit_indices", "strides")]
     build = mlir_dialects["stablehlo"].real_dynamic_slice
     return build(_result_type(operations, shape), operations[0].operands[0], *parts)
 
 
-def _pad(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _pad(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     parts = [module.attribute(operations, name) for name in names]
     return mlir_dialects["stablehlo"].dynamic_pad(_result_type(operations, shape), *operations[0].operands, *parts)
 
 
-def _gather(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> MlirObject:
+def _gather(module: SymbolicModule, operations: Sequence[MlirObject], shape: Shape) -> Any:
     first = operations[0]
     return mlir_dialects["stablehlo"].dynamic_gather(
         *first.operands,
