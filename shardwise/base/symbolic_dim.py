@@ -210,6 +210,9 @@ def is_symbolic_dim(p: object) -> TypeGuard[SymbolicDim]:
     Returns:
         True for an expression of dimension variables, and False for an integer.
 
+    Raises:
+        Nothing.
+
     Example:
         >>> [jax.export.is_symbolic_dim(size) for size in jax.export.symbolic_shape("b, 3")]
         [True, False]

@@ -30,8 +30,26 @@ from shardwise.random import key_data, wrap_key_data
 class Exported(ExportedData):
     """A function lowered to StableHLO. `export` and `deserialize` return it.
 
-    The attributes are those of `jax.export.Exported`. A call plans the function for the devices of the arguments,
-    unless it was exported with `partitioned=True`.
+    A call plans the function for the devices of the arguments, unless it was exported with `partitioned=True`.
+
+    Attributes:
+        fun_name: the name of the function.
+        in_tree: the pytree structure of `(args, kwargs)`.
+        in_avals: the types of the arguments' leaves.
+        out_tree: the pytree structure of the result.
+        out_avals: the types of the results' leaves.
+        _in_named_shardings: the sharding of each argument, without devices, or None.
+        _out_named_shardings: the sharding of each result, without devices, or None.
+        nr_devices: the number of devices that the shardings refer to; 1 if there are none.
+        platforms: the platforms that the function was lowered for.
+        ordered_effects: the names of its ordered effects; only files of JAX have some.
+        unordered_effects: the names of its other effects.
+        disabled_safety_checks: the checks that are skipped.
+        mlir_module_serialized: the StableHLO module as a portable artifact.
+        calling_convention_version: the version of the calling convention of the module's `main`.
+        module_kept_var_idx: the positions of the arguments that `main` takes.
+        uses_global_constants: whether the module has symbolic dims, or an argument for the platform.
+        _get_vjp: a function that exports the VJP; None if there is none.
 
     Example:
         >>> exported = jax.export.export(jax.jit(lambda x: x + 1))(jnp.arange(3))

@@ -19,6 +19,8 @@ class ExportedData:
         in_avals: the types of the arguments' leaves.
         out_tree: the pytree structure of the result.
         out_avals: the types of the results' leaves.
+        _in_named_shardings: the sharding of each argument, without devices, or None.
+        _out_named_shardings: the sharding of each result, without devices, or None.
         nr_devices: the number of devices that the shardings refer to; 1 if there are none.
         platforms: the platforms that the function was lowered for.
         ordered_effects: the names of its ordered effects; only files of JAX have some.

@@ -72,7 +72,7 @@ class ModuleFunction:
             )
 
 
-def parse_exported(data: ExportedData) -> MlirObject:
+def parse_exported(data: ExportedData) -> Any:
     """Return the module of an exported function, parsed by MLIR.
 
     Raises:

@@ -28,6 +28,9 @@ _STABLE_TARGET = re.compile(
 class DisabledSafetyCheck:
     """A safety check to skip when a function is exported or called. Use `platform` and `custom_call` to create one.
 
+    Attributes:
+        _impl: the text of the check.
+
     Example:
         >>> jax.export.DisabledSafetyCheck.custom_call("my_kernel")
         custom_call:my_kernel
