@@ -91,4 +91,4 @@ FUNCTIONS = {
     "complex_numbers": (complex_numbers, (normal(8),)),
     "scalars": (scalars, (normal(3),)),
 }
-DIFFERENTIABLE = ["mlp", "integers_and_floats", "loop", "branches", "closure", "convolution", "linear_algebra"]
+DIFFERENTIABLE = ["closure", "integers_and_floats", "branches", "mlp", "loop", "convolution", "linear_algebra"]

@@ -66,6 +66,7 @@ def sum_of_floats(library, results):
     return sum((x * x).sum() for x in library.tree.leaves(results) if x.dtype == np.float32)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_of_both_files(name):
     ours, theirs, args = files(name, vjp_order=1)
@@ -81,6 +82,7 @@ def test_gradients_of_both_files(name):
             assert_same(library.grad(loss)(args[0]), expected)
 
 
+@pytest.mark.slow
 def test_second_derivatives_need_a_vjp_of_order_two():
     ours, theirs, (x,) = files("loop", vjp_order=2)
     function = FUNCTIONS["loop"][0](jax)
@@ -234,6 +236,19 @@ def symbolic_function(library):
     return function
 
 
+def test_a_symbolic_batch_in_both_files():
+    def build(library):
+        return lambda x: (library.numpy.tanh(x).mean(0), x.reshape(-1))
+
+    (b,), (other_b,) = export.symbolic_shape("b"), jax_export.symbolic_shape("b")
+    ours = export.export(sw.jit(build(sw)))(sw.ShapeDtypeStruct((b, 3), np.float32)).serialize()
+    theirs = jax_export.export(jax.jit(build(jax)))(jax.ShapeDtypeStruct((other_b, 3), np.float32)).serialize()
+    for blob in (ours, theirs):
+        for module in (export, jax_export):
+            assert_same(module.deserialize(blob).call(normal(5, 3)), build(jax)(normal(5, 3)))
+
+
+@pytest.mark.slow
 def test_symbolic_dims_in_both_files():
     w = normal(3, 4)
     (b,), (other_b,) = export.symbolic_shape("b"), jax_export.symbolic_shape("b")
