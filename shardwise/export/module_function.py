@@ -3,18 +3,19 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from shardwise.base._jaxlib import MlirObject, parse_portable_artifact
+from shardwise.base._jaxlib import MlirObject
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.errors import DeviceMismatchError, ProgramError, UnsupportedError
+from shardwise.errors import DeviceMismatchError, UnsupportedError
 from shardwise.export.exported_data import ExportedData
 from shardwise.export.safety_checks import platform_index
 from shardwise.export.specialize import bytecode, drop_constraints, has_constraints, has_op, specialize
 from shardwise.runtime.client import default_lowering_platform
 from shardwise.runtime.sharding import mesh_of
 from shardwise.stablehlo.load import LoadedModule, load
+from shardwise.stablehlo.parse import parse
 
 minimum_supported_calling_convention_version = 9
 maximum_supported_calling_convention_version = 10
@@ -77,7 +78,7 @@ def parse_exported(data: ExportedData) -> Any:
 
     Raises:
         ProgramError: if it is damaged.
-        UnsupportedError: if its calling convention or its effects are not supported.
+        UnsupportedError: if its calling convention, its effects or its version of StableHLO are not supported.
     """
     version = data.calling_convention_version
     oldest, newest = minimum_supported_calling_convention_version, maximum_supported_calling_convention_version
@@ -91,10 +92,7 @@ def parse_exported(data: ExportedData) -> Any:
             f"`{data.fun_name}` has ordered effects, which are not supported: {', '.join(data.ordered_effects)}. "
             "Remove ordered callbacks from the exported function."
         )
-    try:
-        return parse_portable_artifact(data.mlir_module_serialized)
-    except ValueError as error:
-        raise ProgramError(f"the module of `{data.fun_name}` cannot be parsed: {error}") from error
+    return parse(data.mlir_module_serialized).raw
 
 
 def module_mesh(data: ExportedData) -> AbstractMesh | None:

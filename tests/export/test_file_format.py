@@ -66,8 +66,16 @@ def test_something_else_is_no_file():
 def test_a_module_that_is_damaged_is_an_error_of_the_call(exported):
     content = exported.mlir_module_serialized
     damaged = replace(exported, mlir_module_serialized=content[: len(content) // 2])
-    with pytest.raises(ProgramError, match="the module of `<lambda>` cannot be parsed"):
+    with pytest.raises(ProgramError, match="the module cannot be parsed"):
         export.deserialize(damaged.serialize()).call(np.ones((8, 4), np.float32), np.int8(1))
+
+
+def test_a_newer_version_of_stablehlo_is_an_error(exported):
+    newer = exported.mlir_module_serialized.replace(b"StableHLO_v1.", b"StableHLO_v9.")
+    with pytest.raises(
+        UnsupportedError, match=r"the module has version 9\.[\d.]+ of StableHLO, .* reads versions up to"
+    ):
+        replace(exported, mlir_module_serialized=newer).call(np.ones((8, 4), np.float32), np.int8(1))
 
 
 def test_another_calling_convention_is_an_error(exported):

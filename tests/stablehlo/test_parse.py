@@ -68,7 +68,7 @@ def test_a_crash_in_the_other_process_is_an_error(monkeypatch):
 def test_a_hang_in_the_other_process_is_an_error(monkeypatch):
     monkeypatch.setattr(parse, "_CHILD", "import time; time.sleep(100)")
     monkeypatch.setattr(parse, "ISOLATED_SECONDS", 0.2)
-    with pytest.raises(ProgramError, match="not parsed within 0.2 seconds"):
+    with pytest.raises(ProgramError, match=r"not parsed within 0\.2 seconds"):
         stablehlo.load(TEXT, isolated=True)
 
 
