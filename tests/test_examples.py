@@ -27,6 +27,7 @@ from shardwise import (
     dlpack,
     dtypes,
     experimental,
+    export,
     image,
     lax,
     memory,
@@ -79,7 +80,7 @@ NAMESPACES: list[ModuleType] = [
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
 WITH_CLASSES: list[ModuleType] = [
-    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, data, strategies, parallel, stablehlo),
+    *(sw, debug, sharding, profiler, ad_checkpoint, checkpoints, data, strategies, parallel, stablehlo, export),
     *(experimental, custom_partitioning, maps, mesh_utils, pjit, shard_map, sparse, optimizers),
     *(custom_batching, image, ref, scipy.interpolate, scipy.spatial.transform),
     *(serialization, tensorstore_impl),

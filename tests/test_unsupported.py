@@ -10,7 +10,6 @@ from shardwise.errors import UnsupportedError
 
 MODULES = {
     "ffi": "pure_callback",
-    "export": "as_text",
     "experimental.pallas": "numpy",
     "experimental.pallas.tpu": "numpy",
     "experimental.pallas.triton": "numpy",

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from threading import RLock, get_ident
 from types import ModuleType
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
 
@@ -73,6 +73,13 @@ hlo_to_stablehlo = _jax.mlir.hlo_to_stablehlo
 refine_polymorphic_shapes = _jax.mlir.refine_polymorphic_shapes
 serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
 block_until_ready = _jax.batched_block_until_ready
+
+
+class MlirObject(Protocol):
+    """An object of MLIR's bindings, which have no types: a module, an op, a value, a type or an attribute."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
 
 ALIAS_ALIGNMENT = 64  # bytes: XLA's CPU client copies host memory that is not aligned to it
 PERTURBED_SOLVE = "tridiagonal_solve_perturbed_ffi"

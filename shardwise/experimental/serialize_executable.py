@@ -3,13 +3,20 @@
 import io
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
+
+import numpy as np
 
 from shardwise import tree
 from shardwise.api.ahead_of_time.aot import Compiled, StageRefs
 from shardwise.base._jaxlib import Client, Device, versions
 from shardwise.base._jaxlib import serialize_executable as executable_bytes
 from shardwise.base.lazy import publish
+from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.sharding import Sharding
+from shardwise.runtime.array import place
 from shardwise.runtime.client import devices as all_devices
 
 
@@ -24,7 +31,7 @@ def serialize(compiled: Compiled) -> tuple[bytes, tree.Structure, tree.Structure
 
     Raises:
         ValueError: if the function calls host functions.
-        NotImplementedError: if the function closes over arrays, or uses Refs.
+        NotImplementedError: if the function closes over PRNG keys, or uses Refs.
 
     Example:
         >>> compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
@@ -38,10 +45,11 @@ def serialize(compiled: Compiled) -> tuple[bytes, tree.Structure, tree.Structure
         raise ValueError(f"serialize: `{name}` calls host functions, which cannot be serialized")
     if compiled._refs:
         raise NotImplementedError(f"serialize: `{name}` uses Refs: pass their arrays, and return those that change")
-    if prepared.constants:
-        raise NotImplementedError(f"serialize: `{name}` closes over arrays: pass them as arguments")
-    device = prepared.target.devices[0]
-    content = compiled._request, prepared, executable_bytes(executable.loaded), versions(device)
+    if any(is_key(array.type.dtype) for array in prepared.constants):
+        raise NotImplementedError(f"serialize: `{name}` closes over PRNG keys: pass them as arguments")
+    constants = [_Constant(np.asarray(array), array.type, array.sharding) for array in prepared.constants]
+    device, stripped = prepared.target.devices[0], replace(prepared, constants=[])
+    content = compiled._request, stripped, constants, executable_bytes(executable.loaded), versions(device)
     with io.BytesIO() as file:
         _Pickler(file).dump(content)
         return file.getvalue(), compiled.in_tree, compiled.out_tree
@@ -85,13 +93,24 @@ def deserialize_and_load(
     if any(device.client is not client for device in devices):
         raise ValueError(f"deserialize_and_load: execution_devices {devices} do not belong to the backend {backend!r}")
     with io.BytesIO(serialized) as file:
-        request, prepared, executable, version = _Unpickler(file, devices).load()
+        request, prepared, constants, executable, version = _Unpickler(file, devices).load()
     if version != versions(devices[0]):
         raise ValueError(
             f"deserialize_and_load: `{request.program.name}` was compiled with {version!r}, and here is "
             f"{versions(devices[0])!r}. Compile it again."
         )
+    prepared = replace(prepared, constants=[place(x.elements, x.type, x.sharding, committed=True) for x in constants])
     return Compiled(request, prepared, prepared.compile(serialized=executable), in_tree, out_tree, StageRefs())
+
+
+@final
+@dataclass(frozen=True)
+class _Constant:
+    """An array that a function closes over."""
+
+    elements: np.ndarray[Any, Any]
+    type: ArrayType
+    sharding: Sharding
 
 
 @final

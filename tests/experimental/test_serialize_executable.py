@@ -66,10 +66,22 @@ def test_donated_keys_and_explicit_shardings():
     assert x.is_deleted()
 
 
+@pytest.mark.parametrize("spec", [None, sw.P("x")])
+def test_arrays_that_the_function_closes_over(spec):
+    array = jnp.arange(4.0)
+    if spec is not None:
+        array = sw.device_put(array, sw.NamedSharding(sw.make_mesh((4,), ("x",)), spec))
+    compiled = sw.jit(lambda x: x + array).lower(1.0).compile()
+    payload, *structures = serialize(compiled)
+    loaded = deserialize_and_load(payload, *structures)
+    np.testing.assert_array_equal(loaded(2.0), np.arange(4) + 2)
+    assert loaded(2.0).sharding == compiled(2.0).sharding
+
+
 def test_what_cannot_be_serialized():
-    array = jnp.ones(3)
-    with pytest.raises(NotImplementedError, match="closes over arrays: pass them as arguments"):
-        serialize(sw.jit(lambda x: x + array).lower(1.0).compile())
+    key = sw.random.key(0)
+    with pytest.raises(NotImplementedError, match="closes over PRNG keys: pass them as arguments"):
+        serialize(sw.jit(lambda x: x + sw.random.uniform(key)).lower(1.0).compile())
     hosted = lambda x: sw.pure_callback(np.sin, x, x)  # noqa: E731
     with pytest.raises(ValueError, match="calls host functions"):
         serialize(sw.jit(hosted).lower(jnp.float32(1)).compile())

@@ -1,9 +1,11 @@
 """ShapeDtypeStruct: the shape, dtype and sharding of an array without its elements."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.base.symbolic_dim import Dim, SymbolicDim, evaluate_dim
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType, ManualAxisType, Typed
@@ -18,13 +20,28 @@ from shardwise.typing import DTypeLike
 
 
 @final
+@dataclass(frozen=True)
+class SymbolicStruct:
+    """A shape with symbolic dims, a dtype and optionally a sharding. `export` accepts it in place of an array."""
+
+    shape: tuple[Dim, ...]
+    dtype: Any
+    sharding: Sharding | PartitionSpec | None = None
+
+    def at(self, sizes: Mapping[str, int]) -> "ShapeDtypeStruct":
+        """Return the struct for these sizes of the dimension variables."""
+        shape = [evaluate_dim(dim, sizes) for dim in self.shape]
+        return ShapeDtypeStruct(shape, self.dtype, sharding=self.sharding)
+
+
+@final
 class ShapeDtypeStruct(Typed):
     """A shape and a dtype, and optionally a sharding: stands for an array where only its type is needed.
 
     `jit(f).lower`, `jit(f).trace` and `eval_shape` accept it in place of an array.
 
     Args:
-        shape: the sizes of the dims.
+        shape: the sizes of the dims. They may be symbolic, for `export`; the result is then another class.
         dtype: the dtype; without `enable_x64`, a 64-bit dtype becomes 32-bit.
         sharding: the sharding of the array; a bare PartitionSpec is on the mesh that is current when the sharding is
             read. Without a sharding, the array is uncommitted, on the default device.
@@ -47,9 +64,26 @@ class ShapeDtypeStruct(Typed):
 
     __slots__ = ("_sharding", "is_ref", "manual_axis_type", "type")
 
+    def __new__(
+        cls,
+        shape: Sequence[Dim],
+        dtype: DTypeLike,
+        *,
+        sharding: Sharding | PartitionSpec | None = None,
+        weak_type: bool = False,
+        manual_axis_type: ManualAxisType | None = None,
+        is_ref: bool = False,
+    ) -> Any:
+        if isinstance(shape, (tuple, list)) and any(isinstance(size, SymbolicDim) for size in shape):
+            return SymbolicStruct(tuple(shape), canonical_dtype(dtype), sharding)
+        return super().__new__(cls)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.shape, self.dtype  # copies are created by `__new__`
+
     def __init__(
         self,
-        shape: Sequence[int],
+        shape: Sequence[Dim],
         dtype: DTypeLike,
         *,
         sharding: Sharding | PartitionSpec | None = None,

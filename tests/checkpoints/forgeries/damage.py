@@ -297,6 +297,7 @@ DAMAGE = {
     "safetensors": [*BYTES, *FILES, forge_header, forge_header, forge_header, forge_header],
     "npy": [*BYTES, *FILES, forge_npy, forge_npy, forge_npy],
     "tokens": [*BYTES, *FILES],
+    "export": [flip_bits, flip_bits, truncate, extend, overwrite, replace_content],  # the caller reads the file
     "cache": [*BYTES, *FILES],
     "chips": [*BYTES, *FILES],
 }

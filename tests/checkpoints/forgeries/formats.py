@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 
 import shardwise as sw
-from shardwise import checkpoints
+from shardwise import checkpoints, export
 from shardwise.checkpoints import snapshot
 from shardwise.checkpoints.location import Folder
 from shardwise.compiler.plan.chip_table import read_chips
 from shardwise.compiler.plan.hardware import built_in_chips
 from shardwise.data import TokenSource
-from shardwise.errors import CheckpointError, DataError, HardwareError
+from shardwise.errors import CheckpointError, DataError, HardwareError, ProgramError, UnsupportedError
+from shardwise.export.file_format import read_exported
 from shardwise.runtime import compilation_cache
 
 ORBAX = Path(__file__).parent.parent / "orbax"
@@ -153,6 +154,22 @@ def read_cache(folder):
     return ["executable"]
 
 
+def write_export(folder: Path) -> None:
+    exported = export.export(sw.jit(lambda x, n: {"a": (x * n, None), "b": [n]}))(np.ones((2, 3), np.float32), 2)
+    (folder / "function.bin").write_bytes(exported.serialize(vjp_order=1))
+
+
+def read_export(folder: Path) -> list[str]:
+    try:
+        return [repr(function) for function in read_exported((folder / "function.bin").read_bytes())]
+    except UnsupportedError as error:  # of another version
+        raise ProgramError(str(error)) from error
+    except ValueError as error:
+        if "is not registered" in str(error):  # a pytree node
+            raise ProgramError(str(error)) from error
+        raise
+
+
 FORMATS = {
     "shardwise": Format(write_ours, read_ours, CheckpointError, has_checksums=True),
     "orbax-zarr2": orbax("zarr2"),
@@ -165,6 +182,7 @@ FORMATS = {
     "tokens": Format(
         lambda folder: TOKENS.tofile(folder / "tokens.bin"), read_tokens(".bin"), DataError, has_checksums=False
     ),
+    "export": Format(write_export, read_export, ProgramError, has_checksums=False),
     "cache": Format(write_cache, read_cache, Refused, has_checksums=True),
     "chips": Format(
         lambda folder: (folder / "chips.toml").write_text(CHIPS) and None,
