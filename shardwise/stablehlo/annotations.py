@@ -24,7 +24,7 @@ class Pin:
     def __init__(self, mesh: AnyMesh | None, dims: Sequence[tuple[str, ...]], open_dims: Sequence[int] = ()):
         self.mesh, self.dims, self.open_dims = mesh, tuple(dims), tuple(open_dims)
 
-    def apply(self, array: Any) -> Any:
+    def apply(self, array: object) -> Any:
         """Return an array that is pinned to this sharding."""
         return array if self.mesh is None else Constrain(self.dims, self.mesh, self.open_dims)(array)
 
@@ -47,7 +47,7 @@ class Annotations:
     `mesh` replaces the mesh of the module: axis by axis, in the same order.
     """
 
-    def __init__(self, raw: Any, mesh: AnyMesh | None = None):
+    def __init__(self, raw: object, mesh: AnyMesh | None = None):
         self._raw = raw
         self._replacement = mesh
 
@@ -120,7 +120,7 @@ class Annotations:
             return None
         return self._pin(self._hlo.mesh, self._hlo.dims(parse_hlo_sharding(attributes[_HLO].value), ndim))
 
-    def shardy_pin(self, attribute: Any) -> Pin:
+    def shardy_pin(self, attribute: object) -> Pin:
         """Return a sharding of Shardy."""
         if "unreduced=" in str(attribute):
             raise UnsupportedError(f"the sharding {attribute} is not supported: it has unreduced axes")
@@ -136,7 +136,7 @@ class Annotations:
         )
 
 
-def _mesh(attribute: Any) -> AbstractMesh | None:
+def _mesh(attribute: object) -> AbstractMesh | None:
     sdy = mlir_dialects["sdy"]
     mesh = sdy.MeshAttr(attribute)
     axes = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
@@ -145,7 +145,7 @@ def _mesh(attribute: Any) -> AbstractMesh | None:
     return AbstractMesh(tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)) if axes else None
 
 
-def _axis(attribute: Any) -> str:
+def _axis(attribute: object) -> str:
     axis = mlir_dialects["sdy"].AxisRefAttr(attribute)
     if axis.sub_axis_info is not None:
         raise UnsupportedError(f"the sub-axis {attribute} is not supported: use a mesh with an axis for it")

@@ -57,7 +57,7 @@ class Comparator:
             )
         return keys
 
-    def _lexicographic(self, value: Any) -> list[SortKey] | None:
+    def _lexicographic(self, value: object) -> list[SortKey] | None:
         """Match `first precedes, or first is tied and the others precede`, or one comparison."""
         key = self._precedes(value)
         if key is not None:
@@ -70,7 +70,7 @@ class Comparator:
                     return None if keys is None else [key, *keys]
         return None
 
-    def _precedes(self, value: Any) -> SortKey | None:
+    def _precedes(self, value: object) -> SortKey | None:
         """Match a comparison of a pair, or `x < y, or y alone is NaN`."""
         key = self._comparison(value, ("LT", "GT"))
         if key is not None:
@@ -85,7 +85,7 @@ class Comparator:
                     return key
         return None
 
-    def _ties(self, value: Any, key: SortKey) -> bool:
+    def _ties(self, value: object, key: SortKey) -> bool:
         """Match `x == y`, or `neither precedes`, for the pair of a key."""
         equal = self._comparison(value, ("EQ",))
         if equal is not None:
@@ -97,7 +97,7 @@ class Comparator:
         opposite = replace(key, descending=not key.descending)
         return any((self._precedes(x), self._precedes(y)) == (key, opposite) for x, y in pairs)
 
-    def _either_order(self, value: Any, name: str) -> list[tuple[Any, Any]]:
+    def _either_order(self, value: object, name: str) -> list[tuple[Any, Any]]:
         """Return the operands of a logical op, in both orders; nothing for other ops."""
         operation = _definition(value)
         if operation is None or operation.name != f"stablehlo.{name}":
@@ -105,7 +105,7 @@ class Comparator:
         x, y = operation.operands
         return [(x, y), (y, x)]
 
-    def _comparison(self, value: Any, directions: tuple[str, ...]) -> SortKey | None:
+    def _comparison(self, value: object, directions: tuple[str, ...]) -> SortKey | None:
         """Match a comparison of the two arguments of one operand."""
         operation = _definition(value)
         if operation is None or operation.name != "stablehlo.compare":
@@ -138,7 +138,7 @@ class Comparator:
             return self._argument(operand) if widens else None
         return self._canonical(value)
 
-    def _canonical(self, value: Any) -> tuple[int, bool] | None:
+    def _canonical(self, value: object) -> tuple[int, bool] | None:
         outer = self._select(value)
         inner = None if outer is None else self._select(outer[2])
         if outer is None or inner is None:
@@ -153,7 +153,7 @@ class Comparator:
         )
         return (self._arguments.index(x), True) if matches else None
 
-    def _select(self, value: Any) -> tuple[Any, Any, Any] | None:
+    def _select(self, value: object) -> tuple[Any, Any, Any] | None:
         """Return the condition, the constant and the other operand of `select(condition, constant, other)`."""
         operation = _definition(value)
         if operation is None or operation.name != "stablehlo.select":
@@ -162,7 +162,7 @@ class Comparator:
         constant = self._constant(case)
         return None if constant is None else (condition, constant, other)
 
-    def _compares(self, value: Any, direction: str, x: Any, y: Any) -> bool:
+    def _compares(self, value: object, direction: str, x: object, y: object) -> bool:
         """Return whether a value compares `x` with `y`; None stands for the constant 0."""
         operation = _definition(value)
         if operation is None or operation.name != "stablehlo.compare":
@@ -173,7 +173,7 @@ class Comparator:
         is_number = compare.enum("compare_type") != "TOTALORDER"
         return compare.enum("comparison_direction") == direction and left == x and bool(is_right) and is_number
 
-    def _constant(self, value: Any) -> Any:
+    def _constant(self, value: object) -> Any:
         operation = _definition(value)
         is_constant = operation is not None and operation.name == "stablehlo.constant"
         return constant_elements(operation) if is_constant else None

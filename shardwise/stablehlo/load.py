@@ -54,7 +54,7 @@ class LoadedModule:
         pins = map(self._module.annotations.pin, self._main.attributes(group), (type.ndim for type in types))
         return tuple(None if pin is None else pin.sharding for pin in pins)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Apply the module to arrays.
 
         Raises:
@@ -66,19 +66,19 @@ class LoadedModule:
 
     @cached_property
     def _compiled(self) -> Any:
-        def evaluate(*args: Any) -> tuple[Any, ...]:
+        def evaluate(*args: object) -> tuple[Any, ...]:
             return self._evaluate(*args)
 
         evaluate.__name__ = evaluate.__qualname__ = self.__name__  # for messages and profiles
         return jit(evaluate, inline=True)
 
-    def _evaluate(self, *args: Any) -> tuple[Any, ...]:
+    def _evaluate(self, *args: object) -> tuple[Any, ...]:
         if len(args) != len(self.in_types):
             raise TypeError(f"{self.__name__} takes {len(self.in_types)} arguments, not {len(args)}")
         operands = [self._argument(index, x) for index, x in enumerate(args)]
         return tuple(Reader(self._module).call(self._main, operands))
 
-    def _argument(self, index: int, x: Any) -> Any:
+    def _argument(self, index: int, x: object) -> Any:
         array, expected = as_operand(x), self.in_types[index]
         if (array.type.shape, array.type.dtype) != (expected.shape, expected.dtype):
             wide = expected.dtype.itemsize == 8 and array.type.dtype.itemsize == 4

@@ -1,7 +1,6 @@
 """Locations of MLIR as source lines of a program."""
 
 import re
-from typing import Any
 
 from shardwise.base._jaxlib import mlir_ir
 from shardwise.compiler.ir.program import NOWHERE, Source
@@ -11,7 +10,7 @@ _LINE = re.compile(r".+:\d+")
 _MAX_DEPTH = 10_000  # of nested locations, such as the frames of a call stack
 
 
-def source_of(location: Any) -> Source:
+def source_of(location: object) -> Source:
     """Return the innermost source line of a location, with the named scopes that its op name states.
 
     JAX's op names, such as `jit(step)/encoder/jvp()/dot_general`, hold the names of scopes between those of

@@ -109,7 +109,7 @@ class Operation:
         """Return dimension numbers of StableHLO, such as `DotDimensionNumbers`."""
         return getattr(mlir_dialects["stablehlo"], kind)(self.attribute(name))
 
-    def inner(self, raw: Any) -> "Operation":
+    def inner(self, raw: object) -> "Operation":
         """Return an op inside of a region."""
         return Operation(raw, self.module, self.source, self.evaluate)
 

@@ -123,7 +123,7 @@ class Reader:
             raise self._located from error
 
 
-def _checked(result: Any, stated: Any) -> Any:
+def _checked(result: object, stated: object) -> Any:
     """Return a result, which must have the type that the module states. Values that are no tensors pass."""
     if not isinstance(stated, mlir_ir.RankedTensorType):
         return result

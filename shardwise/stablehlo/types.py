@@ -1,6 +1,5 @@
 """Types of MLIR: from `tensor<8x4xbf16>` to an ArrayType."""
 
-from typing import Any
 
 from shardwise.base._jaxlib import mlir_ir
 from shardwise.compiler.dtypes import SHORT_NAMES, DType
@@ -11,7 +10,7 @@ from shardwise.errors import UnsupportedError
 _DTYPES = {element_type(dtype): dtype for dtype in SHORT_NAMES.values()}
 
 
-def array_type(type: Any) -> ArrayType:
+def array_type(type: object) -> ArrayType:
     """Return the type of a tensor.
 
     Raises:
@@ -24,7 +23,7 @@ def array_type(type: Any) -> ArrayType:
     return ArrayType(tuple(type.shape), dtype(type.element_type))
 
 
-def dtype(element: Any) -> DType:
+def dtype(element: object) -> DType:
     """Return the dtype of an element type."""
     name = str(element)
     if name not in _DTYPES:
