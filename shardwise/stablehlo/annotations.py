@@ -47,7 +47,7 @@ class Annotations:
     `mesh` replaces the mesh of the module: axis by axis, in the same order.
     """
 
-    def __init__(self, raw: object, mesh: AnyMesh | None = None):
+    def __init__(self, raw: Any, mesh: AnyMesh | None = None):
         self._raw = raw
         self._replacement = mesh
 
