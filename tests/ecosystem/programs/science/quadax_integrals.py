@@ -20,8 +20,8 @@ for rule in (quadax.quadgk, quadax.quadts, quadax.romberg):
     value, info = rule(integrand, jnp.array([0.0, 1.0]), **tolerances)
     report(rule.__name__, value)
     report(f"status of {rule.__name__}", info.status)
-report("infinite", quadax.quadgk(lambda t: jnp.exp(-(t**2)), [-jnp.inf, jnp.inf], **tolerances)[0])
-report("breakpoints", quadax.quadgk(jnp.abs, jnp.array([-1.0, 0.0, 2.0]), **tolerances)[0])
+interval = jnp.array([-jnp.inf, 0.0, jnp.inf])
+report("infinite, with a breakpoint", quadax.quadgk(lambda t: jnp.exp(-jnp.abs(t)), interval, **tolerances)[0])
 
 
 def integral(power, upper):
@@ -30,8 +30,9 @@ def integral(power, upper):
 
 powers = shard(np.linspace(0.5, 3.0, 16, dtype=np.float32), "data")
 uppers = shard(np.linspace(0.5, 2.0, 16, dtype=np.float32), "data")
-report("batch", jax.jit(jax.vmap(integral))(powers, uppers))
-report("derivatives", jax.grad(integral, (0, 1))(1.5, 0.8))
+batch, derivatives = jax.jit(jax.vmap(jax.value_and_grad(integral, (0, 1))))(powers, uppers)
+report("batch", batch)
+report("derivatives", derivatives)
 
 samples = shard(
     np.sin(np.linspace(0, 3, 33, dtype=np.float32))[None] * np.arange(1, 9, dtype=np.float32)[:, None], "data"
