@@ -398,7 +398,8 @@ def test_callbacks_receive_and_return_numpy_arrays(client):
 
 
 def test_modules_are_parsed_and_converted_to_hlo():
-    assert "stablehlo.add" in str(_jaxlib.parse_module(INCREMENT))
+    module: _jaxlib.MlirObject = _jaxlib.parse_module(INCREMENT)
+    assert "stablehlo.add" in str(module)
     assert _jaxlib.hlo_text(INCREMENT).startswith("HloModule m")
     assert _jaxlib.hlo_computation(INCREMENT).name() == "m"
 

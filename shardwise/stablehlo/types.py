@@ -1,6 +1,5 @@
 """Types of MLIR: from `tensor<8x4xbf16>` to an ArrayType."""
 
-
 from shardwise.base._jaxlib import mlir_ir
 from shardwise.compiler.dtypes import SHORT_NAMES, DType
 from shardwise.compiler.ir.types import ArrayType
