@@ -12,7 +12,7 @@ from jax._src import core, pjit, source_info_util, stages
 from jax._src.callback import io_callback_impl, pure_callback_impl
 from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
 from jax._src.effects import lowerable_effects, ordered_effects
-from jax._src.interpreters import pxla
+from jax._src.interpreters import partial_eval, pxla
 from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
 from jax._src.lax.linalg import initialize_lapack
 from jax._src.lib import _jax as _jaxlib
@@ -78,6 +78,7 @@ __all__ = [
     "is_of_library",
     "jax",
     "jaxpr_as_fun",
+    "lower_high_types",
     "lowerable_effects",
     "merge_mlir_modules",
     "mlir",
@@ -97,6 +98,11 @@ source_info_util.register_exclusion(str(Path(__file__).parent))  # frames of thi
 
 # The block of a `comm_budget` that watches every call of planned functions; None outside.
 watched_calls = jax.make_user_context(None)
+
+
+def lower_high_types(closed: Any) -> Any:
+    """Return a jaxpr in which primitives with rules of their own, as `lax.custom_root` since JAX 0.11, are lowered."""
+    return partial_eval.lower_jaxpr2(closed) if closed.jaxpr.is_high else closed
 
 
 def discharge_refs(closed: Any) -> Any:
@@ -191,11 +197,13 @@ def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
     return planned
 
 
-def _trace(fun: Callable[..., Any], info: object, planned_params: Planner, /, *args: object, **kwargs: object) -> Any:
+def _trace(fun: Callable[..., Any], info: Any, planned_params: Planner, /, *args: object, **kwargs: object) -> Any:
     """Return JAX's `Traced` of the planned function."""
     p, args_flat = _infer_params(fun, info, args, kwargs)
     params = planned_params(p.params, args_flat, p.arg_names)
-    return stages.Traced([convert_to_metaty(arg) for arg in args_flat], params, p.in_tree, p.out_tree, p.consts)
+    types = [convert_to_metaty(arg) for arg in args_flat]
+    since_0_11 = (info.fun_sourceinfo,) if "_fun_sourceinfo" in stages.Traced.__slots__ else ()
+    return stages.Traced(types, params, p.in_tree, p.out_tree, p.consts, *since_0_11)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def read_jaxpr(closed: _jax.ClosedJaxpr, name: str) -> tuple[Program, list[Any]]
     Returns:
         The program, and the arrays of JAX that the jaxpr and the jaxprs in it close over: its last inputs.
     """
-    closed = _jax.discharge_refs(closed)
+    closed = _jax.discharge_refs(_jax.lower_high_types(closed))
     jaxpr = closed.jaxpr
     constants = [*closed.consts, *_inner_constants(jaxpr)]
     arguments, count = len(jaxpr.invars), len(closed.consts)

@@ -60,7 +60,8 @@ def test_sweep():
             for shape, spec in zip(shapes, steps.SPECS, strict=True)
         )
 
-    meshes = [jax.sharding.AbstractMesh((count, 2), ("data", "model")) for count in (4, 8)]
+    auto = (jax.sharding.AxisType.Auto,) * 2  # the default is Explicit since JAX 0.11
+    meshes = [jax.sharding.AbstractMesh((count, 2), ("data", "model"), auto) for count in (4, 8)]
     runs = inside_jax.sweep(steps.step, arguments, hardware="h100", mesh=meshes, batch=[16, 32])
     assert [(row.label("mesh"), row.label("batch")) for row in runs.rows] == [
         (mesh, batch) for mesh in ("data=4,model=2", "data=8,model=2") for batch in ("16", "32")

@@ -23,8 +23,12 @@ def _jit(
     return list(map(constrain, jaxpr(*map(constrain, operands, in_shardings)), out_shardings))
 
 
-def _composite(*operands: Array, jaxpr: Function, **_: object) -> list[Array]:
-    return jaxpr(*operands)
+def _composite(
+    *operands: Array, jaxpr: Function | None = None, call_jaxpr: Function | None = None, **_: object
+) -> list[Array]:
+    decomposition = jaxpr or call_jaxpr  # its name in JAX 0.10, and since then
+    assert decomposition is not None
+    return decomposition(*operands)
 
 
 def _custom_call(*operands: Array, call_jaxpr: Function, **_: object) -> list[Array]:
@@ -46,11 +50,14 @@ def _scan(
     jaxpr: Function,
     length: int,
     reverse: bool,
-    num_consts: int,
-    num_carry: int,
     unroll: int,
+    num_consts: int = 0,
+    num_carry: int = 0,
+    ft_in: Any = None,
     **_: object,
 ) -> list[Array]:
+    if ft_in is not None:  # since JAX 0.11: the operands as a tree of constants, carried values and inputs
+        num_consts, num_carry, _inputs = (len(list(part)) for part in ft_in.unpack())
     consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
 
     def body(carry: Sequence[Array], x: Sequence[Array]) -> tuple[list[Array], list[Array]]:

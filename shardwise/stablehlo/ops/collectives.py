@@ -1,5 +1,6 @@
 """Collectives inside of manual computations: StableHLO names devices, and Shardwise mesh axes."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from typing import Any
@@ -35,6 +36,11 @@ def _axis_tuples(mesh: AbstractMesh) -> Iterator[tuple[str, ...]]:
 
 def _axes(op: Operation) -> tuple[str, ...]:
     """Return the mesh axes along which the devices of each replica group differ."""
+    text = str(op.attribute("replica_groups"))
+    if text.startswith("#stablehlo.replica_group_mesh_axes"):  # as JAX writes them since 0.11
+        if "sub_axis_info" in text:
+            raise UnsupportedError(f"groups along a part of a mesh axis are not supported: {text}")
+        return tuple(re.findall(r'axis_ref<name = "([^"]+)">', text))
     mesh, groups = _mesh(op), sorted(op.table("replica_groups"))
     for axes in _axis_tuples(mesh):
         if sorted(map(tuple, mesh.groups(axes).tolist())) == groups:
