@@ -79,7 +79,7 @@ def make_mesh(
 
     Args:
         axis_shapes: the size of each axis.
-        axis_names: the name of each axis.
+        axis_names: the name of each axis, or a single name.
         axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`, or `AxisType.Explicit` if
             the setting `mesh_axis_types` is "explicit".
         devices: the devices to use, in mesh order unless they are TPUs; by default the first of all devices.
@@ -101,17 +101,18 @@ def make_mesh(
     requested = axis_sizes if axis_shapes is None else axis_shapes
     if requested is None or axis_names is None or (axis_shapes is not None and axis_sizes is not None):
         raise TypeError("make_mesh needs the sizes of the axes, as axis_shapes or axis_sizes, and axis_names")
-    sizes = AbstractMesh(requested, axis_names).axis_sizes  # checks sizes and names before devices are counted
+    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    sizes = AbstractMesh(requested, names).axis_sizes  # checks sizes and names before devices are counted
     count = math.prod(sizes)
     available = list(all_devices() if devices is None else devices)
     if count > len(available):
         raise ShardingError(
-            f"make_mesh{(sizes, tuple(axis_names))} needs {count} devices, but there are only {len(available)}. For "
+            f"make_mesh{(sizes, names)} needs {count} devices, but there are only {len(available)}. For "
             "more virtual CPU devices, call config.update('num_cpu_devices', …) before the first use of a device."
         )
     if axis_types is None:
         axis_types = AxisType(config.mesh_axis_types)
-    return Mesh(_ordered_grid(available[:count], sizes), tuple(axis_names), axis_types)
+    return Mesh(_ordered_grid(available[:count], sizes), names, axis_types)
 
 
 def _ordered_grid(devices: list[Any], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -41,6 +41,10 @@ NAMES = list(shardings())
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(NAMES, NAMES)))
+def test_a_single_name_of_an_axis():
+    assert sw.make_mesh((4,), "batch").axis_names == sw.make_mesh((4,), ("batch",)).axis_names == ("batch",)
+
+
 def test_device_put_does_not_copy_through_the_host(before, after, monkeypatch):
     found = shardings()
     x = np.arange(60, dtype=np.int32).reshape(10, 6)
