@@ -41,10 +41,6 @@ NAMES = list(shardings())
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(NAMES, NAMES)))
-def test_a_single_name_of_an_axis():
-    assert sw.make_mesh((4,), "batch").axis_names == sw.make_mesh((4,), ("batch",)).axis_names == ("batch",)
-
-
 def test_device_put_does_not_copy_through_the_host(before, after, monkeypatch):
     found = shardings()
     x = np.arange(60, dtype=np.int32).reshape(10, 6)
@@ -278,3 +274,7 @@ def test_meshes_are_made_of_axis_shapes_or_axis_sizes():
     for arguments in ({"axis_names": ("a",)}, {"axis_shapes": (4,), "axis_sizes": (4,), "axis_names": ("a",)}):
         with pytest.raises(TypeError, match="as axis_shapes or axis_sizes, and axis_names"):
             sw.make_mesh(**arguments)
+
+
+def test_a_single_name_of_an_axis():
+    assert sw.make_mesh((4,), "batch").axis_names == sw.make_mesh((4,), ("batch",)).axis_names == ("batch",)
