@@ -145,9 +145,7 @@ class IndexUpdateRef:
         """Return `x[index]`."""
         fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
         check_bounds = mode is None and config.check_static_indices
-        indexer, arrays = parse_index(
-            self.index, self.array.type, not fills, wrap_negative_indices, check_bounds=check_bounds
-        )
+        indexer, arrays = parse_index(self.index, self.array.type, wrap_negative_indices, check_bounds=check_bounds)
         fill = out_of_bounds_fill(fill_value, self.array.type.dtype) if fills else None
         with decided_by(out_sharding):
             result = gather_by_index(
@@ -195,7 +193,7 @@ class IndexUpdateRef:
     ) -> Array:
         """Apply the elementwise function `func` to the elements, once for each time that an index occurs."""
         clip = index_mode("at.apply", mode, "drop") == "clip"
-        indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
+        indexer, arrays = parse_index(self.index, self.array.type, wrap_negative_indices, reads=False)
         options: dict[str, Any] = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
         if unique_indices or not any(type_of(array).shape for array in arrays):
             applied = func(self.get(mode="clip", wrap_negative_indices=wrap_negative_indices))
@@ -225,7 +223,7 @@ class IndexUpdateRef:
         wrap_negative_indices: bool = True,
     ) -> Array:
         clip = index_mode(f"at.{name}", mode, "drop") == "clip"
-        indexer, arrays = parse_index(self.index, self.array.type, clip, wrap_negative_indices, reads=False)
+        indexer, arrays = parse_index(self.index, self.array.type, wrap_negative_indices, reads=False)
         values = _as_array_like(values)
         if type(values) is int and is_integer(self.array.type.dtype):
             low, high = integer_range(self.array.type.dtype)
@@ -245,8 +243,6 @@ class IndexUpdateRef:
         if not self.array.type.size:
             return constrain_sharding(self.array, out_sharding)
         if indexer.slice_ops and all(isinstance(array, int) for array in arrays):
-            if any(index == indexer.type.shape[dim] for index, dim in zip(arrays, indexer.dims, strict=True)):
-                return constrain_sharding(self.array, out_sharding)
             indexer, arrays = indexer.with_static_indices(arrays), []
         with decided_by(out_sharding):
             result = update_at_index(

@@ -157,6 +157,30 @@ def test_checks_of_indices_like_jax(name):
         assert text is None or message.startswith(text.split(" (test_checkify")[0])
 
 
+STATIC = {
+    "row": lambda x: x[5],
+    "negative row": lambda x: x[-7],
+    "element": lambda x: x[1, 9],
+    "row of all columns": lambda x: x[5, :],
+    "last": lambda x: x[..., 4],
+    "set": lambda x: x.at[5].set(1.0),
+    "negative add": lambda x: x.at[-9].add(1.0),
+    "inside": lambda x: x[-1, 2],
+}
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("name", STATIC)
+def test_static_integers_like_jax(name):
+    jax = pytest.importorskip("jax")
+    peer = pytest.importorskip("jax.experimental.checkify")
+    message = peer.checkify(STATIC[name], peer.index_checks)(jax.numpy.asarray(TABLE))[0].get()
+    text = checkify.checkify(STATIC[name], checkify.index_checks)(jnp.asarray(TABLE))[0].get()
+    assert (text is None) == (message is None) == (name == "inside")
+    assert text is None or message.startswith(text.split(" (test_checkify")[0])
+    np.testing.assert_array_equal(STATIC[name](jnp.asarray(TABLE)), STATIC[name](jax.numpy.asarray(TABLE)))
+
+
 def test_indices_in_loops_and_sharded_arrays():
     mesh = sw.make_mesh((8,), ("x",))
     x = sw.device_put(jnp.arange(16.0), sw.sharding.NamedSharding(mesh, sw.P("x")))

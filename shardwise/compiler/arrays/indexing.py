@@ -283,7 +283,6 @@ class Indexer:
 def parse_index(
     index: "Index",
     type: ArrayType,
-    clip: bool = True,
     wrap_negative: bool = True,
     reads: bool = True,
     check_bounds: bool = False,
@@ -296,7 +295,6 @@ def parse_index(
     Args:
         index: the index.
         type: the type of the indexed array.
-        clip: whether indices out of bounds are clamped.
         wrap_negative: whether negative indices count from the end.
         reads: whether elements are read, which is an error for an empty dim. An update of an empty array does nothing.
         check_bounds: whether a static integer out of bounds is an error.
@@ -328,12 +326,17 @@ def parse_index(
         if type.shape[dim] == 0 and entry_type.size and (reads or not entry_type.ndim):
             raise IndexError(f"index: dim {dim} of {type} is empty and cannot be indexed by integers")
         slices.append((0, type.shape[dim], 1))
-        is_static = isinstance(entry, int)
-        if check_bounds and is_static and not -type.shape[dim] <= entry < type.shape[dim]:
-            raise IndexError(
-                f"index: {entry} is out of bounds for dim {dim} of {type}, and the setting check_static_indices is on"
-            )
-        arrays.append(_resolve_integer(entry, type.shape[dim], clip, wrap_negative) if is_static else entry)
+        if isinstance(entry, int):
+            position = _position(entry, type.shape[dim], wrap_negative)
+            if check_bounds and position is None:
+                raise IndexError(
+                    f"index: {entry} is out of bounds for dim {dim} of {type}, and the setting check_static_indices is "
+                    "on"
+                )
+            # An integer out of bounds is like a traced index: `checkify` must see its value.
+            arrays.append(as_index(entry) if position is None else position)
+        else:
+            arrays.append(entry)
         dims.append(dim)
         positions.append(number)
     index_shape = _broadcast([type_of(array).shape for array in arrays])
@@ -352,10 +355,10 @@ def parse_index(
     return indexer, arrays
 
 
-def _resolve_integer(index: int, size: int, clip: bool, wrap_negative: bool) -> int:
-    """Return a static index in the range from 0 to `size`, where `size` means out of bounds."""
+def _position(index: int, size: int, wrap_negative: bool) -> int | None:
+    """Return the position that a static index means; None if it is out of bounds."""
     index = index + size if index < 0 and wrap_negative else index
-    return min(max(index, 0), size - 1) if clip else index if 0 <= index < size else size
+    return index if 0 <= index < size else None
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -250,6 +250,7 @@ class TestOnAMesh:
             assert stats.peak_memory_in_bytes == 2 * one + rest + stats.temp_size_in_bytes
             assert sw.jit(lambda x: x + 1).lower(x).compile().memory_analysis().alias_size_in_bytes == 0
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not forget a peak")
     def test_memory_analysis_matches_resident_memory(self):
         """Compare memory_analysis with the process's peak resident memory; large allocations are mapped separately and

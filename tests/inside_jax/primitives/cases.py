@@ -112,7 +112,7 @@ CHECKS = [on_a_mesh, differentiated, not_placed]
 
 
 def like_jax(cases: list[Case]) -> Any:
-    """Parametrize a test by cases and checks. By default, the first 30 cases run on the mesh."""
+    """Parametrize a test by cases and checks. By default, the first 12 cases run on the mesh."""
     runs = [
         pytest.param(check, case, id=f"{case}-{check.__name__}")
         for check in CHECKS
@@ -121,6 +121,6 @@ def like_jax(cases: list[Case]) -> Any:
     ]
 
     def decorate(test: Any) -> Any:
-        return pytest.mark.table(default=min(30, len(cases)))(pytest.mark.parametrize(("check", "case"), runs)(test))
+        return pytest.mark.table(default=min(12, len(cases)))(pytest.mark.parametrize(("check", "case"), runs)(test))
 
     return decorate
