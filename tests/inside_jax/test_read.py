@@ -24,7 +24,7 @@ IMPORTED = [
     *("jax.experimental.checkify", "jax.experimental.custom_partitioning", "jax.experimental.multihost_utils"),
     "jax.experimental.pallas.tpu",  # JAX imports it when it lowers a `pallas_call`
     *("jax.experimental.pallas", "jax.experimental.scheduling_groups", "jax.experimental.sparse", "jax.export"),
-    *("jax.experimental.shard_alike", "jax.experimental.xla_metadata"),
+    *("jax.experimental.rnn", "jax.experimental.shard_alike", "jax.experimental.xla_metadata"),
 ]
 
 ASYNCHRONOUS = "no public function of JAX splits a collective into a start and a done"
@@ -77,6 +77,7 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("call_exported", "custom_partitioning", "ffi_call", "pallas_call"), TESTED),
     **dict.fromkeys(("inspect_sharding", "philox2x32", "philox4x32", "precv", "psend", "threefry4x32"), ERROR),
     **dict.fromkeys(("call", "closed_call", "from_edtype", "select_and_scatter", "stage", "tie", "to_edtype"), PRIVATE),
+    **dict.fromkeys(("rnn_bwd", "rnn_fwd"), CUDNN),
     **dict.fromkeys(("pbroadcast", "ragged_all_to_all"), "XLA has it on GPUs only: test_collectives.py uses numpy"),
     "check": "`checkify` replaces it; without `checkify` JAX itself raises an error",
     "global_array_to_host_local_array": "moves arrays between processes, outside of jitted functions",
