@@ -121,6 +121,7 @@ class Call:
         Returns:
             The lowered function, and the arrays that its jaxprs close over: its last inputs.
         """
+        self._check_reduced()
         program, constants = read_jaxpr(self.jaxpr, self.name)
         live = dce(program)
         mesh = AbstractMesh((1,), ("device",)) if self.mesh is None else translate.mesh(self.mesh)
@@ -143,6 +144,16 @@ class Call:
         )
         chip = chip_of(device.device_kind) if chip is None and device is not None else chip
         return lower_request(request, chip=chip), constants
+
+    def _check_reduced(self) -> None:
+        """Raise an error for arguments and results that are unreduced along Explicit axes."""
+        results = [f"result {number}" for number in range(len(self.jaxpr.out_avals))]
+        for name, aval in zip((*self.names, *results), (*self.jaxpr.in_avals, *self.jaxpr.out_avals), strict=True):
+            if isinstance(aval, _jax.ShapedArray) and aval.sharding.spec.unreduced:
+                raise UnsupportedError(
+                    f"inside_jax.jit of `{self.name}`: {name} is {aval}, a sum that is not reduced yet, which may not "
+                    "cross the boundary of a planned function. Reduce it with `jax.sharding.reshard` on this side."
+                )
 
     def _on_mesh(self, sharding: _jax.Sharding, mesh: AbstractMesh) -> NamedSharding:
         """Return a sharding of JAX, which must be on the call's mesh."""

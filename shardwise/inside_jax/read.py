@@ -157,11 +157,12 @@ def _typed(result: object, aval: _jax.ShapedArray) -> Any:
     if not isinstance(aval, _jax.ShapedArray):  # a token
         return result
     array = match_weak_type(as_operand(result), translate.array_type(aval))
-    sharding = aval.sharding
-    if not any(part is not None for part in sharding.spec):
+    axes, spec = tuple(aval.sharding.mesh.explicit_axes), aval.sharding.spec
+    if not axes:
         return array
-    dims = tuple(() if part is None else part if isinstance(part, tuple) else (part,) for part in sharding.spec)
-    return Constrain(dims, translate.mesh(sharding.mesh), axes=tuple(sharding.mesh.explicit_axes))(array)
+    dims = tuple(() if part is None else part if isinstance(part, tuple) else (part,) for part in spec.partitions)
+    mesh = translate.mesh(aval.sharding.mesh)
+    return Constrain(dims, mesh, axes=axes, unreduced=tuple(sorted(spec.unreduced)))(array)
 
 
 def _source(eqn: _jax.JaxprEqn, caller: Source, is_of_library: bool) -> Source:

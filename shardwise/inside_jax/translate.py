@@ -43,18 +43,22 @@ def mesh(of_jax: _jax.Mesh) -> AbstractMesh:
 
 def spec(of_jax: _jax.PartitionSpec) -> PartitionSpec:
     """Return a PartitionSpec of JAX."""
-    parts = (PartitionSpec.UNCONSTRAINED if part is _jax.PartitionSpec.UNCONSTRAINED else part for part in of_jax)
+    open_dim = _jax.PartitionSpec.UNCONSTRAINED
+    parts = (PartitionSpec.UNCONSTRAINED if part is open_dim else part for part in of_jax.partitions)
     return PartitionSpec(*parts, unreduced=of_jax.unreduced, reduced=of_jax.reduced)
 
 
 def named_sharding(of_jax: _jax.NamedSharding) -> NamedSharding:
-    """Return a NamedSharding of JAX, on a mesh without devices."""
+    """Return a NamedSharding of JAX, on a mesh without devices.
+
+    Sums that are not reduced yet are no part of it: only types along Explicit axes have them (see `mesh`).
+    """
     if of_jax.memory_kind not in (None, "device"):
         raise UnsupportedError(
             f"the sharding {of_jax} at {provenance.source} is in the memory {of_jax.memory_kind!r}; only the memory of "
             "devices is supported inside functions that Shardwise plans"
         )
-    return NamedSharding(mesh(of_jax.mesh), spec(of_jax.spec))
+    return NamedSharding(mesh(of_jax.mesh), PartitionSpec(*spec(of_jax.spec)))
 
 
 def sharding_of_jax(sharding: _jax.Sharding, mesh: _jax.Mesh) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.errors import ShardingError
+from shardwise.errors import ShardingError, UnsupportedError
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -144,6 +144,45 @@ def test_a_mesh_that_only_the_function_names(mesh):
     result = inside_jax.jit(function)(x)
     assert result.sharding.spec == P("data")
     np.testing.assert_allclose(result, np.sin(x) + 1, rtol=1e-6)
+
+
+def sharded_along_both():
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    return jax.device_put(
+        np.arange(16 * 8 * 6, dtype=np.float32).reshape(16, 8, 6), NamedSharding(mesh, P("data", "model"))
+    )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.sharding.reshard(x, P()) * 2,
+        lambda x: jax.sharding.reshard(x, P(None, "data")) + 1,
+        lambda x: x.sum(0),
+        lambda x: x.transpose(1, 0, 2),
+        lambda x: jnp.zeros((16, 8)) + x.sum(),
+        lambda x: jax.sharding.reshard(
+            jnp.einsum("abc,abd->cd", x, x, out_sharding=P(unreduced={"data", "model"})), P()
+        ),
+    ],
+    ids=["replicated", "moved", "sum", "transpose", "zeros", "unreduced"],
+)
+def test_results_have_the_types_of_jax(function):
+    x = sharded_along_both()
+    with jax.set_mesh(x.sharding.mesh):
+        ours, theirs = inside_jax.jit(function)(x), jax.jit(function)(x)
+    assert jax.typeof(ours) == jax.typeof(theirs)
+    assert ours.sharding.is_equivalent_to(theirs.sharding, ours.ndim)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_an_unreduced_result_is_an_error():
+    x = sharded_along_both()
+    with (
+        jax.set_mesh(x.sharding.mesh),
+        pytest.raises(UnsupportedError, match=r"result 0 is .*, a sum that is not reduced yet"),
+    ):
+        inside_jax.jit(lambda x: jnp.einsum("abc,abd->cd", x, x, out_sharding=P(unreduced={"data", "model"})))(x)
 
 
 @pytest.mark.slow
