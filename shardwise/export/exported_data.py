@@ -11,26 +11,7 @@ from shardwise.export.safety_checks import DisabledSafetyCheck
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExportedData:
-    """The attributes of an exported function, under the names of `jax.export.Exported`.
-
-    Attributes:
-        fun_name: the name of the function.
-        in_tree: the pytree structure of `(args, kwargs)`.
-        in_avals: the types of the arguments' leaves.
-        out_tree: the pytree structure of the result.
-        out_avals: the types of the results' leaves.
-        _in_named_shardings: the sharding of each argument, without devices, or None.
-        _out_named_shardings: the sharding of each result, without devices, or None.
-        nr_devices: the number of devices that the shardings refer to; 1 if there are none.
-        platforms: the platforms that the function was lowered for.
-        ordered_effects: the names of its ordered effects; only files of JAX have some.
-        unordered_effects: the names of its other effects.
-        disabled_safety_checks: the checks that are skipped.
-        mlir_module_serialized: the StableHLO module as a portable artifact.
-        calling_convention_version: the version of the calling convention of the module's `main`.
-        module_kept_var_idx: the positions of the arguments that `main` takes.
-        uses_global_constants: whether the module has symbolic dims, or an argument for the platform.
-    """
+    """The attributes of an exported function, under the names of `jax.export.Exported`. `Exported` lists them."""
 
     fun_name: str
     in_tree: tree.Structure

@@ -171,13 +171,13 @@ class _Adopted:
     def in_shardings(self, found: tuple[Any, ...], mesh: _jax.Mesh) -> tuple[Any, ...]:
         """Return the shardings of the arguments as trees of JAX."""
         tree = {0: dict(enumerate(found[:-1])), 1: {}}
-        shardings = [translate.sharding_of_jax(_leaf(tree, path), mesh) for path in self._in_paths]
+        shardings = [translate.jax_sharding(_leaf(tree, path), mesh) for path in self._in_paths]
         return _jax.jax.tree.unflatten(self._traced.in_tree, shardings)[0]
 
     def out_shardings(self, found: Any, mesh: _jax.Mesh) -> Any:
         """Return the shardings of the results as a tree of JAX."""
         shardings = [_leaf(found, path) for path in self._out_paths]
-        of_jax = [None if each is None else translate.sharding_of_jax(each, mesh) for each in shardings]
+        of_jax = [None if each is None else translate.jax_sharding(each, mesh) for each in shardings]
         return _jax.jax.tree.unflatten(self._traced.out_tree, of_jax)
 
 

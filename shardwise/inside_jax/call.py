@@ -8,6 +8,7 @@ shardings that `in_shardings` and Explicit types state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, final
 
 from shardwise.base.caches import registered_cache
@@ -63,7 +64,7 @@ def _lower(ctx: _jax.LoweringRuleContext, *operands: _jax.Array, call: Call) -> 
             raise ShardingError(
                 f"inside_jax.jit of `{call.name}` is called inside a function that JAX traces, and nothing states the "
                 f"sharding of {name}: along Auto mesh axes, JAX's tracers have none. Pass `in_shardings` to "
-                "inside_jax.jit, or apply `jax.lax.with_sharding_constraint` in it and pass the sharding too."
+                "inside_jax.jit, or give the mesh Explicit axes."
             )
     return _jax.mlir.lower_fun(plan(call), multiple_results=True)(ctx, *operands)
 
@@ -99,10 +100,10 @@ def _linearized(jaxpr: _jax.ClosedJaxpr, active: tuple[bool, ...]) -> _Linearize
             given = iter(values)
             operands = [next(given) if is_active else x for x, is_active in zip(primals, active, strict=True)]
             results = function(*operands)
-            return _where(results, has_tangent), results
+            return [*compress(results, has_tangent)], results
 
         # All results are auxiliary ones: the function must not be applied twice, since it may have effects.
-        _, linear, results = jax.linearize(of_active, *_where(primals, active), has_aux=True)
+        _, linear, results = jax.linearize(of_active, *compress(primals, active), has_aux=True)
         residuals, structure = jax.tree.flatten(linear)
         return [*results, *residuals]
 
@@ -114,7 +115,7 @@ def _linearized(jaxpr: _jax.ClosedJaxpr, active: tuple[bool, ...]) -> _Linearize
         assert structure is not None
         return list(structure.unflatten(operands[: len(residuals)])(*operands[len(residuals) :]))
 
-    tangents = [aval.to_tangent_aval() for aval in _where(jaxpr.in_avals, active)]
+    tangents = [aval.to_tangent_aval() for aval in compress(jaxpr.in_avals, active)]
     return _Linearized(forward_jaxpr, jax.make_jaxpr(linear)(*residuals, *tangents), has_tangent)
 
 
@@ -133,14 +134,14 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
     linear = _derived(
         placed,
         linearized.linear,
-        (*forward.out_shardings[count:], *_where(placed.in_shardings, active)),
-        _where(forward.out_shardings[:count], linearized.has_tangent),
+        (*forward.out_shardings[count:], *compress(placed.in_shardings, active)),
+        [*compress(forward.out_shardings[:count], linearized.has_tangent)],
         (
             *(f"residual {number}" for number in range(residuals)),
-            *(f"the tangent of {n}" for n in _where(call.names, active)),
+            *(f"the tangent of {n}" for n in compress(call.names, active)),
         ),
     )
-    given = iter(bind(linear, *results[count:], *_where(tangents, active)))
+    given = iter(bind(linear, *results[count:], *compress(tangents, active)))
     out_tangents = [
         next(given) if has else _jax.ad.Zero(aval.to_tangent_aval())
         for has, aval in zip(linearized.has_tangent, call.jaxpr.out_avals, strict=True)
@@ -164,10 +165,10 @@ def _transposed(jaxpr: _jax.ClosedJaxpr, is_linear: tuple[bool, ...]) -> Any:
             given, others = iter(values), iter(operands[:count])
             return function(*(next(given) if linear else next(others) for linear in is_linear))
 
-        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in _where(jaxpr.in_avals, is_linear)]
+        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in compress(jaxpr.in_avals, is_linear)]
         return list(jax.linear_transpose(of_linear, *types)(list(operands[count:])))
 
-    return jax.make_jaxpr(transposed)(*_where(jaxpr.in_avals, known), *jaxpr.out_avals)
+    return jax.make_jaxpr(transposed)(*compress(jaxpr.in_avals, known), *jaxpr.out_avals)
 
 
 def _transpose(cotangents: Sequence[Any], *operands: _jax.Array, call: Call) -> list[Any]:
@@ -177,11 +178,11 @@ def _transpose(cotangents: Sequence[Any], *operands: _jax.Array, call: Call) -> 
     transposed = _derived(
         call,
         _transposed(call.jaxpr, is_linear),
-        (*_where(call.in_shardings, known), *call.out_shardings),
-        _where(call.in_shardings, is_linear),
-        (*_where(call.names, known), *(f"the cotangent of result {number}" for number in range(len(cotangents)))),
+        (*compress(call.in_shardings, known), *call.out_shardings),
+        [*compress(call.in_shardings, is_linear)],
+        (*compress(call.names, known), *(f"the cotangent of result {number}" for number in range(len(cotangents)))),
     )
-    results = iter(bind(transposed, *_where(operands, known), *cotangents))
+    results = iter(bind(transposed, *compress(operands, known), *cotangents))
     return [next(results) if linear else None for linear in is_linear]
 
 
@@ -222,7 +223,3 @@ def _with_dim(sharding: _jax.Sharding, dim: int) -> Any:
 
 def _is_inexact(aval: _jax.ShapedArray) -> bool:
     return bool(_jax.jax.numpy.issubdtype(aval.dtype, _jax.jax.numpy.inexact))
-
-
-def _where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
-    return [item for item, keep in zip(items, mask, strict=True) if keep]

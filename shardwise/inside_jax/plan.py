@@ -41,7 +41,7 @@ class PlannedJaxpr:
     """
 
     lowered: LoweredRequest
-    mesh: _jax.Mesh
+    mesh: _jax.Mesh | None
     in_shardings: tuple[Any, ...]
     out_shardings: tuple[Any, ...]
     constants: list[Any]
@@ -93,7 +93,7 @@ class Call:
 
     jaxpr: _jax.ClosedJaxpr
     name: str
-    mesh: _jax.Mesh
+    mesh: _jax.Mesh | None
     in_shardings: tuple[Any, ...]
     out_shardings: tuple[Any, ...]
     names: tuple[str, ...]
@@ -111,6 +111,11 @@ class Call:
     def is_placed(self) -> bool:
         """Whether the sharding of every argument is stated."""
         return None not in self.in_shardings
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices that the function runs on."""
+        return 1 if self.mesh is None else self.mesh.size
 
     def lower(self, chip: Chip | None = None) -> tuple[LoweredRequest, list[Any]]:
         """Plan the function, and lower it to StableHLO. Arguments without a sharding are replicated.
@@ -178,11 +183,11 @@ def plan(call: Call) -> PlannedJaxpr:
     if call.mesh is None:
         return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
     ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)
-    outs = tuple(translate.sharding_of_jax(sharding, call.mesh) for sharding in lowered.out_shardings)
+    outs = tuple(translate.jax_sharding(sharding, call.mesh) for sharding in lowered.out_shardings)
     return PlannedJaxpr(lowered, call.mesh, ins, outs, constants, module)
 
 
-def _first_device(mesh: _jax.Mesh) -> Any:
+def _first_device(mesh: _jax.Mesh | None) -> Any:
     return _jax.jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
@@ -200,7 +205,7 @@ def _sharding_of(operand: _jax.Array, stated: _jax.Sharding | None) -> Any:
     return sharding if is_placed else None
 
 
-def _mesh_of(shardings: Sequence[Any], stated: _jax.Sharding | None) -> Any:
+def _mesh_of(shardings: Sequence[Any], stated: _jax.Mesh | None) -> Any:
     """Return the mesh of the shardings, else the current mesh; None if there is none."""
     meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, _jax.NamedSharding)]
     current = _jax.get_concrete_mesh()

@@ -54,7 +54,7 @@ def read_jaxpr(closed: _jax.ClosedJaxpr, name: str) -> tuple[Program, list[Any]]
     return program, [*constants, *map(np.asarray, captured)]
 
 
-def _inner_constants(jaxpr: _jax.ClosedJaxpr) -> Iterator[Any]:
+def _inner_constants(jaxpr: _jax.Jaxpr) -> Iterator[Any]:
     """Yield the arrays that are literals of a jaxpr, and those that the jaxprs in it close over."""
     for eqn in jaxpr.eqns:
         yield from (atom.val for atom in eqn.invars if isinstance(atom, _jax.Literal) and atom.aval.shape)
@@ -83,9 +83,7 @@ class _Reader:
 
     constants: dict[int, Any]
 
-    def evaluate(
-        self, jaxpr: _jax.ClosedJaxpr, consts: Sequence[Any], args: Sequence[Any], caller: Source
-    ) -> list[Any]:
+    def evaluate(self, jaxpr: _jax.Jaxpr, consts: Sequence[Any], args: Sequence[Any], caller: Source) -> list[Any]:
         """Return the results of a jaxpr. `caller` is the line of the equation that has it."""
         is_of_library = _jax.is_of_library(jaxpr)
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))

@@ -61,7 +61,7 @@ def named_sharding(of_jax: _jax.NamedSharding) -> NamedSharding:
     return NamedSharding(mesh(of_jax.mesh), PartitionSpec(*spec(of_jax.spec)))
 
 
-def sharding_of_jax(sharding: _jax.Sharding, mesh: _jax.Mesh) -> Any:
+def jax_sharding(sharding: Any, mesh: _jax.Mesh) -> Any:
     """Return a NamedSharding of Shardwise as JAX's, on a mesh of JAX."""
     spec = sharding.spec
     return _jax.NamedSharding(mesh, _jax.PartitionSpec(*spec, unreduced=spec.unreduced, reduced=spec.reduced))

@@ -32,8 +32,7 @@ class CompiledCall:
 
     def seconds(self, chip: Chip) -> float:
         """Return the predicted time of the collectives in JAX's executable, one after another."""
-        mesh = self.call.mesh
-        devices = mesh.size
+        devices = self.call.device_count
         link = chip.fast_link if devices <= chip.fast_domain_size else chip.slow_link
         rate = link.bandwidth * chip.link_fraction
         return sum(each.times * (each.sent / rate + (each.group - 1) * link.latency) for each in self.wire.collectives)
@@ -45,7 +44,7 @@ def watch_compiles(on_compile: Callable[[CompiledCall], None]) -> Iterator[None]
 
     def on_run(params: dict[str, Any], args: list[Any], names: tuple[str, ...], executable: Any) -> None:
         call = call_of(params, names).placed(args)
-        if call.mesh is not None and call.mesh.size > 1 and executable is not None:
+        if call.device_count > 1 and executable is not None:
             on_compile(CompiledCall(call, wire(executable.as_text())))
 
     with _jax.watch_runs(on_run):

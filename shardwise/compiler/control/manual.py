@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, final
 
 import numpy as np
@@ -231,9 +232,9 @@ class Manual(ControlRules):
         results = self._forward_region(forward, residuals)(*primals)
         new_results = iter(results[count:])
         saved = [next(new_results) if r.operand is None else primals[r.operand] for r in residuals]
-        in_specs = [*(residual.spec for residual in residuals), *_select(self.in_specs, active)]
+        in_specs = [*(residual.spec for residual in residuals), *compress(self.in_specs, active)]
         linear_region = self.with_program(
-            linear_program(linear, residuals), in_specs, _select(self.out_specs, out_active)
+            linear_program(linear, residuals), in_specs, [*compress(self.out_specs, out_active)]
         )
         return results[:count], insert_none(linear_region(*saved, *drop_none(tangents)), out_active)
 
@@ -254,10 +255,10 @@ class Manual(ControlRules):
             program, out_nonzero = transpose_program(self.program, linear, nonzero)
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
         in_specs = [
-            *_select(self.in_specs, [not is_linear for is_linear in linear]),
-            *(spec.cotangent for spec in _select(self.out_specs, nonzero)),
+            *compress(self.in_specs, [not is_linear for is_linear in linear]),
+            *(spec.cotangent for spec in compress(self.out_specs, nonzero)),
         ]
-        out_specs = [spec.cotangent for spec in _select(_select(self.in_specs, linear), out_nonzero)]
+        out_specs = [spec.cotangent for spec in compress(compress(self.in_specs, linear), out_nonzero)]
         if not self.tracked:
             program = self._assume_replicated(program, len(known), in_specs, out_specs)
         cotangents = self.with_program(program, in_specs, out_specs)(*known, *drop_none(cotangent))
@@ -457,10 +458,6 @@ def _append_key_dims(specs: Sequence[ShardSpec], types: Sequence[ArrayType]) -> 
         spec._replace(dims=(*spec.dims, *[()] * (type.ndim - len(spec.dims))))
         for spec, type in zip(specs, types, strict=True)
     ]
-
-
-def _select(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
-    return [item for item, selected in zip(items, mask, strict=True) if selected]
 
 
 def _insert_dim(spec: ShardSpec, dim: int | None) -> ShardSpec:

@@ -51,7 +51,6 @@ class Builder:
         self.mesh = mesh
         self.platform = platform
         self._as_partitions = as_partitions
-        self._channels = 0
         self._source, self._op_name = Source("", 0, ""), ""
         self.lines: list[str] = []
         self.location = ""
@@ -416,14 +415,15 @@ class Builder:
         pairs = self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
         return f"source_target_pairs = {pairs}{self._channel_attribute()}"
 
-    def new_channel(self) -> int:
-        """Return the number of a new channel, which collectives need if devices are partitions; else 0: no channel."""
-        self._channels += self._as_partitions
-        return self._channels
+    @property
+    def channel(self) -> int:
+        """The channel of collectives: 1 if devices are partitions; else 0, which is none."""
+        return int(self._as_partitions)
 
     def _channel_attribute(self) -> str:
-        channel = self.new_channel()
-        return f", channel_handle = #stablehlo.channel_handle<handle = {channel}, type = 1>" if channel else ""
+        return (
+            f", channel_handle = #stablehlo.channel_handle<handle = {self.channel}, type = 1>" if self.channel else ""
+        )
 
     def _table(self, key: tuple[Any, ...], build: Callable[[], NumpyArray]) -> str:
         """Return the attribute alias of a device table, which is built once per key."""

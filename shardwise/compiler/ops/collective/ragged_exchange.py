@@ -92,7 +92,7 @@ class RaggedAllToAll(Collective):
             # XLA's converter crashes without a channel.
             attributes = (
                 'call_target_name = "ragged_all_to_all", api_version = 4 : i32, backend_config = '
-                f"{{replica_groups = {hlo.groups(self.axes, self.groups)}, channel_id = {hlo.new_channel()} : i64}}"
+                f"{{replica_groups = {hlo.groups(self.axes, self.groups)}, channel_id = {hlo.channel} : i64}}"
             )
             return hlo.op("stablehlo.custom_call", (x, output, *slices), output.type, attributes)
 
