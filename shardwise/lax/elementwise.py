@@ -218,7 +218,7 @@ acos = _unary("acos", transcendental.Acos(), _INEXACT, "Compute the arccosine of
     "lax.acos(jnp.array([1.0, 0.0]))", "Array([0.       , 1.5707964], dtype=float32)"
 )
 atan = _unary("atan", transcendental.Atan(), _INEXACT, "Compute the arctangent of each element, in radians.")(
-    "lax.atan(jnp.array([0.0, 1.0]))", "Array([0.       , 0.7853981], dtype=float32)"
+    "lax.atan(jnp.array([0.0, jnp.inf]))", "Array([0.       , 1.5707964], dtype=float32)"
 )
 atan2 = _binary(
     "atan2",

@@ -291,6 +291,7 @@ def test_a_process_that_is_stopped_when_all_others_have_ended_is_reported(tmp_pa
     wait_for_end([int((tmp_path / "pid1").read_text())])
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_for_the_timeout_is_reported(tmp_path):
     """Fault 4 while the others do something for which there is no timeout."""
     launch = run("-n", 3, "--timeout", 0.3, "--grace-period", 0.2, ["one_stops", str(tmp_path)])
@@ -367,11 +368,12 @@ def test_processes_of_a_nested_launch_are_gone_after_sigkill_of_the_outer_launch
     ("number", "stream"),
     [
         (signal.SIGINT, "stdout"),
-        pytest.param(signal.SIGTERM, "stdout", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, "stderr", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, "stderr", marks=pytest.mark.slow),
+        (signal.SIGTERM, "stdout"),
+        (signal.SIGINT, "stderr"),
+        (signal.SIGTERM, "stderr"),
     ],
 )
+@pytest.mark.slow
 def test_signals_end_a_launch_whose_output_nobody_reads(number, stream, tmp_path):
     with Running("-n", 2, "--grace-period", 1, ["fill_pipe", str(tmp_path), stream]) as launch:
         pids = launch.wait_for(tmp_path, ["pid0", "pid1", "full0", "full1"])

@@ -36,9 +36,8 @@ def cases(*arguments):
     return [first, *(pytest.param(*each, marks=pytest.mark.slow) for each in others)]
 
 
-@pytest.mark.parametrize(
-    ("wait", "fault"), cases(("read", "stop"), *((w, f) for w in WAITS for f in ("stop", "sleep")))
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("wait", "fault"), [(wait, fault) for wait in WAITS for fault in ("stop", "sleep")])
 def test_a_wait_for_a_process_that_does_not_come_ends_with_its_rank(wait, fault):
     with processes(wait, fault) as (survivor,):
         failure = survivor.event("PeerFailure")

@@ -162,6 +162,7 @@ def test_nested_slices_are_clamped_one_after_the_other(inner, outer):
         np.testing.assert_array_equal(updated[name], expected)
 
 
+@pytest.mark.table(default=5)
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int8, np.bool_])
 @pytest.mark.parametrize("method", ["set", "add", "multiply", "min", "max"])
 def test_one_update_of_a_replicated_array_whose_result_is_sharded(method, dtype):
