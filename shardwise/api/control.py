@@ -433,7 +433,7 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: object) 
             pass  # the condition is batched or traced: use the op
     arrays, types, body = _trace_body(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _TracedBody.from_function(cond_fun, (init_val,), types)
-    if [type.plain for type in head.result_types] != [ArrayType((), np.bool_)]:
+    if [type.plain.strong() for type in head.result_types] != [ArrayType((), np.bool_)]:
         returned = ", ".join(str(type) for type in head.result_types) or "nothing"
         raise TypeError(f"{name}: {describe_function(cond_fun)} must return one boolean scalar, not {returned}")
     if head.program.effect or head.written:  # XLA does not support side effects in the condition of a while loop

@@ -19,15 +19,22 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import final
+
+from shardwise.compiler.traffic import (
+    NOTHING_SENT,
+    Traffic,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    one_hop,
+    reduce_scatter,
+)
+from shardwise.runtime.hlo_text import HloInstruction, bare_name, bracketed, closing, read_computations
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 WITHOUT_FORMULA = ("ragged-all-to-all", "collective-broadcast", "send")
 
-_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s+(?:\(.*)?\{\s*$")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT\s+)?%?([\w.\-]+) = (.*)")
-_COMMENT = re.compile(r"/\*.*?\*/")
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([^\]]*)\]")
 _TRIP_COUNT = re.compile(r'\\?"known_trip_count\\?":\s*\{\\?"n\\?":\\?"(\d+)\\?"')
 _CALLED = re.compile(r"\b(?:calls|to_apply|called_computations)=(?:\{([^}]*)\}|(%?[\w.\-]+))")
@@ -40,13 +47,26 @@ _PAIR = re.compile(r"\{(\d+),\s*(\d+)\}")
 @final
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a module. A device sends `sent` bytes per execution; it is executed `times` times."""
+    """One collective of a module.
+
+    Attributes:
+        kind: its opcode, without `-start`.
+        name: the name of its instruction.
+        group: the number of devices that communicate with each other; for a permute, the number of pairs.
+        traffic: its bytes and hops per execution.
+        times: how many times it is executed.
+    """
 
     kind: str
     name: str
     group: int
-    sent: float
+    traffic: Traffic
     times: int = 1
+
+    @property
+    def sent(self) -> float:
+        """The bytes that one device sends per execution, by a ring."""
+        return self.traffic[0].bytes_sent if self.traffic else 0.0
 
 
 @final
@@ -77,79 +97,32 @@ class Wire:
 
 def wire(text: str) -> Wire:
     """Return the collectives of an optimized HLO module, given as text."""
-    return _Module(text).wire(_Module.ENTRY)
-
-
-@final
-@dataclass(frozen=True)
-class _Instruction:
-    """`name = type opcode(operands), attributes`."""
-
-    line: str
-
-    @cached_property
-    def _parts(self) -> tuple[str, str, str, str]:
-        match = _INSTRUCTION.match(self.line)
-        assert match is not None, self.line
-        name, rest = match[1], _COMMENT.sub("", match[2])
-        end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ")
-        opcode, bracket, _ = rest[end:].strip().partition("(")
-        start = rest.index(opcode + bracket, end) + len(opcode)
-        return name, rest[:end], opcode, rest[_closing(rest, start) :] if bracket else ""
-
-    @property
-    def name(self) -> str:
-        return self._parts[0]
-
-    @property
-    def type(self) -> str:
-        return self._parts[1]
-
-    @property
-    def opcode(self) -> str:
-        return self._parts[2]
-
-    @property
-    def attributes(self) -> str:
-        return self._parts[3]
-
-    def value(self, key: str) -> str | None:
-        """Return the text that starts with the value of an attribute, or None."""
-        match = re.search(rf"[\s,]{key}=", self.attributes)
-        return None if match is None else self.attributes[match.end() :]
+    module = _Module(text)
+    return module.wire(module.entry)
 
 
 @final
 class _Module:
     """A module, parsed into computations."""
 
-    ENTRY = ""
-
     def __init__(self, text: str):
         header, _, _ = text.partition("\n")
         self.replicas, self.partitions = _number(header, "replica_count"), _number(header, "num_partitions")
-        self.computations: dict[str, list[_Instruction]] = {}
+        self._computations = read_computations(text)
         self._cache: dict[str, Wire] = {}
-        current: list[_Instruction] = []
-        for line in text.splitlines():
-            if header_line := _COMPUTATION.match(line):
-                current = self.computations[header_line[2]] = []
-                if header_line[1]:
-                    self.computations[self.ENTRY] = current
-            elif _INSTRUCTION.match(line):
-                current.append(_Instruction(line))
-        if self.ENTRY not in self.computations:
+        if self._computations.entry is None:
             raise ValueError(f"not an HLO module with an ENTRY computation: {header[:80]!r}")
+        self.entry = self._computations.entry
 
     def wire(self, computation: str) -> Wire:
         """Return the collectives of one run of a computation, including those that it calls."""
         if computation not in self._cache:
-            parts = [part for each in self.computations[computation] for part in self._parts(each)]
+            parts = [part for each in self._computations.by_name[computation] for part in self._parts(each)]
             collectives = tuple(each for part in parts for each in part.collectives)
             self._cache[computation] = Wire(collectives, sum(part.unknown_loops for part in parts))
         return self._cache[computation]
 
-    def _parts(self, instruction: _Instruction) -> Iterator[Wire]:
+    def _parts(self, instruction: HloInstruction) -> Iterator[Wire]:
         opcode = instruction.opcode
         kind = opcode.removesuffix("-start")
         if kind in KINDS:
@@ -165,17 +138,17 @@ class _Module:
             if branches is None:
                 raise ValueError(f"a conditional without branches: {instruction.line.strip()}")
             names = branches[1].split(",") if branches[1] else branches.group(2, 3)
-            yield max((self.wire(_bare(name)) for name in names), key=lambda branch: branch.sent)
+            yield max((self.wire(bare_name(name)) for name in names), key=lambda branch: branch.sent)
         elif opcode not in ("async-update", "async-done"):
             for called in _CALLED.finditer(_unquoted(instruction.attributes)):
                 for name in (called[2] or called[1]).split(","):
-                    yield self.wire(_bare(name))
+                    yield self.wire(bare_name(name))
 
-    def _loop(self, instruction: _Instruction) -> Wire:
+    def _loop(self, instruction: HloInstruction) -> Wire:
         body, condition = instruction.value("body"), instruction.value("condition")
         if body is None or condition is None:
             raise ValueError(f"a loop without a body or a condition: {instruction.line.strip()}")
-        body_wire, condition_wire = self.wire(_bare(body)), self.wire(_bare(condition))
+        body_wire, condition_wire = self.wire(bare_name(body)), self.wire(bare_name(condition))
         trips = _TRIP_COUNT.search(instruction.line)
         trip_count = int(trips[1]) if trips else 1
         collectives = [replace(each, times=each.times * trip_count) for each in body_wire.collectives]
@@ -183,18 +156,16 @@ class _Module:
         unknown = body_wire.unknown_loops + condition_wire.unknown_loops + (trips is None and bool(collectives))
         return Wire(tuple(each for each in collectives if each.times), unknown)
 
-    def _collective(self, kind: str, instruction: _Instruction) -> Collective:
+    def _collective(self, kind: str, instruction: HloInstruction) -> Collective:
         size = _bytes(_result(kind, instruction))
         if kind == "collective-permute":
-            pairs = _PAIR.findall(_bracketed(instruction.value("source_target_pairs") or "{}"))
+            pairs = _PAIR.findall(bracketed(instruction.value("source_target_pairs") or "{}"))
             moves = any(source != target for source, target in pairs)
-            return Collective(kind, instruction.name, len(pairs), float(size) if moves else 0.0)
+            return Collective(kind, instruction.name, len(pairs), one_hop(size) if moves else NOTHING_SENT)
         group = self._group(kind, instruction)
-        share = (group - 1) / group
-        factor = {"all-reduce": 2 * share, "reduce-scatter": group * share}.get(kind, share)
-        return Collective(kind, instruction.name, group, size * factor)
+        return Collective(kind, instruction.name, group, _traffic(kind, size, group))
 
-    def _group(self, kind: str, instruction: _Instruction) -> int:
+    def _group(self, kind: str, instruction: HloInstruction) -> int:
         """Return the group size; of unequal groups, the largest."""
         channel = instruction.value("channel_id") is not None
         named_globally = "use_global_device_ids=true" in instruction.attributes
@@ -209,24 +180,37 @@ class _Module:
         return max(sizes) * (self.partitions if per_replica else 1)
 
 
-def _group_sizes(instruction: _Instruction) -> list[int]:
+def _traffic(kind: str, size: int, group: int) -> Traffic:
+    """Return the traffic of a collective whose result has `size` bytes."""
+    match kind:
+        case "all-reduce":
+            return all_reduce(size, group)
+        case "all-gather":
+            return all_gather(size / group, group)
+        case "reduce-scatter":
+            return reduce_scatter(size * group, group)
+        case _:
+            return all_to_all(size, group)
+
+
+def _group_sizes(instruction: HloInstruction) -> list[int]:
     """Parse `{{0,1},{2,3}}`, `[2,4]<=[8]`, `[4,2]<=[2,4]T(1,0)` or `mesh['x'=4,'y'=2] {'x'}`; empty for one group."""
     text = instruction.value("replica_groups")
     if text is None or text.startswith("{}"):
         return []
     if text.startswith("{"):
-        return [len(group.split(",")) for group in re.findall(r"\{([\d,\s]+)\}", _bracketed(text))]
+        return [len(group.split(",")) for group in re.findall(r"\{([\d,\s]+)\}", bracketed(text))]
     if rows := re.match(r"\[\d+,(\d+)\]<=", text):
         return [int(rows[1])]
     if text.startswith("mesh["):
-        end = _closing(text, len("mesh"))
+        end = closing(text, len("mesh"))
         sizes = {name: int(size) for name, size in _MESH_AXIS.findall(text[:end])}
-        used = _AXIS_USED.findall(_bracketed(text[text.index("{", end) :]))
+        used = _AXIS_USED.findall(bracketed(text[text.index("{", end) :]))
         return [math.prod(int(part) if part else sizes[name] for name, part in used)]
     raise ValueError(f"replica groups in an unknown form: {instruction.line.strip()}")
 
 
-def _result(kind: str, instruction: _Instruction) -> str:
+def _result(kind: str, instruction: HloInstruction) -> str:
     """Return the result type of a collective; an asynchronous start, except all-reduce, lists its operands first."""
     if kind in (instruction.opcode, "all-reduce"):
         return instruction.type
@@ -264,33 +248,6 @@ def _elements(type: str) -> list[str]:
             parts.append(type[start:position])
             start = position + 1
     return parts
-
-
-def _closing(text: str, start: int) -> int:
-    """Return the position after the bracket that closes the one at `start`. Quoted text is skipped."""
-    depth, quoted, position = 0, False, start
-    while position < len(text):
-        character = text[position]
-        if character == "\\" and quoted:
-            position += 1
-        elif character == '"':
-            quoted = not quoted
-        elif not quoted:
-            depth += (character in "([{") - (character in ")]}")
-            if depth == 0:
-                return position + 1
-        position += 1
-    raise ValueError(f"unclosed bracket: {text[start : start + 80]!r}")
-
-
-def _bracketed(text: str) -> str:
-    return text[: _closing(text, 0)]
-
-
-def _bare(name: str) -> str:
-    match = re.match(r"\s*%?([\w.\-]+)", name)
-    assert match is not None, name
-    return match[1]
 
 
 def _unquoted(text: str) -> str:

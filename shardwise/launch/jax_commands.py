@@ -1,6 +1,5 @@
 """`shardwise explain --inside-jax` and `shardwise advise`: scripts that run on real JAX."""
 
-import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.explain.text import human_bytes, human_seconds
 from shardwise.inside_jax.watch import CompiledCall, watch_compiles
 from shardwise.launch.load_target import CommandError, check_file, is_script
+from shardwise.launch.script import run_as_main
 
 CHANGES = 5  # the number of changes that `advise` prints
 
@@ -44,26 +44,22 @@ def explain_script(parsed: Namespace, script_arguments: Sequence[str], hardware:
 def advise_script(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     """Run a script on real JAX, and print the changes of it that save most."""
     hardware = None if parsed.hardware is None else chip(parsed.hardware)
-    changes: list[_Change] = []
-    functions = sent = 0.0
-
-    def collect(compiled: CompiledCall) -> None:
-        nonlocal functions, sent
-        functions += 1
-        sent += compiled.wire.sent
-        try:
-            changes.extend(_changes(compiled, hardware))
-        except UnsupportedError as error:
-            print(f"shardwise advise: `{compiled.call.name}` is left out: {error}", file=sys.stderr)
-
-    _run(parsed.target, script_arguments, collect)
-    if not functions:
+    compiled: list[CompiledCall] = []
+    _run(parsed.target, script_arguments, compiled.append)
+    if not compiled:
         print(f"{parsed.target} has run, and JAX compiled no function for several devices.")
         return
+    sent = sum(each.wire.sent for each in compiled)
     print(
-        f"{parsed.target}: JAX compiled {functions:.0f} function{'' if functions == 1 else 's'} for several devices, "
-        f"which send {human_bytes(sent)} per device if each is called once"
+        f"{parsed.target}: JAX compiled {len(compiled)} function{'' if len(compiled) == 1 else 's'} for several "
+        f"devices, which send {human_bytes(sent)} per device if each is called once"
     )
+    changes: list[_Change] = []
+    for each in compiled:
+        try:
+            changes += _changes(each, hardware)
+        except UnsupportedError as error:
+            print(f"shardwise advise: `{each.call.name}` is left out: {error}", file=sys.stderr)
     best = sorted((change for change in changes if change.sent > 0), reverse=True)[:CHANGES]
     for number, change in enumerate(best, 1):
         saved = f"saves {human_bytes(change.sent)} sent per device and about {human_seconds(change.seconds)} per call"
@@ -98,7 +94,5 @@ def _run(script: str, arguments: Sequence[str], on_compile: Callable[[CompiledCa
     if not is_script(script):
         raise CommandError(f"{script!r} must be a script, FILE.py, which runs on real JAX")
     check_file(Path(script))
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
     with watch_compiles(on_compile):
-        runpy.run_path(script, run_name="__main__")
+        run_as_main(script, arguments)

@@ -1,4 +1,4 @@
-"""Runs a script or a module in this process, with Shardwise as `jax`."""
+"""Run a script or a module in this process, with Shardwise or JAX itself as `jax`."""
 
 import runpy
 import sys
@@ -25,16 +25,22 @@ def run_script(script: str, arguments: Sequence[str], is_module: bool, exact: bo
     if exact:
         config.update("jax_compatibility", "exact")
     as_jax()
+    if not is_module:
+        run_as_main(script, arguments)
+        return
     sys.argv = [script, *arguments]
-    if is_module:
-        sys.path[0] = ""
-        if not _exists(script):
-            print(f"shardwise run: there is no module {script!r}", file=sys.stderr)
-            sys.exit(2)
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(script).resolve().parent)
-        runpy.run_path(script, run_name="__main__")
+    sys.path[0] = ""
+    if not _exists(script):
+        print(f"shardwise run: there is no module {script!r}", file=sys.stderr)
+        sys.exit(2)
+    runpy.run_module(script, run_name="__main__", alter_sys=True)
+
+
+def run_as_main(script: str, arguments: Sequence[str]) -> None:
+    """Run a script as `__main__`, as `python` does: with its own arguments, and its folder first in `sys.path`."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
 
 
 def _exists(module: str) -> bool:

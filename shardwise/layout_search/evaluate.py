@@ -16,9 +16,10 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.choose import Picks, choose, choose_candidates, plan_from_picks
+from shardwise.compiler.plan.choose import choose, choose_candidates
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
+from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
 from shardwise.compiler.plan.transfer import transfer_picks
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.search.fit_memory import fit_memory

@@ -1,4 +1,4 @@
-"""Parse XLA's optimized HLO: for each instruction, the ops of the program that it computes, and their source lines.
+"""The ops of the program that each instruction of XLA's optimized HLO computes, and their source lines.
 
     %fusion.3 = f32[8] fusion(%a, %b), kind=kLoop, calls=%fused, metadata={op_name="train.py:41/sub" stack_frame_id=2}
 
@@ -7,16 +7,13 @@ file in tables at the top of the module, or in the metadata of the instruction.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import final
 
-_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = (.*)")
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
-_OPCODE = re.compile(r"(?:^|\s)([a-z][\w\-]*)\(")
-_METADATA = re.compile(r"metadata=\{(.*?)\}")
+from shardwise.runtime.hlo_text import HloInstruction, bare_name, bracketed, read_computations
+
 _NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _ROW = re.compile(r"(\d+) (.*)")
 _FIELD = re.compile(r'(\w+)=(?:"([^"]*)"|(\d+))')
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
@@ -41,7 +38,7 @@ class Instruction:
     opcode: str
     name: str
     source: str
-    made_of: tuple[str, ...]
+    made_of: tuple[str, ...] = ()
 
     @property
     def is_collective(self) -> bool:
@@ -52,36 +49,31 @@ class Instruction:
 def read_instructions(text: str) -> dict[str, Instruction]:
     """Return the instructions of a module, by their HLO names."""
     sources = _sources(text)
-    rows: dict[str, tuple[str, str, str, str]] = {}
-    computations: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in text.splitlines():
-        if head := _COMPUTATION.match(line):
-            current = computations.setdefault(head[1], [])
-        elif (match := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(match[2])):
-            metadata = _METADATA.search(match[2])
-            fields = {field[1]: field[2] or field[3] for field in _FIELD.finditer(metadata[1] if metadata else "")}
-            name = _NAME.search(match[2])
-            source = f"{fields['source_file']}:{fields['source_line']}" if "source_file" in fields else ""
-            calls = _CALLS.search(match[2])
-            rows[match[1]] = (
-                opcode[1],
-                name[1].replace('\\"', '"').replace("\\\\", "\\") if name else "",
-                sources.get(fields.get("stack_frame_id", ""), source),
-                calls[1] if calls else "",
-            )
-            current.append(match[1])
+    computations = read_computations(text).by_name
+    read = {each.name: _instruction(each, sources) for instructions in computations.values() for each in instructions}
+    calls = {each.name: each.value("calls") for instructions in computations.values() for each in instructions}
 
     def op_names(instruction: str) -> Iterator[str]:
-        _, name, _, calls = rows[instruction]
-        for inner in computations.get(calls, ()):
-            yield from op_names(inner)
-        yield from filter(None, name.split(";"))
+        called = calls[instruction]
+        for inner in computations.get(bare_name(called), ()) if called is not None else ():
+            yield from op_names(inner.name)
+        yield from filter(None, read[instruction].name.split(";"))
 
-    return {
-        instruction: Instruction(opcode, name, source, tuple(dict.fromkeys(op_names(instruction))))
-        for instruction, (opcode, name, source, _) in rows.items()
-    }
+    return {name: replace(each, made_of=tuple(dict.fromkeys(op_names(name)))) for name, each in read.items()}
+
+
+def _instruction(instruction: HloInstruction, sources: Mapping[str, str]) -> Instruction:
+    """Return an instruction without the ops in its fused computations."""
+    value = instruction.value("metadata")
+    metadata = "" if value is None else bracketed(value)
+    fields = {field[1]: field[2] or field[3] for field in _FIELD.finditer(metadata)}
+    name = _NAME.search(metadata)
+    source = f"{fields['source_file']}:{fields['source_line']}" if "source_file" in fields else ""
+    return Instruction(
+        instruction.opcode,
+        name[1].replace('\\"', '"').replace("\\\\", "\\") if name else "",
+        sources.get(fields.get("stack_frame_id", ""), source),
+    )
 
 
 def _sources(text: str) -> dict[str, str]:

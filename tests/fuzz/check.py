@@ -36,8 +36,9 @@ from shardwise.compiler.partition.evaluate_shards import evaluate_shards, split_
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
-from shardwise.compiler.plan.choose import Picks, is_compatible, plan_from_picks
+from shardwise.compiler.plan.choose import is_compatible
 from shardwise.compiler.plan.plan import LayoutPlan
+from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
 from shardwise.compiler.search import move_exchanges
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import Mesh

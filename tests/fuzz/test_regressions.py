@@ -20,7 +20,7 @@ from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
-from shardwise.compiler.plan.choose import plan_from_picks
+from shardwise.compiler.plan.plan_from_picks import plan_from_picks
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.plan.choose import plan_from_picks
+from shardwise.compiler.plan.plan_from_picks import plan_from_picks
 from tests.fuzz.check import random_picks
 from tests.manual.devices import is_float
 from tests.manual.recipes import MESHES, Recipe, random_recipe, random_spec

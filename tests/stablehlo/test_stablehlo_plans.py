@@ -62,15 +62,8 @@ def test_training_steps(mesh, name):
     assert (of_module.counts(), of_module.wire_bytes) == (of_jaxpr.counts(), of_jaxpr.wire_bytes)
 
 
-# Programs that `inside_jax` cannot read yet, and one for which it finds a worse plan.
-NOT_READ = {
-    *("complex", "softmax", "windows", "pool_gradient", "sorting", "nested_while", "triangular_solve", "linalg"),
-    *("composite", "einsum_batched"),
-}
-
-
 @pytest.mark.table(default=10)
-@pytest.mark.parametrize("name", [name for name in programs.PROGRAMS if name not in NOT_READ])
+@pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_programs_whose_arguments_are_sharded_by_rows(mesh, name):
     function, arguments = programs.PROGRAMS[name]
     specs = jax.tree.map(lambda x: BATCH if np.ndim(x) and len(x) % 4 == 0 else P(), arguments)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardwise.base.caches import registered_cache
 from shardwise.compiler.candidates.candidate import REPLICATED, Candidate, State, replicated_candidate, state_along
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
@@ -26,13 +25,11 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU
-from shardwise.compiler.plan.output_layout import output_layout
-from shardwise.compiler.plan.plan import Choice, LayoutPlan
-from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.plan.plan import LayoutPlan
+from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.traffic import sends_bytes
 
-Picks = dict[str, dict[Equation, Candidate]]  # for each axis, the chosen candidate of each equation
 Produced = State | tuple[State, State]  # the produced state, or (produced state, state of a shared copy)
 ROUNDS = 3
 
@@ -105,6 +102,21 @@ class _Uses(NamedTuple):
     outputs: list[Pin | None]
 
 
+class _Weight(NamedTuple):
+    """The facts about a value that determine what it costs to reshard it along one axis.
+
+    Attributes:
+        unsharded_bytes: its bytes per device if it is not sharded along this axis.
+        times: how many times it is produced.
+        paddings: for each dim, the factor by which padding enlarges the value if the axis shards this dim too; empty if
+            there is no padding.
+    """
+
+    unsharded_bytes: float
+    times: int
+    paddings: tuple[float, ...]
+
+
 @final
 class _Planner:
     """State shared by the optimizations of all axes: uses of values, compute costs of equations, and cached tables."""
@@ -118,6 +130,8 @@ class _Planner:
         self.work = {e: compute_cost(e, 1, costs) * times[e] for e in problem.planned}
         rules = [(e, factor_rule(e.op, tuple([value.type for value in e.inputs]))) for e in problem.planned]
         self.compound = [e for e, rule in rules if rule.compound]
+        devices = problem.mesh.device_count
+        self.uneven = {e: rule.sizes for e, rule in rules if any([size % devices for size in rule.sizes])}
         self.exchanging = dict.fromkeys(e for e, rule in rules if rule.exchange)
 
     def _uses(self) -> list[_Uses]:
@@ -146,10 +160,17 @@ class _Planner:
         compute = sum(cost / self.split(equation, picks) for equation, cost in self.work.items())
         return communication + compute
 
-    def split(self, equation: Equation, picks: Picks) -> int:
-        """Return the number of devices that share the work of an equation."""
-        sizes = self.problem.mesh.shape
-        return math.prod([sizes[axis] for axis, rows in picks.items() if rows[equation].factor is not None])
+    def split(self, equation: Equation, picks: Picks) -> float:
+        """Return how much smaller the work of a device is than that of the equation. Padding is work too."""
+        extents = self.problem.mesh.shape
+        counts: dict[int, int] = {}
+        for axis, rows in picks.items():
+            if (factor := rows[equation].factor) is not None:
+                counts[factor] = counts.get(factor, 1) * extents[axis]
+        split = math.prod(counts.values())
+        if sizes := self.uneven.get(equation):
+            return split / math.prod([_padding(sizes[factor], count) for factor, count in counts.items()])
+        return split
 
 
 @final
@@ -182,10 +203,10 @@ class _AxisProblem:
         planner = self.planner
         for equation, options in self.options.items():
             if len(options) > 1:
-                work = planner.work[equation] / planner.split(equation, self.others)
+                work = self._compute_costs(equation, options)
                 exchange = self._exchange_costs(equation, options) if equation in planner.exchanging else ()
                 key = ("work", work, exchange, id(options))
-                costs = self._array(key, partial(self._work_costs, work, exchange, options), options)
+                costs = self._array(key, partial(_sums, work, exchange), options)
                 self.tables.append(((self.number[equation],), costs))
         chosen = eliminate(self.labels, self.tables, self._greedy, cache=planner.cache)
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
@@ -208,10 +229,15 @@ class _AxisProblem:
 
         return tuple([cost(candidate) for candidate in options])
 
-    def _work_costs(self, work: float, exchange: tuple[float, ...], options: tuple[Candidate, ...]) -> list[float]:
-        """Return the cost of the compute and communication inside the op, for each candidate."""
-        compute = [work / (1 if candidate.factor is None else self.count) for candidate in options]
-        return [cost + sent for cost, sent in zip(compute, exchange, strict=True)] if exchange else compute
+    def _compute_costs(self, equation: Equation, options: tuple[Candidate, ...]) -> tuple[float, ...]:
+        """Return the cost of the compute inside the op, for each candidate."""
+        planner = self.planner
+        work = planner.work[equation]
+        if equation in planner.uneven:
+            picks = [{**self.others, self.axis: {equation: candidate}} for candidate in options]
+            return tuple([work / planner.split(equation, pick) for pick in picks])
+        work /= planner.split(equation, self.others)
+        return tuple([work if candidate.factor is None else work / self.count for candidate in options])
 
     def communication_cost(self, rows: dict[Equation, Candidate]) -> float:
         """Return the cost of the reshards between these candidates and of the communication inside their ops."""
@@ -237,7 +263,7 @@ class _AxisProblem:
         else:
             produced = tuple([candidate.results[uses.number] for candidate in self.options[uses.producer]])
             source = (self.number[uses.producer],)
-        weight = (self._bytes(uses), self.problem.unfolded.run_counts[uses.value])
+        weight = self._weight(uses)
         if len(uses.consumers) + len(uses.outputs) > 1:
             source, produced = self._add_shared_copy(uses, source, produced, weight)
         for pin in uses.outputs:
@@ -253,7 +279,7 @@ class _AxisProblem:
             self._add_table(source, (self.number[equation],), costs)
 
     def _add_shared_copy(
-        self, uses: _Uses, source: tuple[int, ...], produced: tuple[Produced, ...], weight: tuple[float, int]
+        self, uses: _Uses, source: tuple[int, ...], produced: tuple[Produced, ...], weight: _Weight
     ) -> tuple[tuple[int, ...], tuple[Produced, ...]]:
         """Add a variable with labels (produced state, state of a shared copy) for a value with several uses."""
         needed = dict.fromkeys(
@@ -277,14 +303,18 @@ class _AxisProblem:
         """Return a cost table as an array, one object per key. `keyed` are the objects whose ids are in the key."""
         return self.planner.cache.get((self.network, *key), keyed, lambda: np.array(rows()))  # type: ignore[no-any-return]
 
-    def _reshard(self, before: State, after: State, weight: tuple[float, int], replicated_as_partial: bool) -> float:
-        """Return the cost of resharding a value. `weight` is its bytes and how many times it is produced."""
-        unsharded_bytes, times = weight
+    def _reshard(self, before: State, after: State, weight: _Weight, replicated_as_partial: bool) -> float:
+        """Return the cost of resharding a value. Collectives send the padding of the dims that they shard or gather."""
+        unsharded_bytes, times, paddings = weight
+        if paddings:
+            unsharded_bytes *= max(
+                [paddings[state] for state in (before, after) if isinstance(state, int)], default=1.0
+            )
         costs = self.planner.costs
         return reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
 
     def _operand_costs(
-        self, produced: tuple[Produced, ...], options: tuple[Candidate, ...], number: int, weight: tuple[float, int]
+        self, produced: tuple[Produced, ...], options: tuple[Candidate, ...], number: int, weight: _Weight
     ) -> list[list[float]]:
         """Return, for each candidate, the cost of resharding a value for one operand, from the cheaper copy."""
         return [
@@ -295,7 +325,7 @@ class _AxisProblem:
             for state in produced
         ]
 
-    def _copy_costs(self, pairs: tuple[tuple[State, State], ...], weight: tuple[float, int]) -> list[float]:
+    def _copy_costs(self, pairs: tuple[tuple[State, State], ...], weight: _Weight) -> list[float]:
         """Return the costs of making the shared copy."""
         return [self._reshard(before, after, weight, False) for before, after in pairs]
 
@@ -304,7 +334,7 @@ class _AxisProblem:
         produced: tuple[Produced, ...],
         pinned: State,
         open_dims: frozenset[int] | None,
-        weight: tuple[float, int],
+        weight: _Weight,
     ) -> list[list[float]]:
         """Return the costs of resharding an output to its pin, or to any state that is not partial if it has none."""
 
@@ -328,16 +358,23 @@ class _AxisProblem:
         parts = {"diagonal": costs.diagonal, "column": lambda: costs[:, 0], "row": lambda: costs[0]}
         return self.planner.cache.get((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
 
-    def _bytes(self, uses: _Uses) -> float:
-        """Return the bytes of a value per device if it is not sharded along this axis."""
-        split = 1
+    def _weight(self, uses: _Uses) -> _Weight:
+        """Return the bytes and the number of reshards of a value, given its states along the other axes."""
+        type, mesh = uses.value.type, self.problem.mesh
+        counts = [1] * type.ndim  # the number of shards of each dim along the other axes
         for name, rows in self.others.items():
             if uses.producer is None:
-                is_sharded = self.problem.pinned[uses.value].layout.dim_of(name) is not None
+                state = state_along(self.problem.pinned[uses.value].layout, name)
             else:
-                is_sharded = isinstance(rows[uses.producer].results[uses.number], int)
-            split *= self.problem.mesh.shape[name] if is_sharded else 1
-        return uses.value.type.nbytes / split
+                state = rows[uses.producer].results[uses.number]
+            if isinstance(state, int):
+                counts[state] *= mesh.shape[name]
+        paddings: tuple[float, ...] = ()
+        if any([size % mesh.device_count for size in type.shape]):
+            paddings = tuple(
+                [_padding(size, count * self.count) for size, count in zip(type.shape, counts, strict=True)]
+            )
+        return _Weight(type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value], paddings)
 
     def _greedy(self) -> list[int]:
         """Return a greedy solution: each variable in turn at its cheapest label. It is the hint of `eliminate`.
@@ -358,6 +395,16 @@ class _AxisProblem:
                 total = total + costs[tuple(slice(None) if v == variable else chosen[v] for v in scope)]
             chosen[variable] = int(total.argmin())
         return chosen
+
+
+def _padding(size: int, count: int) -> float:
+    """Return the factor by which padding enlarges a dim that is sharded into `count` shards of equal size."""
+    return -(-size // count) * count / size if size else 1.0
+
+
+def _sums(compute: tuple[float, ...], exchange: tuple[float, ...]) -> list[float]:
+    """Return the cost of the compute and communication inside an op, for each candidate."""
+    return [cost + sent for cost, sent in zip(compute, exchange, strict=True)] if exchange else list(compute)
 
 
 def _consistency_costs(produced: tuple[Produced, ...], pairs: tuple[tuple[State, State], ...]) -> list[list[float]]:
@@ -401,80 +448,3 @@ def is_compatible(problem: LayoutProblem, axis: str, equation: Equation, candida
 def _copies(state: Produced) -> tuple[State, ...]:
     """Return the states of the copies of a value."""
     return state if isinstance(state, tuple) else (state,)
-
-
-def plan_from_picks(problem: LayoutProblem, picks: Picks, chip: Chip = CPU) -> LayoutPlan:
-    """Return the plan that picks determine. The axes of a dim are ordered as in an operand, if possible."""
-    layouts: dict[Value, Layout] = {value: pin.layout for value, pin in problem.pinned.items()}
-    out_layouts = {v: pin.layout for v, pin in zip(problem.program.outputs, problem.out_pins, strict=True) if pin}
-    axes = problem.mesh.axis_names
-    choices = {}
-    for equation in problem.planned:
-        picked = {axis: picks[axis][equation] for axis in axes}
-        order = _order(equation, picked, layouts, out_layouts, axes)
-        operands = tuple(
-            [
-                _layout(value.type.ndim, axes, tuple([pick.operands[i] for pick in picked.values()]), order)
-                for i, value in enumerate(equation.inputs)
-            ]
-        )
-        results = tuple(
-            [
-                _layout(value.type.ndim, axes, tuple([pick.results[i] for pick in picked.values()]), order)
-                for i, value in enumerate(equation.outputs)
-            ]
-        )
-        choices[equation] = Choice(operands, results)
-        layouts.update(zip(equation.outputs, results, strict=True))
-    costs = Costs(chip, problem.mesh)
-    outputs = tuple(
-        output_layout(
-            layouts.get(value, Layout.replicated(value.type.ndim)), value.type, pin, costs, problem.user_meshes
-        )
-        for value, pin in zip(problem.program.outputs, problem.out_pins, strict=True)
-    )
-    return LayoutPlan(choices, outputs, chip)
-
-
-def _order(
-    equation: Equation,
-    picked: dict[str, Candidate],
-    layouts: dict[Value, Layout],
-    out_layouts: dict[Value, Layout],
-    axes: tuple[str, ...],
-) -> tuple[str, ...]:
-    """Return all axes in the order in which they shard the dims of an equation.
-
-    The order is the constraint's pin, else an operand's layout, else the layout of a pinned output. Axes that the pin
-    omits go last.
-    """
-    known = [layouts[value] for value in equation.inputs if value in layouts]
-    known += [out_layouts[value] for value in equation.outputs if value in out_layouts]
-    pin = equation.op.operand_pin or equation.op.result_pin
-    pinned: tuple[tuple[str, ...], ...] = pin.layout.dims if pin else ()
-    orders = [*pinned, *(dim for layout in known for dim in layout.dims if _in_order(dim, pinned))]
-    pinned_axes = [axis for dim in pinned for axis in dim]
-    ordered: list[str] = []
-    # The first factor of a compound dim is major, so its axes come first.
-    for factor in sorted({-1 if candidate.factor is None else candidate.factor for candidate in picked.values()}):
-        factor_axes = [axis for axis in axes if picked[axis].factor == (None if factor < 0 else factor)]
-        by_pin = sorted(factor_axes, key=lambda axis: pinned_axes.index(axis) if axis in pinned_axes else len(axes))
-        order = next((dim for dim in orders if set(factor_axes) <= set(dim)), by_pin)
-        ordered += [axis for axis in order if axis in factor_axes]
-    return tuple(ordered)
-
-
-def _in_order(axes: tuple[str, ...], pinned: tuple[tuple[str, ...], ...]) -> bool:
-    """Return whether the pinned axes among `axes` are in the order of the pins."""
-    return all(
-        [axis for axis in axes if axis in dim] == [axis for axis in dim if axis in axes] for dim in pinned if dim
-    )
-
-
-@registered_cache(maxsize=65536)
-def _layout(ndim: int, axes: tuple[str, ...], picked: tuple[State, ...], order: tuple[str, ...]) -> Layout:
-    """Return the layout of a value with `ndim` dims, given its states along `axes`; cached."""
-    states = dict(zip(axes, picked, strict=True))
-    dims = tuple(tuple(axis for axis in order if states[axis] == dim) for dim in range(ndim))
-    partial = tuple((axis, state) for axis in sorted(states) if isinstance(state := states[axis], Reduction))
-    return Layout(dims, partial)

@@ -7,7 +7,8 @@ shapes, and often the same cheapest plan. Reusing that plan is much faster than 
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Value
-from shardwise.compiler.plan.choose import Picks, is_compatible
+from shardwise.compiler.plan.choose import is_compatible
+from shardwise.compiler.plan.plan_from_picks import Picks
 
 
 def transfer_picks(picks: Picks, source: LayoutProblem, target: LayoutProblem) -> Picks | None:

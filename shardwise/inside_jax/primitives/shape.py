@@ -15,12 +15,19 @@ def _reshape(x: Array, *, new_sizes: Sequence[int], dimensions: Sequence[int] | 
     return lax.reshape(x, new_sizes, dimensions)
 
 
+def _broadcast_in_dim(
+    x: Array, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: object
+) -> Array:
+    return lax.broadcast_in_dim(x, shape, broadcast_dimensions)  # dims of size 1 become larger, unlike those of our op
+
+
 def _empty(*, shape: Sequence[int] = (), dtype: Any, **_: Any) -> Array:
     # The values are undefined; the type of the result states the sharding.
     return lax.empty(shape, dtype)
 
 
 PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "broadcast_in_dim": _broadcast_in_dim,
     "broadcast_to": lambda x, *, shape: lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))),
     "empty": _empty,
     "empty2": _empty,

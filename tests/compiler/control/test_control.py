@@ -21,7 +21,8 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.shape.constants import ArrayConstant, IdentityKey, full
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.plan.choose import choose, plan_from_picks
+from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.plan.plan_from_picks import plan_from_picks
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.transforms.dce import dce

@@ -15,10 +15,11 @@ from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
-from shardwise.compiler.plan.choose import _Planner, choose, plan_from_picks
+from shardwise.compiler.plan.choose import _Planner, choose
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
+from shardwise.compiler.plan.plan_from_picks import plan_from_picks
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -256,6 +257,19 @@ def test_a_value_with_more_uses_than_an_array_has_dims_can_be_planned():
 
     stages = planned(many, [f32(16, 4), f32(16, 4)], [P("data"), P("model")])
     assert len(stages.plan.outputs) == 70
+
+
+def test_a_dim_is_not_sharded_over_more_devices_than_it_has_elements():
+    """The product has 2 batches. Sharding these over 4 devices would send and compute padding."""
+
+    def products(x):
+        y = x.reshape(2, 4, 4)
+        return jnp.einsum("bij,bkj->bik", y, y)
+
+    stages = planned(products, [f32(8, 4)], [P("data")])
+    (dot,) = [choice for equation, choice in stages.plan.choices.items() if equation.op.is_contraction]
+    assert stages.problem.mesh.extent(dot.results[0].dims[0]) == 2
+    assert stages.local.sent == 32  # an all-gather of one half of each batch
 
 
 def test_an_axis_of_one_device_changes_nothing():

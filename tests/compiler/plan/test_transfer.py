@@ -9,9 +9,10 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.plan.choose import choose_candidates, plan_from_picks
+from shardwise.compiler.plan.choose import choose_candidates
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU
+from shardwise.compiler.plan.plan_from_picks import plan_from_picks
 from shardwise.compiler.plan.transfer import transfer_picks
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
