@@ -474,6 +474,16 @@ def test_libraries_that_are_no_plugins_are_runtime_failures(tmp_path):
         _jaxlib.load_plugin_api("absent", "no capsule")
 
 
+def test_devices_of_a_topology_are_for_compilation_only(client):
+    devices = _jaxlib.topology_devices(_jaxlib.device_topology(client.devices()))
+    assert [device.id for device in devices] == [device.id for device in client.devices()]
+    assert _jaxlib.is_compile_only(devices[0]) and not _jaxlib.is_compile_only(client.devices()[0])
+    with pytest.raises(_jaxlib.RuntimeFailure, match="No compiler factory for platform: cpu"):
+        _jaxlib.compile_for_topology(INCREMENT, devices[:2])
+    with pytest.raises(TypeError):
+        _jaxlib.plugin_topology("no capsule", "", {})
+
+
 def test_pjrt_names_of_platforms(client):
     assert _jaxlib.pjrt_platform(client) == "cpu"
 

@@ -57,6 +57,7 @@ Buffers: TypeAlias = _jax.ArrayImpl
 RuntimeFailure = _jax.JaxRuntimeError
 Device = _jax.Device  # no TypeAlias: mypy rejects `isinstance` with an alias of Any
 Client: TypeAlias = _jax.Client
+DeviceTopology: TypeAlias = _jax.DeviceTopology
 Executable: TypeAlias = _jax.LoadedExecutable
 Store: TypeAlias = _jax.DistributedRuntimeClient  # of the coordination service
 Token: TypeAlias = _jax.ShardedToken  # of a run
@@ -204,6 +205,32 @@ def plugin_client(name: str, options: PluginOptions, store: Store | None = None)
     return _xla.make_c_api_client(name, dict(options), store)
 
 
+def plugin_topology(api: Any, name: str, options: PluginOptions) -> DeviceTopology:
+    """Return a topology of a loaded PJRT plugin: devices that need not be present.
+
+    Args:
+        api: the plugin's `PJRT_Api`.
+        name: the name of the topology, if the plugin has names for them.
+        options: the plugin's options.
+    """
+    return _jax.get_c_api_topology(api, name, dict(options))
+
+
+def device_topology(devices: Sequence[_jax.Device]) -> DeviceTopology:
+    """Return the topology of devices of this machine."""
+    return _jax.get_topology_for_devices(list(devices))
+
+
+def topology_devices(topology: DeviceTopology) -> list[_jax.Device]:
+    """Return the devices of a topology. Programs can be compiled for them, but not run."""
+    return list(topology._make_compile_only_devices())
+
+
+def is_compile_only(device: _jax.Device) -> bool:
+    """Return whether a device is that of a topology."""
+    return isinstance(device.client, _jax.CompileOnlyPyClient)
+
+
 def gpu_plugin_options() -> dict[str, Any]:
     """Return the options of a GPU plugin: those of the memory allocator, from XLA's environment variables."""
     return dict(_xla.generate_pjrt_gpu_plugin_options())
@@ -316,6 +343,12 @@ def compile_text(
     return client.compile_and_load(parse_module(text), device_list, compile_options, host_callbacks=marked)
 
 
+def compile_for_topology(text: str, devices: Sequence[_jax.Device], options: CompilerOptions = ()) -> Any:
+    """Compile a StableHLO module for devices of a topology. The result has no device: it can be read and serialized."""
+    client = devices[0].client
+    return client.compile(parse_module(text), _jax.DeviceList(tuple(devices)), _compile_options(devices, options))
+
+
 def _compile_options(devices: Sequence[_jax.Device], overrides: CompilerOptions) -> Any:
     return compile_options(len(devices), 1, [device.id for device in devices], overrides)
 
@@ -340,6 +373,8 @@ def compile_options(
 
 def serialize_executable(executable: Executable) -> bytes:
     """Serialize an executable. The bytes have no checksum: the caller must detect damage."""
+    if isinstance(executable, _jax.Executable):  # for devices of a topology
+        return bytes(executable.serialize())
     return bytes(executable.client.serialize_executable(executable))
 
 

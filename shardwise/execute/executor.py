@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import EFFORT_OPTIONS, CompilerOptions, Device, RuntimeFailure
+from shardwise.base._jaxlib import EFFORT_OPTIONS, CompilerOptions, Device, RuntimeFailure, is_compile_only
 from shardwise.base.caches import register, registered_cache
 from shardwise.base.call_site import call_site, warn_user
 from shardwise.base.config import all_threads, config
@@ -240,10 +240,12 @@ class LoweredRequest:
         chosen = dict([*effort_options(), *overlap, *options])
         executable = self._compile_logged(tuple(sorted(chosen.items())), serialized)
         arguments = len(self.request.signatures) - len(self.constants)
-        constants = [
-            transfer(array, self.moves[number]) if number in self.moves else array
-            for number, array in enumerate(self.constants, arguments)
-        ]
+        constants = self.constants
+        if not is_compile_only(self.target.devices[0]):
+            constants = [
+                transfer(array, self.moves[number]) if number in self.moves else array
+                for number, array in enumerate(constants, arguments)
+            ]
         moves = {number: sharding for number, sharding in self.moves.items() if number < arguments}
         out_memories = {
             number: sharding for number, sharding in enumerate(self.out_shardings) if sharding.nondefault_memory

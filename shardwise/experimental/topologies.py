@@ -1,19 +1,19 @@
-"""jax.experimental.topologies: the devices of a platform, to make meshes of."""
+"""jax.experimental.topologies: the devices of a platform, or devices that are not present, to make meshes of."""
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
-from shardwise.base._jaxlib import Device
+from shardwise.base._jaxlib import Device, topology_devices
 from shardwise.base.lazy import publish
 from shardwise.compiler.shardings.mesh import Mesh
-from shardwise.errors import UnsupportedError
 from shardwise.experimental.mesh_utils import create_device_mesh
+from shardwise.runtime.client import create_topology
 from shardwise.runtime.client import devices as all_devices
 
 
 @final
 class TopologyDescription:
-    """The devices of a platform.
+    """Devices of one platform, which may be absent.
 
     Attributes:
         devices: the devices.
@@ -46,30 +46,31 @@ def get_attached_topology(platform: str | None = None) -> TopologyDescription:
     return TopologyDescription(all_devices(platform))
 
 
-def get_topology_desc(topology_name: str = "", platform: str | None = None, **kwargs: object) -> TopologyDescription:
-    """Raise an error: devices that are not present have no plugin here. An AbstractMesh stands for them.
+def get_topology_desc(topology_name: str = "", platform: str | None = None, **kwargs: Any) -> TopologyDescription:
+    """Return devices that need not be present, for which programs can be compiled ahead of time.
+
+    Pass ShapeDtypeStructs with shardings on a mesh of them to `jit(f).lower`. The compiled function has its optimized
+    HLO, costs and memory, and can be serialized; it cannot be called.
 
     Args:
-        topology_name: the name of a topology.
-        platform: the name of the platform.
-        **kwargs: options of the platform.
+        topology_name: the name of the topology, such as "v5e:2x2" for TPUs. GPUs have none.
+        platform: the platform, whose PJRT plugin must be installed; by default "tpu".
+        **kwargs: options of the plugin. Those of GPUs: `topology`, such as "1x4x8" for four hosts with eight devices
+            each, and `target_config`, the description of the GPU in XLA's text format, if the machine has none.
 
     Returns:
-        Nothing.
+        The topology.
 
     Raises:
-        UnsupportedError: always.
+        PlatformError: if the plugin is missing or cannot be loaded, or if it does not know the topology.
 
     Example:
         >>> jax.experimental.topologies.get_topology_desc("v5e:2x2", "tpu")
         Traceback (most recent call last):
-        shardwise.errors.UnsupportedError: ...
+        shardwise.errors.PlatformError: ...
     """
-    raise UnsupportedError(
-        f"get_topology_desc: the topology {topology_name!r} of {platform!r} is not available. Lower for devices that "
-        "are not present with ShapeDtypeStructs on an AbstractMesh, and `simulate` the program there; "
-        "`get_attached_topology()` has the devices of this process."
-    )
+    topology = create_topology("tpu" if platform is None else platform, topology_name, kwargs)
+    return TopologyDescription(topology_devices(topology))
 
 
 def make_mesh(

@@ -15,6 +15,7 @@ from shardwise.base._jaxlib import (
     block_until_ready,
     clone,
     first_shard,
+    is_compile_only,
     join,
     put,
     split,
@@ -36,7 +37,7 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.named_sharding import NamedSharding, explicit_sharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.errors import ShardingTypeError
+from shardwise.errors import DeviceMismatchError, ShardingTypeError
 from shardwise.runtime.array_repr import array_html, array_repr, array_str, local_part_str
 from shardwise.runtime.box import Box, box_index, box_of, box_shape, box_size
 from shardwise.runtime.client import local_devices, lowering_platform, process_index
@@ -789,6 +790,11 @@ def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sh
     if not shards:
         physical = shard_type.physical
         return join([], physical.shape, physical.dtype, devices, local, memory_kind)
+    if is_compile_only(devices[0]):
+        raise DeviceMismatchError(
+            f"an array, {shard_type}, cannot be put on {sharding}: its devices are those of a topology, which are not "
+            "present. Pass a ShapeDtypeStruct to `jit(f).lower`, and compile the program for them."
+        )
     return put(shards, devices, local, memory_kind)
 
 

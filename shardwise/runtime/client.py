@@ -10,19 +10,29 @@ creates the clients.
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shardwise.base._jaxlib import Client, Device, cpu_client, pjrt_platform, record_tracebacks
+from shardwise.base._jaxlib import (
+    Client,
+    Device,
+    DeviceTopology,
+    RuntimeFailure,
+    cpu_client,
+    pjrt_platform,
+    plugin_topology,
+    record_tracebacks,
+)
 from shardwise.base.config import FIRST_USE, config
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.shardings.mesh import AbsentDevice, device_grid
 from shardwise.errors import PlatformError
 from shardwise.processes.variables import LAUNCHER_PID
-from shardwise.runtime.plugins.create_client import create_client
+from shardwise.runtime.plugins.create_client import create_client, load
+from shardwise.runtime.plugins.plugin import Plugin
 from shardwise.runtime.plugins.registry import plugins
 
 if TYPE_CHECKING:
@@ -107,6 +117,17 @@ class _Clients:
             platform,
         )
 
+    def plugin_of(self, platform: str) -> Plugin:
+        """Return the plugin of a platform, which need not have devices.
+
+        Raises:
+            PlatformError: if there is none.
+        """
+        plugin = plugins.get(self._resolve(platform))
+        if plugin is None:
+            raise PlatformError(f"the platform {platform!r} has no PJRT plugin, and no topologies", platform)
+        return plugin
+
     def check_unused(self, platform: str) -> None:
         """Raise an error if a platform has a client, which lives as long as the process."""
         if platform in self.by_platform or platform == "cpu":
@@ -151,6 +172,22 @@ class _Clients:
                 return
         self._create_platform("cpu")
         self._default = "cpu"
+
+
+def create_topology(platform: str, name: str, options: Mapping[str, Any]) -> DeviceTopology:
+    """Return a topology of a platform. No client is created: its devices need not be present.
+
+    Raises:
+        PlatformError: if the platform has no plugin, if it cannot be loaded, or if it does not know the topology.
+    """
+    plugin = clients.plugin_of(platform)
+    try:
+        return plugin_topology(load(plugin), name, options)
+    except RuntimeFailure as error:
+        given = ", ".join(f"{key}={str(value)[:40]!r}" for key, value in options.items())
+        raise PlatformError(
+            f"the plugin of {platform!r} has no topology {name!r} with these options ({given}): {error}", platform
+        ) from error
 
 
 def _on_first_use() -> None:

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from shardwise.base._jaxlib import (
     CompilerOptions,
+    compile_for_topology,
     compile_text,
     deserialize_executable,
+    is_compile_only,
     launcher,
     result_handler,
 )
@@ -17,6 +19,7 @@ from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.shardings.mesh import ranks_of
 from shardwise.compiler.shardings.sharding import Sharding
+from shardwise.errors import DeviceMismatchError
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.process_set_registry import process_sets
@@ -38,7 +41,8 @@ compile_checks: list[Callable[[Any], None]] = []
 class Executable:
     """A compiled program. `run` accepts buffers that have the shardings of the program's inputs."""
 
-    __slots__ = ("has_callbacks", "loaded", "out_shardings", "processes", "run")
+    __slots__ = ("can_run", "has_callbacks", "loaded", "out_shardings", "processes", "run")
+    run: Callable[[list[Any]], list[ArrayImpl]]
 
     def __init__(
         self,
@@ -51,6 +55,13 @@ class Executable:
         options: CompilerOptions = (),
         serialized: bytes | None = None,
     ):
+        self.out_shardings = tuple(out_shardings)
+        self.has_callbacks = has_callbacks = bool(module.callbacks)
+        self.can_run = not is_compile_only(devices[0])
+        if not self.can_run:
+            self.loaded = compile_for_topology(module.text, devices, options)
+            self.processes, self.run = None, _refuse(local.program.name, devices)
+            return
         callbacks = Callbacks(module.callbacks, len(devices))
         self.loaded = (
             _compiled(module.text, devices, callbacks.functions, options)
@@ -63,12 +74,10 @@ class Executable:
         ]
         shares_threads = len(devices) > 1 and devices[0].platform == "cpu"
         has_collectives = "replica_groups" in module.text or "source_target_pairs" in module.text
-        self.out_shardings = tuple(out_shardings)
         types = out_types or [placement.type for placement in local.outputs]
         template = ResultTemplate(
             [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]
         )
-        self.has_callbacks = has_callbacks = bool(module.callbacks)
         self.processes = processes = process_sets.get(ranks_of(devices)) if process_sets.member is not None else None
         launch = launcher(
             self.loaded,
@@ -86,11 +95,27 @@ class Executable:
             small = sizes.index(min(sizes)) if sizes and min(sizes) <= _LARGEST_KEPT else None
             launch = processes.guard(launch, local.program.name, text, has_collectives, small, callback_error)
         run = callbacks.run()(launch) if has_callbacks else launch
-        self.run: Callable[[list[Any]], list[ArrayImpl]] = guard.guarded(run, devices)
+        self.run = guard.guarded(run, devices)
+
+    def costs(self) -> dict[str, float]:
+        """Return XLA's counts per device and call; none for devices of a topology."""
+        return dict(self.loaded.cost_analysis()) if self.can_run else {}
 
     def texts(self) -> list[str]:
         """Return the optimized HLO of each module."""
         return [module.to_string() for module in self.loaded.hlo_modules()]
+
+
+def _refuse(name: str, devices: Sequence[Any]) -> Callable[[list[Any]], list[ArrayImpl]]:
+    """Return the `run` of a program that was compiled for devices of a topology, which raises an error."""
+
+    def run(buffers: list[Any]) -> list[ArrayImpl]:
+        raise DeviceMismatchError(
+            f"`{name}` was compiled for {len(devices)} devices of a topology ({devices[0].device_kind}), which are not "
+            "present: it cannot run here. Serialize it with `experimental.serialize_executable`, and load it on them."
+        )
+
+    return run
 
 
 def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:

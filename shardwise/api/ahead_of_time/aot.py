@@ -458,8 +458,11 @@ class Compiled(_PlannedStage):
         return "\n".join(self._launch.executable.texts())
 
     def cost_analysis(self) -> dict[str, float]:
-        """Return XLA's counts per device and call, such as "flops" and "bytes accessed", and our "wire bytes" sent."""
-        return {**self._launch.executable.loaded.cost_analysis(), "wire bytes": self._counts()["wire bytes"]}
+        """Return XLA's counts per device and call, such as "flops" and "bytes accessed", and our "wire bytes" sent.
+
+        For devices of a topology, XLA has no counts, and all are ours.
+        """
+        return {**self._counts(), **self._launch.executable.costs()}
 
     def memory_analysis(self) -> MemoryStats:
         """Return the memory per device: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
