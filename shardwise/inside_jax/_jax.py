@@ -83,6 +83,7 @@ __all__ = [
     "merge_mlir_modules",
     "mlir",
     "ordered_effects",
+    "partial_eval",
     "pure_callback_impl",
     "replace_jaxprs",
     "trace_call",

@@ -48,6 +48,30 @@ def _impl(*operands: _jax.Array, call: Call) -> list[Any]:
 call_p.def_impl(_impl)
 
 
+def _stage(trace: Any, source_info: object, *operands: _jax.Array, call: Call) -> list[Any]:
+    """Record the call in a jaxpr, with its shardings as constraints, as those of a nested `jax.jit`.
+
+    JAX derives the devices of a program from its arguments and from the shardings in its jaxpr. Without constraints, it
+    would compile a call with `in_shardings` for one device if no argument of the program around it is on the mesh.
+    """
+    with _jax.core.set_current_trace(trace):
+        operands = tuple(map(_constrained, operands, call.in_shardings))
+        results = trace.default_process_primitive(call_p, operands, {"call": call}, source_info)
+        # Without operands, only the results can tell JAX the devices.
+        outs = call.out_shardings if operands or call.mesh is None else plan(call).out_shardings
+        return list(map(_constrained, results, outs))
+
+
+_jax.partial_eval.custom_staging_rules[call_p] = _stage
+
+
+def _constrained(x: _jax.Array, sharding: _jax.Sharding | None) -> Any:
+    """Return a tracer with a sharding constraint, unless Explicit axes, which are part of its type, state it."""
+    if not isinstance(sharding, _jax.NamedSharding) or sharding.mesh.explicit_axes:
+        return x
+    return _jax.jax.lax.with_sharding_constraint(x, sharding)
+
+
 @registered_cache(maxsize=1024)
 def _runner(call: Call) -> Any:
     planned = plan(call)

@@ -6,13 +6,13 @@ one device, as in JAX.
 """
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from typing import Any, final
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from shardwise.base.call_site import warn_user
 from shardwise.compiler.ir.op import Hlo, HloValue, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -84,11 +84,9 @@ class JaxEquation(Op):
 
     def localize(self, context: LocalContext, *operands: Operand) -> Any:
         if context.mesh.extent(context.auto_axes) > 1 and any(x.type.shape for x in operands):
-            warnings.warn(
+            warn_user(
                 f"the primitive {self.equation.name!r} of JAX at {provenance.source} is opaque to the planner: every "
-                "device computes all of it, with replicated operands. To partition it, call it inside `jax.shard_map`.",
-                UserWarning,
-                stacklevel=2,
+                "device computes all of it, with replicated operands. To partition it, call it inside `jax.shard_map`."
             )
         return self(*operands)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -22,6 +23,7 @@ from shardwise.execute.request import Request
 from shardwise.inside_jax import _jax, translate
 from shardwise.inside_jax.module_call import ModuleCall
 from shardwise.inside_jax.read import read_jaxpr
+from shardwise.inside_jax.tracing_context import tracing_context
 from shardwise.runtime.array import array_signature
 from shardwise.runtime.client import canonical_lowering_platform
 
@@ -122,14 +124,21 @@ class Call:
             The lowered function, and the arrays that its jaxprs close over: its last inputs.
         """
         self._check_reduced()
-        program, constants = read_jaxpr(self.jaxpr, self.name)
+        device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
+        platform = device.platform if device is not None else chip.platform if chip is not None else None
+        with tracing_context(platform):
+            program, constants = read_jaxpr(self.jaxpr, self.name)
+            chip = chip_of(device.device_kind) if chip is None and device is not None else chip
+            return lower_request(self._request(program, len(constants), platform), chip=chip), constants
+
+    def _request(self, program: Program, constants: int, platform: str | None) -> Request:
+        """Return the request to plan a program, whose last inputs are this number of constants."""
         live = dce(program)
         mesh = AbstractMesh((1,), ("device",)) if self.mesh is None else translate.mesh(self.mesh)
-        device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
         replicated = NamedSharding(mesh, PartitionSpec())
         shardings = [replicated if each is None else self._on_mesh(each, mesh) for each in self.in_shardings]
-        shardings += [replicated] * len(constants)
-        request = Request(
+        shardings += [replicated] * constants
+        return Request(
             program,
             tuple(
                 array_signature(type, sharding, committed=True)
@@ -139,11 +148,9 @@ class Call:
             self.names,
             donated=self.donated,
             keep_unused=live.used.isdisjoint(live.inputs),  # an argument places the program on the mesh
-            platform=canonical_lowering_platform(device.platform) if device else chip.platform if chip else None,
+            platform=None if platform is None else canonical_lowering_platform(platform),
             for_jax=True,
         )
-        chip = chip_of(device.device_kind) if chip is None and device is not None else chip
-        return lower_request(request, chip=chip), constants
 
     def _check_reduced(self) -> None:
         """Raise an error for arguments and results that are unreduced along Explicit axes."""

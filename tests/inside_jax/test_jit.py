@@ -122,6 +122,36 @@ def test_inside_jax_jit_without_shardings_is_an_error(arrays):
         jax.jit(ours)(*arrays)
 
 
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray], ids=["numpy", "uncommitted"])
+def test_inside_jax_jit_arguments_are_placed_on_the_mesh(arrays, mesh, place):
+    """JAX derives the devices of the outer program from the shardings of the call."""
+    host = [place(np.asarray(x)) for x in arrays]
+    ours = inside_jax.jit(loss, in_shardings=[NamedSharding(mesh, spec) for spec in SPECS])
+    assert_equal(jax.jit(lambda *args: ours(*args) + 1)(*host), loss(*host) + 1)
+    assert_equal(jax.jit(jax.grad(ours))(*host), jax.grad(loss)(*host))
+
+
+def test_inside_jax_jit_arguments_on_other_devices_are_an_error(arrays, mesh):
+    ours = inside_jax.jit(loss, in_shardings=[NamedSharding(mesh, spec) for spec in SPECS])
+    elsewhere = [jax.device_put(np.asarray(x), jax.devices()[1]) for x in arrays]
+    with pytest.raises(ValueError, match="Received incompatible devices for jitted computation"):
+        jax.jit(lambda *args: ours(*args) + 1)(*elsewhere)
+
+
+@pytest.mark.parametrize("requested", [False, True], ids=["constraint", "out_shardings"])
+def test_inside_jax_jit_a_call_without_arguments(mesh, requested):
+    rows = NamedSharding(mesh, P("data"))
+
+    def function():
+        x = jnp.arange(8.0)
+        return x if requested else jax.lax.with_sharding_constraint(x, rows)
+
+    ours = inside_jax.jit(function, **({"out_shardings": rows} if requested else {}))
+    result = jax.jit(lambda: ours() + 1)()
+    assert result.sharding.spec == P("data")
+    np.testing.assert_array_equal(result, np.arange(8) + 1)
+
+
 def test_explicit_types(arrays, mesh):
     explicit = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
     with jax.set_mesh(explicit):

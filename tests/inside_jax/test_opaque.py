@@ -66,8 +66,9 @@ def test_a_primitive_with_a_lowering(function, factor, primitive):
     ours = inside_jax.jit(lambda x: function(jnp.sin(x)) + 1)
     expected = factor * np.sin(X) + 1
     np.testing.assert_allclose(ours(X), expected, rtol=1e-5)
-    with pytest.warns(UserWarning, match=OPAQUE.format(primitive)):
+    with pytest.warns(UserWarning, match=OPAQUE.format(primitive)) as warned:
         result = ours(place(X))
+    assert [each.filename for each in warned] == [__file__]
     np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
