@@ -32,6 +32,7 @@ from jax._src.source_info_util import Scope
 from jax._src.traceback_util import api_boundary
 from jax._src.tree_util import dispatch_registry, tree_unflatten
 from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import SdyShardingRule
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
@@ -56,6 +57,7 @@ __all__ = [
     "PartitionSpec",
     "Primitive",
     "Scope",
+    "SdyShardingRule",
     "ShapeDtypeStruct",
     "ShapedArray",
     "Sharding",

@@ -30,6 +30,7 @@ from shardwise.inside_jax import _jax, translate
 from shardwise.inside_jax.opaque import apply_opaque, is_opaque
 from shardwise.inside_jax.primitives import PRIMITIVES
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
+from shardwise.inside_jax.sharding_rules import registered_rule
 
 
 def read_jaxpr(closed: _jax.ClosedJaxpr, name: str) -> tuple[Program, list[Any]]:
@@ -128,9 +129,13 @@ class _Reader:
             result = PRIMITIVES[name](*operands, **params)
         elif (primitive := find_primitive(name)) is not None:
             result = primitive.bind(*operands, **(params if primitive.form else _fields(primitive, params)))
+        elif (may_be_opaque := _jax.has_lowering(eqn.primitive) and is_opaque(eqn)) and (
+            rule := registered_rule(eqn)
+        ) is not None:
+            return apply_opaque(eqn, operands, rule)
         elif (implementation := _jax.decompose(eqn)) is not None:
             return self._function(implementation, source)(*operands)
-        elif _jax.has_lowering(eqn.primitive) and is_opaque(eqn):
+        elif may_be_opaque:
             return apply_opaque(eqn, operands)
         else:
             raise UnsupportedError(

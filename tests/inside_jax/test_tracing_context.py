@@ -48,7 +48,7 @@ FUNCTIONS = {
 def test_planning_asks_for_no_client_but_that_of_the_cpu(used_platforms, function):
     expected = function(X)
     for x in (X, place(X)):
-        np.testing.assert_allclose(inside_jax.jit(lambda x: function(x))(x), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(inside_jax.jit(function)(x), expected, rtol=1e-5, atol=1e-5)
     assert used_platforms <= {"cpu"}
 
 
