@@ -88,6 +88,7 @@ __all__ = [
     "partial_eval",
     "pure_callback_impl",
     "replace_jaxprs",
+    "tensor_types",
     "trace_call",
     "typeof",
     "user_line",
@@ -140,6 +141,12 @@ def has_lowering(primitive: object) -> bool:
     """Return whether JAX can lower a primitive on some platform."""
     tables = (_lowerings, *_platform_specific_lowerings.values())
     return any(primitive in table for table in tables)
+
+
+def tensor_types(avals: Sequence[Any]) -> list[Any]:
+    """Return the types of arrays in MLIR, which functions that return sharding rules expect."""
+    with mlir.make_ir_context(), mlir.ir.Location.unknown():
+        return [mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype)) for aval in avals]
 
 
 def initialize_libraries(text: str) -> None:

@@ -162,6 +162,12 @@ def apply_opaque(
     return JaxEquation(op.equation, op.results, _partition(eqn, op, registered))(*operands)
 
 
+def constant(value: object) -> Any:
+    """Return an array of JAX as a constant of the module, which no device of Shardwise holds."""
+    array = np.asarray(value)
+    return JaxEquation(Equation("constant", lambda: array, ()), (ArrayType(array.shape, array.dtype),))()[0]
+
+
 def _partition(eqn: _jax.JaxprEqn, op: JaxEquation, registered: RegisteredRule) -> Partition:
     types = [translate.array_type(atom.aval) for atom in eqn.invars]
     program, _ = build(op, types, registered.name)

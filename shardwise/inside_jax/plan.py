@@ -127,7 +127,7 @@ class Call:
         device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
         platform = device.platform if device is not None else chip.platform if chip is not None else None
         with tracing_context(platform):
-            program, constants = read_jaxpr(self.jaxpr, self.name)
+            program, constants = read_jaxpr(self.jaxpr, self.name, self.mesh)
             chip = chip_of(device.device_kind) if chip is None and device is not None else chip
             return lower_request(self._request(program, len(constants), platform), chip=chip), constants
 

@@ -72,7 +72,7 @@ def register_sharding_rule(
     if not isinstance(op, (str, _jax.Primitive)):
         raise TypeError(f"register_sharding_rule: the op must be a name or a primitive of JAX, not {op!r}")
     name = op if isinstance(op, str) else op.name
-    if name in PRIMITIVES or find_primitive(name) is not None:
+    if name in PRIMITIVES or find_primitive(name) is not None or name == "custom_partitioning":
         raise ValueError(f"register_sharding_rule: the planner has a rule for {name!r} already")
     options = {
         "reduction_factors": reduction_factors,

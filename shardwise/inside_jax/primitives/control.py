@@ -116,7 +116,6 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "create_token": lax.create_token,
     "custom_jvp_call": _custom_call,
     "custom_linear_solve": _linear_solve,
-    "custom_partitioning": lambda *operands, call, **_: call(*operands),  # the planner partitions what it computes
     "custom_vjp_call": _custom_call,
     "custom_vmap_call": lambda *operands, call, **_: call(*operands),
     "dce_sink": _dce_sink,
