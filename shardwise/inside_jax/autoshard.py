@@ -139,7 +139,7 @@ class _Adopted:
 
     def __init__(self, traced: Any):
         call = call_of(traced.params, traced.names).placed(traced.args)
-        with tracing_context(_jax.jax.default_backend()):
+        with tracing_context(call.jaxpr, _jax.jax.default_backend()):
             program, inner = read_jaxpr(call.jaxpr, call.name, call.mesh)
         self._traced = traced
         self._constants = len(traced.args) - len(traced.names)

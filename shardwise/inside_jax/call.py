@@ -212,36 +212,39 @@ def _transpose(cotangents: Sequence[Any], *operands: _jax.Array, call: Call) -> 
 _jax.ad.primitive_transposes[call_p] = _transpose
 
 
-def _batch(operands: Sequence[_jax.Array], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[int]]:
-    jaxpr = _batched(
-        call.jaxpr, tuple(dims), next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    )
+def _batch(
+    axis: _jax.AxisData, operands: Sequence[_jax.Array], dims: Sequence[Any], *, call: Call
+) -> tuple[list[Any], list[Any]]:
+    uses_axis = _jax.core.NamedAxisEffect(axis.name) in call.jaxpr.effects
+    if not uses_axis and all(dim is None for dim in dims):
+        return bind(call, *operands), [None] * len(call.out_shardings)
+    jaxpr = _batched(call.jaxpr, tuple(dims), axis.size, axis.name, axis.spmd_name)
     ins = [
-        sharding if sharding is None or dim is None else _with_dim(sharding, dim)
+        sharding if sharding is None or dim is None else _with_dim(sharding, dim, axis.spmd_name)
         for sharding, dim in zip(call.in_shardings, dims, strict=True)
     ]
-    outs = [sharding if sharding is None else _with_dim(sharding, 0) for sharding in call.out_shardings]
+    outs = [sharding if sharding is None else _with_dim(sharding, 0, axis.spmd_name) for sharding in call.out_shardings]
     return bind(_derived(call, jaxpr, ins, outs, call.names), *operands), [0] * len(outs)
 
 
-_jax.batching.primitive_batchers[call_p] = _batch
+_jax.batching.fancy_primitive_batchers[call_p] = _batch
 
 
 @registered_cache(maxsize=256)
-def _batched(jaxpr: _jax.ClosedJaxpr, dims: tuple[Any, ...], size: int) -> Any:
+def _batched(jaxpr: _jax.ClosedJaxpr, dims: tuple[Any, ...], size: int, name: object, spmd_name: object) -> Any:
     """Return a jaxpr, batched by JAX's rules along these dims of its operands; results have the batch as dim 0."""
     types = [
         aval if dim is None else aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
         for aval, dim in zip(jaxpr.in_avals, dims, strict=True)
     ]
-    mapped = _jax.jax.vmap(_jax.jaxpr_as_fun(jaxpr), in_axes=dims, out_axes=0, axis_size=size)
+    mapped = _jax.jax.vmap(_jax.jaxpr_as_fun(jaxpr), dims, 0, axis_name=name, axis_size=size, spmd_axis_name=spmd_name)
     return _jax.jax.make_jaxpr(mapped)(*types)
 
 
-def _with_dim(sharding: _jax.Sharding, dim: int) -> Any:
-    """Return a sharding with a new dim that is not sharded."""
+def _with_dim(sharding: _jax.Sharding, dim: int, axes: object) -> Any:
+    """Return a sharding with a new dim that is sharded along these axes; None if it is not sharded."""
     parts = list(sharding.spec) + [None] * dim
-    return _jax.NamedSharding(sharding.mesh, _jax.PartitionSpec(*parts[:dim], None, *parts[dim:]))
+    return _jax.NamedSharding(sharding.mesh, _jax.PartitionSpec(*parts[:dim], axes, *parts[dim:]))
 
 
 def _is_inexact(aval: _jax.ShapedArray) -> bool:

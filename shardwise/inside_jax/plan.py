@@ -105,9 +105,23 @@ class Call:
         """Return the call with the shardings that concrete operands, structs and Explicit types state."""
         shardings = tuple(map(_sharding_of, operands, self.in_shardings))
         mesh = _mesh_of((*shardings, *self.out_shardings), self.mesh)
-        return replace(
+        placed = replace(
             self, in_shardings=shardings, mesh=next(_meshes_in(self.jaxpr.jaxpr), None) if mesh is None else mesh
         )
+        placed._check_devices(operands)
+        return placed
+
+    def _check_devices(self, operands: Sequence[_jax.Array]) -> None:
+        """Raise an error if an operand is committed to a device, and the mesh has others, as in JAX."""
+        if not isinstance(self.mesh, _jax.Mesh):
+            return
+        for name, operand in zip(self.names, operands, strict=True):
+            is_array = isinstance(operand, _jax.Array) and not isinstance(operand, _jax.core.Tracer)
+            if is_array and operand.committed and operand.devices() != set(self.mesh.devices.flat):
+                raise DeviceMismatchError(
+                    f"inside_jax.jit of `{self.name}`: {name} is committed to {operand.sharding}, and the mesh "
+                    f"{self.mesh} has other devices. Place it on the mesh with `jax.device_put`."
+                )
 
     @property
     def is_placed(self) -> bool:
@@ -126,7 +140,7 @@ class Call:
         self._check_reduced()
         device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
         platform = device.platform if device is not None else chip.platform if chip is not None else None
-        with tracing_context(platform):
+        with tracing_context(self.jaxpr, platform):
             program, constants = read_jaxpr(self.jaxpr, self.name, self.mesh)
             chip = chip_of(device.device_kind) if chip is None and device is not None else chip
             return lower_request(self._request(program, len(constants), platform), chip=chip), constants
@@ -185,8 +199,14 @@ def plan(call: Call) -> PlannedJaxpr:
     if call.mesh is None:
         return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
     ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)
-    outs = tuple(translate.sharding_of_jax(sharding, call.mesh) for sharding in lowered.out_shardings)
+    planned_outs = (translate.sharding_of_jax(sharding, call.mesh) for sharding in lowered.out_shardings)
+    outs = tuple(map(_in_memory_of, planned_outs, call.out_shardings))
     return PlannedJaxpr(lowered, call.mesh, ins, outs, constants, module)
+
+
+def _in_memory_of(sharding: _jax.NamedSharding, requested: _jax.Sharding | None) -> Any:
+    """Return the planned sharding of a result, in the memory that the user requests."""
+    return sharding if requested is None else sharding.with_memory_kind(requested.memory_kind)
 
 
 def _first_device(mesh: _jax.Mesh) -> Any:

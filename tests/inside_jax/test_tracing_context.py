@@ -60,14 +60,30 @@ def test_autoshard_reads_without_other_clients(used_platforms):
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 def test_functions_are_traced_for_the_platform_of_jax(used_platforms, platform):
-    with tracing_context(platform):
+    with tracing_context(jax.make_jaxpr(jnp.sin)(X), platform):
         assert default_backend() == platform
         assert config.default_device == "cpu"
     assert not used_platforms
 
 
+@pytest.mark.parametrize("inner", [False, True], ids=["argument", "inside a loop"])
+def test_64_bit_dtypes_of_jax(inner):
+    """They depend on JAX's setting, and not on that of Shardwise, which is off here."""
+
+    def function(x):
+        wide = jax.lax.scan(lambda c, _: (jnp.float64(c) * 2, None), jnp.float64(x), None, length=2)[0]
+        return (jnp.sum(wide).astype(np.float32) if inner else wide @ wide.T), jnp.arange(3), x + 1
+
+    with jax.enable_x64(True):
+        x = place(X if inner else X.astype(np.float64) / 3)
+        ours, theirs = inside_jax.jit(function)(x), jax.jit(function)(x)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-12 if a.dtype == np.float64 else 1e-6)
+
+
 @pytest.mark.parametrize("platform", [None, "neuron"])
 def test_an_unknown_platform_leaves_the_target_as_it_is(platform):
     before = config.target_platform
-    with tracing_context(platform):
+    with tracing_context(jax.make_jaxpr(jnp.sin)(X), platform):
         assert config.target_platform == before
