@@ -1,7 +1,7 @@
 """`jit` for programs that stay on JAX: Shardwise plans, JAX traces, compiles and runs.
 
-A jitted function is one of JAX's own, with its dispatch in C++. When a call needs a new program, JAX's jaxpr is
-replaced by the planned one (`plan`); all else is JAX's: static and donated arguments, pytrees, caches and execution.
+A jitted function calls JAX's own dispatch in C++. When a call needs a new program, JAX's jaxpr is replaced by
+the planned one (`plan`); all else is JAX's: static and donated arguments, pytrees, caches and execution.
 """
 
 from collections.abc import Callable, Sequence

@@ -185,7 +185,8 @@ class Call:
             )
         if self.mesh is None or sharding.mesh.shape_tuple != self.mesh.shape_tuple:
             raise DeviceMismatchError(
-                f"inside_jax.jit of `{self.name}`: the sharding {sharding} is not on the mesh {self.mesh}"
+                f"inside_jax.jit of `{self.name}`: the sharding {sharding} is not on the mesh {self.mesh}. "
+                "Place all arguments on one mesh with `jax.device_put`."
             )
         return NamedSharding(mesh, translate.spec(sharding.spec))
 
