@@ -468,7 +468,7 @@ class CustomPartitioned(Op):
         return sum(sizes) * (count - 1) / count
 
     def localize(self, context: LocalContext, *operands: Array) -> Any:
-        if self.user_partition is not None and context.auto_axes:
+        if self.user_partition is not None and context.mesh.extent(context.auto_axes) > 1:
             return self.user_partition.localize(self._label, context, self.program.out_types, operands)
         try:
             program, _ = self.function.trace([x.type for x in operands], self._label)

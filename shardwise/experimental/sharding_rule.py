@@ -184,11 +184,12 @@ def factor_rule(rule: SdyShardingRule | None, program: Program, has_partition: b
     factors up to a sum.
     """
     if rule is None:
-        return _all_replicated(program.in_types, program.out_types)
+        return replicated_rule(program.in_types, program.out_types)
     return _RuleResolver(rule, program, has_partition).resolve()
 
 
-def _all_replicated(operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> FactorRule:
+def replicated_rule(operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> FactorRule:
+    """Return the rule of an op whose operands and results must all be replicated."""
     sizes: list[int] = []
 
     def dims(type: ArrayType) -> Dims:

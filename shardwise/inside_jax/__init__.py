@@ -10,5 +10,6 @@ from shardwise.inside_jax.autoshard import autoshard
 from shardwise.inside_jax.budget import comm_budget
 from shardwise.inside_jax.explain import explain, simulate, sweep
 from shardwise.inside_jax.jit import jit
+from shardwise.inside_jax.sharding_rules import register_sharding_rule
 
-__all__ = ["autoshard", "comm_budget", "explain", "jit", "simulate", "sweep"]
+__all__ = ["autoshard", "comm_budget", "explain", "jit", "register_sharding_rule", "simulate", "sweep"]

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import update_wrapper
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MethodType
+from typing import Any, NamedTuple, final
 
 import jax
 from jax import Array, ShapeDtypeStruct, typeof
@@ -13,6 +14,7 @@ from jax._src.callback import io_callback_impl, pure_callback_impl
 from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
 from jax._src.effects import lowerable_effects, ordered_effects
 from jax._src.interpreters import partial_eval, pxla
+from jax._src.interpreters.batching import AxisData
 from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings, merge_mlir_modules
 from jax._src.lax.linalg import initialize_lapack
 from jax._src.lib import _jax as _jaxlib
@@ -32,6 +34,7 @@ from jax._src.source_info_util import Scope
 from jax._src.traceback_util import api_boundary
 from jax._src.tree_util import dispatch_registry, tree_unflatten
 from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import SdyShardingRule
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
@@ -43,6 +46,7 @@ from shardwise.base.blas_threads import run_blas_in_calling_thread
 __all__ = [
     "AbstractMesh",
     "Array",
+    "AxisData",
     "ClosedJaxpr",
     "Jaxpr",
     "JaxprEqn",
@@ -54,8 +58,10 @@ __all__ = [
     "OrderedDebugEffect",
     "PRNGImpl",
     "PartitionSpec",
+    "PlannedFunction",
     "Primitive",
     "Scope",
+    "SdyShardingRule",
     "ShapeDtypeStruct",
     "ShapedArray",
     "Sharding",
@@ -69,6 +75,7 @@ __all__ = [
     "debug_print_impl",
     "decompose",
     "discharge_refs",
+    "dtypes_of",
     "func",
     "get_concrete_mesh",
     "has_lowering",
@@ -83,8 +90,9 @@ __all__ = [
     "merge_mlir_modules",
     "mlir",
     "ordered_effects",
+    "partial_eval",
     "pure_callback_impl",
-    "replace_jaxprs",
+    "tensor_types",
     "trace_call",
     "typeof",
     "user_line",
@@ -133,10 +141,23 @@ def _primitives(jaxpr: Any) -> set[Any]:
     return {eqn.primitive for eqn in jaxpr.eqns}.union(*inner)
 
 
+def dtypes_of(jaxpr: Any) -> set[Any]:
+    """Return the dtypes of the values in a jaxpr and in the jaxprs in it."""
+    atoms = (*jaxpr.invars, *jaxpr.constvars, *(atom for eqn in jaxpr.eqns for atom in (*eqn.invars, *eqn.outvars)))
+    dtypes = {atom.aval.dtype for atom in (*atoms, *jaxpr.outvars) if isinstance(atom.aval, ShapedArray)}
+    return dtypes.union(*(dtypes_of(inner) for inner in core.subjaxprs(jaxpr)))
+
+
 def has_lowering(primitive: object) -> bool:
     """Return whether JAX can lower a primitive on some platform."""
     tables = (_lowerings, *_platform_specific_lowerings.values())
     return any(primitive in table for table in tables)
+
+
+def tensor_types(avals: Sequence[Any]) -> list[Any]:
+    """Return the types of arrays in MLIR, which functions that return sharding rules expect."""
+    with mlir.make_ir_context(), mlir.ir.Location.unknown():
+        return [mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype)) for aval in avals]
 
 
 def initialize_libraries(text: str) -> None:
@@ -153,57 +174,77 @@ def initialize_libraries(text: str) -> None:
 Planner = Callable[[dict[str, Any], Sequence[Any], Sequence[str]], Any]
 
 
-def replace_jaxprs(jitted: Any, planned_params: Planner, bind: Planner) -> Any:
-    """Return a jitted function of JAX that runs other jaxprs.
+@final
+class PlannedFunction:
+    """A jitted function of JAX that runs other jaxprs.
+
+    It wraps JAX's dispatcher, instead of setting attributes of it: JAX copies the attributes of a function to its
+    transformations, so that `jax.jit(jax.grad(f)).lower` would be that of `f`.
 
     Args:
         jitted: what `jax.jit` returns.
         planned_params: returns the parameters to run instead, for those of a call, its flat arguments and their names.
         bind: returns the results of a call with tracers among its arguments.
     """
-    fun, info = jitted._fun, jitted._jit_info
 
-    def cache_miss(*args: object, **kwargs: object) -> tuple[Any, Any, bool]:
-        p, args_flat = _infer_params(fun, info, args, kwargs)
-        if not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args_flat):
-            return tree_unflatten(p.out_tree, bind(p.params, args_flat, p.arg_names)), None, False
-        p = p._replace(params=planned_params(p.params, args_flat, p.arg_names))
-        outs, out_flat, out_tree, args_flat, jaxpr, executable, profiler, consts = _run_python_pjit(
-            p, args_flat, fun, args, kwargs
+    def __init__(self, jitted: Any, planned_params: Planner, bind: Planner):
+        fun, info = jitted._fun, jitted._jit_info
+        update_wrapper(self, fun)
+        self._fun, self._jit_info, self._planned_params = fun, info, planned_params
+
+        def cache_miss(*args: object, **kwargs: object) -> tuple[Any, Any, bool]:
+            p, args_flat = _infer_params(fun, info, args, kwargs)
+            if not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args_flat):
+                return tree_unflatten(p.out_tree, bind(p.params, args_flat, p.arg_names)), None, False
+            p = p._replace(params=planned_params(p.params, args_flat, p.arg_names))
+            outs, out_flat, out_tree, args_flat, jaxpr, executable, profiler, consts = _run_python_pjit(
+                p, args_flat, fun, args, kwargs
+            )
+            if watched_calls.value is not None:  # every call must come here
+                return outs, None, False
+            fast = _get_fastpath_data(
+                executable, out_tree, args_flat, out_flat, jaxpr.effects, jaxpr.consts, profiler, consts
+            )
+            return outs, fast, _need_to_rebuild_with_fdo(profiler)
+
+        self._dispatcher = _jaxlib.pjit(
+            getattr(fun, "__name__", str(fun)),
+            fun,
+            api_boundary(cache_miss),
+            info.static_argnums,
+            info.static_argnames,
+            object(),  # the key of this function in the cache, which is its own
+            dispatch_registry,
+            pxla.cc_shard_arg,
+            _jaxlib.PjitFunctionCache(capacity=4096),
         )
-        if watched_calls.value is not None:  # every call must come here
-            return outs, None, False
-        fast = _get_fastpath_data(
-            executable, out_tree, args_flat, out_flat, jaxpr.effects, jaxpr.consts, profiler, consts
-        )
-        return outs, fast, _need_to_rebuild_with_fdo(profiler)
 
-    cache = _jaxlib.PjitFunctionCache(capacity=4096)
-    dispatcher = _jaxlib.pjit(
-        getattr(fun, "__name__", str(fun)),
-        fun,
-        api_boundary(cache_miss),
-        info.static_argnums,
-        info.static_argnames,
-        object(),  # the key of this function in the cache, which is its own
-        dispatch_registry,
-        pxla.cc_shard_arg,
-        cache,
-    )
-    planned: Any = wraps(fun)(dispatcher)
-    planned._fun, planned._jit_info = fun, info
-    planned.trace = partial(_trace, fun, info, planned_params)
-    planned.lower = lambda *args, **kwargs: planned.trace(*args, **kwargs).lower()
-    return planned
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        return self._dispatcher(*args, **kwargs)
 
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Return the method of an object, if the function is defined in a class."""
+        return self if instance is None else MethodType(self, instance)
 
-def _trace(fun: Callable[..., Any], info: Any, planned_params: Planner, /, *args: object, **kwargs: object) -> Any:
-    """Return JAX's `Traced` of the planned function."""
-    p, args_flat = _infer_params(fun, info, args, kwargs)
-    params = planned_params(p.params, args_flat, p.arg_names)
-    types = [convert_to_metaty(arg) for arg in args_flat]
-    since_0_11 = (info.fun_sourceinfo,) if "_fun_sourceinfo" in stages.Traced.__slots__ else ()
-    return stages.Traced(types, params, p.in_tree, p.out_tree, p.consts, *since_0_11)
+    def trace(self, *args: object, **kwargs: object) -> Any:
+        """Return JAX's `Traced` of the planned function."""
+        p, args_flat = _infer_params(self._fun, self._jit_info, args, kwargs)
+        params = self._planned_params(p.params, args_flat, p.arg_names)
+        types = [convert_to_metaty(arg) for arg in args_flat]
+        since_0_11 = (self._jit_info.fun_sourceinfo,) if "_fun_sourceinfo" in stages.Traced.__slots__ else ()
+        return stages.Traced(types, params, p.in_tree, p.out_tree, p.consts, *since_0_11)
+
+    def lower(self, *args: object, **kwargs: object) -> Any:
+        """Return JAX's `Lowered` of the planned function."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: object, **kwargs: object) -> Any:
+        """Return the types of the results."""
+        return self.trace(*args, **kwargs).out_info
+
+    def clear_cache(self) -> None:
+        """Forget the compiled programs."""
+        self._dispatcher._clear_cache()
 
 
 @contextmanager
@@ -259,6 +300,6 @@ class TracedCall(NamedTuple):
 
 def trace_call(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
     """Trace a function, jitted or not, with JAX."""
-    jitted: Any = fun if hasattr(fun, "_jit_info") else jax.jit(fun)
+    jitted: Any = fun if isinstance(fun, (PlannedFunction, _jaxlib.PjitFunction)) else jax.jit(fun)
     p, args_flat = _infer_params(jitted._fun, jitted._jit_info, args, kwargs)
     return TracedCall(p.params, args_flat, p.arg_names, p.in_tree, p.out_tree)

@@ -16,6 +16,7 @@ from shardwise.compiler.transforms.replay import replay
 from shardwise.inside_jax import _jax, translate
 from shardwise.inside_jax.jit import call_of, jit
 from shardwise.inside_jax.read import read_jaxpr
+from shardwise.inside_jax.tracing_context import tracing_context
 from shardwise.layout_search.autoshard import autoshard as search
 from shardwise.layout_search.result import AutoSharding, ShardedStep
 
@@ -138,7 +139,8 @@ class _Adopted:
 
     def __init__(self, traced: Any):
         call = call_of(traced.params, traced.names).placed(traced.args)
-        program, inner = read_jaxpr(call.jaxpr, call.name)
+        with tracing_context(call.jaxpr, _jax.jax.default_backend()):
+            program, inner = read_jaxpr(call.jaxpr, call.name, call.mesh)
         self._traced = traced
         self._constants = len(traced.args) - len(traced.names)
         self._in_paths = _paths(traced.in_tree)

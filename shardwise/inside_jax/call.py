@@ -49,6 +49,30 @@ def _impl(*operands: _jax.Array, call: Call) -> list[Any]:
 call_p.def_impl(_impl)
 
 
+def _stage(trace: Any, source_info: object, *operands: _jax.Array, call: Call) -> list[Any]:
+    """Record the call in a jaxpr, with its shardings as constraints, as those of a nested `jax.jit`.
+
+    JAX derives the devices of a program from its arguments and from the shardings in its jaxpr. Without constraints, it
+    would compile a call with `in_shardings` for one device if no argument of the program around it is on the mesh.
+    """
+    with _jax.core.set_current_trace(trace):
+        operands = tuple(map(_constrained, operands, call.in_shardings))
+        results = trace.default_process_primitive(call_p, operands, {"call": call}, source_info)
+        # Without operands, only the results can tell JAX the devices.
+        outs = call.out_shardings if operands or call.mesh is None else plan(call).out_shardings
+        return list(map(_constrained, results, outs))
+
+
+_jax.partial_eval.custom_staging_rules[call_p] = _stage
+
+
+def _constrained(x: _jax.Array, sharding: _jax.Sharding | None) -> Any:
+    """Return a tracer with a sharding constraint, unless Explicit axes, which are part of its type, state it."""
+    if not isinstance(sharding, _jax.NamedSharding) or sharding.mesh.explicit_axes:
+        return x
+    return _jax.jax.lax.with_sharding_constraint(x, sharding)
+
+
 @registered_cache(maxsize=1024)
 def _runner(call: Call) -> Any:
     planned = plan(call)
@@ -189,36 +213,39 @@ def _transpose(cotangents: Sequence[Any], *operands: _jax.Array, call: Call) -> 
 _jax.ad.primitive_transposes[call_p] = _transpose
 
 
-def _batch(operands: Sequence[_jax.Array], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[int]]:
-    jaxpr = _batched(
-        call.jaxpr, tuple(dims), next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    )
+def _batch(
+    axis: _jax.AxisData, operands: Sequence[_jax.Array], dims: Sequence[Any], *, call: Call
+) -> tuple[list[Any], list[Any]]:
+    uses_axis = _jax.core.NamedAxisEffect(axis.name) in call.jaxpr.effects
+    if not uses_axis and all(dim is None for dim in dims):
+        return bind(call, *operands), [None] * len(call.out_shardings)
+    jaxpr = _batched(call.jaxpr, tuple(dims), axis.size, axis.name, axis.spmd_name)
     ins = [
-        sharding if sharding is None or dim is None else _with_dim(sharding, dim)
+        sharding if sharding is None or dim is None else _with_dim(sharding, dim, axis.spmd_name)
         for sharding, dim in zip(call.in_shardings, dims, strict=True)
     ]
-    outs = [sharding if sharding is None else _with_dim(sharding, 0) for sharding in call.out_shardings]
+    outs = [sharding if sharding is None else _with_dim(sharding, 0, axis.spmd_name) for sharding in call.out_shardings]
     return bind(_derived(call, jaxpr, ins, outs, call.names), *operands), [0] * len(outs)
 
 
-_jax.batching.primitive_batchers[call_p] = _batch
+_jax.batching.fancy_primitive_batchers[call_p] = _batch
 
 
 @registered_cache(maxsize=256)
-def _batched(jaxpr: _jax.ClosedJaxpr, dims: tuple[Any, ...], size: int) -> Any:
+def _batched(jaxpr: _jax.ClosedJaxpr, dims: tuple[Any, ...], size: int, name: object, spmd_name: object) -> Any:
     """Return a jaxpr, batched by JAX's rules along these dims of its operands; results have the batch as dim 0."""
     types = [
         aval if dim is None else aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
         for aval, dim in zip(jaxpr.in_avals, dims, strict=True)
     ]
-    mapped = _jax.jax.vmap(_jax.jaxpr_as_fun(jaxpr), in_axes=dims, out_axes=0, axis_size=size)
+    mapped = _jax.jax.vmap(_jax.jaxpr_as_fun(jaxpr), dims, 0, axis_name=name, axis_size=size, spmd_axis_name=spmd_name)
     return _jax.jax.make_jaxpr(mapped)(*types)
 
 
-def _with_dim(sharding: _jax.Sharding, dim: int) -> Any:
-    """Return a sharding with a new dim that is not sharded."""
+def _with_dim(sharding: _jax.Sharding, dim: int, axes: object) -> Any:
+    """Return a sharding with a new dim that is sharded along these axes; None if it is not sharded."""
     parts = list(sharding.spec) + [None] * dim
-    return _jax.NamedSharding(sharding.mesh, _jax.PartitionSpec(*parts[:dim], None, *parts[dim:]))
+    return _jax.NamedSharding(sharding.mesh, _jax.PartitionSpec(*parts[:dim], axes, *parts[dim:]))
 
 
 def _is_inexact(aval: _jax.ShapedArray) -> bool:

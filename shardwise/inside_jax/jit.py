@@ -1,7 +1,7 @@
 """`jit` for programs that stay on JAX: Shardwise plans, JAX traces, compiles and runs.
 
-A jitted function is one of JAX's own, with its dispatch in C++. When a call needs a new program, JAX's jaxpr is
-replaced by the planned one (`plan`); all else is JAX's: static and donated arguments, pytrees, caches and execution.
+A jitted function calls JAX's own dispatch in C++. When a call needs a new program, JAX's jaxpr is replaced by
+the planned one (`plan`); all else is JAX's: static and donated arguments, pytrees, caches and execution.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def jit(fun: Callable[..., Any], /, **options: object) -> Any:
         **options: the options of `jax.jit`: `in_shardings`, `out_shardings`, `static_argnums`, `donate_argnums` and
             others.
     """
-    return _jax.replace_jaxprs(_jax.jax.jit(fun, **options), _planned_params, _bind)
+    return _jax.PlannedFunction(_jax.jax.jit(fun, **options), _planned_params, _bind)
 
 
 def call_of(params: dict[str, Any], names: Sequence[str]) -> Call:
@@ -47,5 +47,7 @@ def _planned_params(params: dict[str, Any], args: Sequence[Any], names: Sequence
 
 
 def _bind(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Apply a call to tracers."""
+    """Apply a call to tracers. In a manual region over all mesh axes, there is nothing to partition."""
+    if _jax.jax.sharding.get_abstract_mesh().are_all_axes_manual:
+        return list(_jax.jaxpr_as_fun(params["jaxpr"])(*args))
     return bind(call_of(params, names).placed(args), *args)

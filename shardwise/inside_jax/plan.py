@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from shardwise.base.caches import registered_cache
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip_of
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -22,6 +23,7 @@ from shardwise.execute.request import Request
 from shardwise.inside_jax import _jax, translate
 from shardwise.inside_jax.module_call import ModuleCall
 from shardwise.inside_jax.read import read_jaxpr
+from shardwise.inside_jax.tracing_context import tracing_context
 from shardwise.runtime.array import array_signature
 from shardwise.runtime.client import canonical_lowering_platform
 
@@ -103,9 +105,23 @@ class Call:
         """Return the call with the shardings that concrete operands, structs and Explicit types state."""
         shardings = tuple(map(_sharding_of, operands, self.in_shardings))
         mesh = _mesh_of((*shardings, *self.out_shardings), self.mesh)
-        return replace(
+        placed = replace(
             self, in_shardings=shardings, mesh=next(_meshes_in(self.jaxpr.jaxpr), None) if mesh is None else mesh
         )
+        placed._check_devices(operands)
+        return placed
+
+    def _check_devices(self, operands: Sequence[_jax.Array]) -> None:
+        """Raise an error if an operand is committed to a device, and the mesh has others, as in JAX."""
+        if not isinstance(self.mesh, _jax.Mesh):
+            return
+        for name, operand in zip(self.names, operands, strict=True):
+            is_array = isinstance(operand, _jax.Array) and not isinstance(operand, _jax.core.Tracer)
+            if is_array and operand.committed and operand.devices() != set(self.mesh.devices.flat):
+                raise DeviceMismatchError(
+                    f"inside_jax.jit of `{self.name}`: {name} is committed to {operand.sharding}, and the mesh "
+                    f"{self.mesh} has other devices. Place it on the mesh with `jax.device_put`."
+                )
 
     @property
     def is_placed(self) -> bool:
@@ -127,14 +143,21 @@ class Call:
             The lowered function, and the arrays that its jaxprs close over: its last inputs.
         """
         self._check_reduced()
-        program, constants = read_jaxpr(self.jaxpr, self.name)
+        device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
+        platform = device.platform if device is not None else chip.platform if chip is not None else None
+        with tracing_context(self.jaxpr, platform):
+            program, constants = read_jaxpr(self.jaxpr, self.name, self.mesh)
+            chip = chip_of(device.device_kind) if chip is None and device is not None else chip
+            return lower_request(self._request(program, len(constants), platform), chip=chip), constants
+
+    def _request(self, program: Program, constants: int, platform: str | None) -> Request:
+        """Return the request to plan a program, whose last inputs are this number of constants."""
         live = dce(program)
         mesh = AbstractMesh((1,), ("device",)) if self.mesh is None else translate.mesh(self.mesh)
-        device = None if isinstance(self.mesh, _jax.AbstractMesh) else _first_device(self.mesh)
         replicated = NamedSharding(mesh, PartitionSpec())
         shardings = [replicated if each is None else self._on_mesh(each, mesh) for each in self.in_shardings]
-        shardings += [replicated] * len(constants)
-        request = Request(
+        shardings += [replicated] * constants
+        return Request(
             program,
             tuple(
                 array_signature(type, sharding, committed=True)
@@ -144,11 +167,9 @@ class Call:
             self.names,
             donated=self.donated,
             keep_unused=live.used.isdisjoint(live.inputs),  # an argument places the program on the mesh
-            platform=canonical_lowering_platform(device.platform) if device else chip.platform if chip else None,
+            platform=None if platform is None else canonical_lowering_platform(platform),
             for_jax=True,
         )
-        chip = chip_of(device.device_kind) if chip is None and device is not None else chip
-        return lower_request(request, chip=chip), constants
 
     def _check_reduced(self) -> None:
         """Raise an error for arguments and results that are unreduced along Explicit axes."""
@@ -169,7 +190,8 @@ class Call:
             )
         if self.mesh is None or sharding.mesh.shape_tuple != self.mesh.shape_tuple:
             raise DeviceMismatchError(
-                f"inside_jax.jit of `{self.name}`: the sharding {sharding} is not on the mesh {self.mesh}"
+                f"inside_jax.jit of `{self.name}`: the sharding {sharding} is not on the mesh {self.mesh}. "
+                "Place all arguments on one mesh with `jax.device_put`."
             )
         return NamedSharding(mesh, translate.spec(sharding.spec))
 
@@ -183,8 +205,14 @@ def plan(call: Call) -> PlannedJaxpr:
     if call.mesh is None:
         return PlannedJaxpr(lowered, None, (None,) * len(call.names), (None,) * len(types), constants, module)
     ins = tuple(each or _jax.NamedSharding(call.mesh, _jax.PartitionSpec()) for each in call.in_shardings)
-    outs = tuple(translate.jax_sharding(sharding, call.mesh) for sharding in lowered.out_shardings)
+    planned_outs = (translate.jax_sharding(sharding, call.mesh) for sharding in lowered.out_shardings)
+    outs = tuple(map(_in_memory_of, planned_outs, call.out_shardings))
     return PlannedJaxpr(lowered, call.mesh, ins, outs, constants, module)
+
+
+def _in_memory_of(sharding: _jax.NamedSharding, requested: _jax.Sharding | None) -> Any:
+    """Return the planned sharding of a result, in the memory that the user requests."""
+    return sharding if requested is None else sharding.with_memory_kind(requested.memory_kind)
 
 
 def _first_device(mesh: _jax.Mesh | None) -> Any:

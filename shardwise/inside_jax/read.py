@@ -11,6 +11,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -27,31 +28,43 @@ from shardwise.compiler.transforms.replay import restore_source
 from shardwise.errors import UnsupportedError
 from shardwise.explain.constraints import BACKWARD
 from shardwise.inside_jax import _jax, translate
-from shardwise.inside_jax.opaque import apply_opaque, is_opaque
+from shardwise.inside_jax.custom_partitioning import apply_custom_partitioning
+from shardwise.inside_jax.opaque import apply_opaque, constant, is_opaque
 from shardwise.inside_jax.primitives import PRIMITIVES
 from shardwise.inside_jax.primitives.parameters import unsupported_parameter
+from shardwise.inside_jax.sharding_rules import registered_rule
 
 
-def read_jaxpr(closed: _jax.ClosedJaxpr, name: str) -> tuple[Program, list[Any]]:
+def read_jaxpr(closed: _jax.ClosedJaxpr, name: str, mesh: _jax.Mesh) -> tuple[Program, list[Any]]:
     """Read a closed jaxpr of JAX.
+
+    Args:
+        closed: the jaxpr.
+        name: the name of the program.
+        mesh: JAX's mesh that the program is for, for callbacks of `custom_partitioning`; None if there is none.
 
     Returns:
         The program, and the arrays of JAX that the jaxpr and the jaxprs in it close over: its last inputs.
     """
-    closed = _jax.discharge_refs(_jax.lower_high_types(closed))
+    closed = _lowered(closed)
     jaxpr = closed.jaxpr
     constants = [*closed.consts, *_inner_constants(jaxpr)]
     arguments, count = len(jaxpr.invars), len(closed.consts)
 
     def evaluate(*inputs: object) -> list[Any]:
         consts = inputs[arguments:]
-        reader = _Reader({id(value): array for value, array in zip(constants, consts, strict=True)})
+        reader = _Reader({id(value): array for value, array in zip(constants, consts, strict=True)}, mesh)
         return reader.evaluate(jaxpr, consts[:count], inputs[:arguments], NOWHERE)
 
     types = [translate.array_type(var.aval) for var in jaxpr.invars]
     types += [translate.array_type(_jax.typeof(value)) for value in constants]
     program, captured = build(evaluate, types, name)
     return program, [*constants, *map(np.asarray, captured)]
+
+
+def _lowered(closed: _jax.ClosedJaxpr) -> _jax.ClosedJaxpr:
+    """Return a jaxpr without Refs and without types that JAX lowers to others."""
+    return _jax.discharge_refs(_jax.lower_high_types(closed))
 
 
 def _inner_constants(jaxpr: _jax.Jaxpr) -> Iterator[Any]:
@@ -78,10 +91,13 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 class _Reader:
     """Evaluates jaxprs for arrays of Shardwise.
 
-    `constants` are the arrays for constants of jaxprs, by the id of the constant.
+    Attributes:
+        constants: the arrays for constants of jaxprs, by the id of the constant.
+        mesh: JAX's mesh that the program is for; None if there is none.
     """
 
     constants: dict[int, Any]
+    mesh: _jax.Mesh
 
     def evaluate(self, jaxpr: _jax.Jaxpr, consts: Sequence[Any], args: Sequence[Any], caller: Source) -> list[Any]:
         """Return the results of a jaxpr. `caller` is the line of the equation that has it."""
@@ -115,9 +131,23 @@ class _Reader:
             return lambda *args: self.evaluate(jaxpr, (), args, caller)
         return lambda *args: self.evaluate(jaxpr.jaxpr, [self._constant(value) for value in jaxpr.consts], args, caller)
 
+    def _function_of_shards(self, closed: _jax.ClosedJaxpr, caller: Source) -> Callable[..., list[Any]]:
+        """Return the function that a jaxpr of shards computes. Its constants are part of it, and no inputs."""
+        closed = _lowered(closed)
+
+        def function(*shards: object) -> list[Any]:
+            constants = {id(value): constant(value) for value in (*closed.consts, *_inner_constants(closed.jaxpr))}
+            return dataclasses.replace(self, constants=constants)._function(closed, caller)(*shards)
+
+        return function
+
     def _apply(self, eqn: _jax.JaxprEqn, operands: list[Any], source: Source) -> Sequence[Any]:
         """Return the results of an equation."""
         name = eqn.primitive.name
+        if name == "custom_partitioning":
+            function = self._function(eqn.params["call"], source)
+            read = partial(self._function_of_shards, caller=source)
+            return apply_custom_partitioning(eqn, operands, self.mesh, function, read)
         params = {
             key: translate.parameter(value, lambda jaxpr: self._function(jaxpr, source))
             for key, value in eqn.params.items()
@@ -126,9 +156,13 @@ class _Reader:
             result = PRIMITIVES[name](*operands, **params)
         elif (primitive := find_primitive(name)) is not None:
             result = primitive.bind(*operands, **(params if primitive.form else _fields(primitive, params)))
+        elif (may_be_opaque := _jax.has_lowering(eqn.primitive) and is_opaque(eqn)) and (
+            rule := registered_rule(eqn)
+        ) is not None:
+            return apply_opaque(eqn, operands, rule)
         elif (implementation := _jax.decompose(eqn)) is not None:
             return self._function(implementation, source)(*operands)
-        elif _jax.has_lowering(eqn.primitive) and is_opaque(eqn):
+        elif may_be_opaque:
             return apply_opaque(eqn, operands)
         else:
             raise UnsupportedError(

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shardwise.errors import ShardingError, UnsupportedError
+from shardwise.errors import DeviceMismatchError, ShardingError, UnsupportedError
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -109,6 +110,79 @@ def test_batching(arrays):
     assert_equal(jax.vmap(inside_jax.jit(loss), axes)(*batched), jax.vmap(loss, axes)(*batched))
 
 
+def test_batching_with_an_axis_name(arrays):
+    x = arrays[-1]
+    centred = inside_jax.jit(lambda row: row - jax.lax.pmean(row, "batch") + jax.lax.axis_index("batch"))
+    expected = np.asarray(x) - np.mean(x, 0) + np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1))
+    assert_equal(jax.vmap(centred, axis_name="batch")(x), expected)
+
+
+def test_batching_along_a_mesh_axis(mesh):
+    x = jax.device_put(np.arange(32, dtype=np.float32).reshape(8, 4), NamedSharding(mesh, P("data", "model")))
+    total = inside_jax.jit(lambda row: jnp.sin(row).sum(), in_shardings=NamedSharding(mesh, P("model")))
+    mapped = jax.jit(jax.vmap(total, spmd_axis_name="data"))
+    result = mapped(x)
+    assert result.sharding.spec == P("data")
+    assert "all-gather" not in mapped.lower(x).compile().as_text()
+    np.testing.assert_allclose(result, np.sin(x).sum(1), rtol=1e-5)
+
+
+def test_a_transformation_is_lowered_and_explained_as_itself(arrays):
+    """JAX copies the attributes of a function to its transformations."""
+    gradient = jax.grad(inside_jax.jit(loss, in_shardings=[x.sharding for x in arrays]))
+    shape = arrays[0].shape
+    assert jax.jit(gradient).lower(*arrays).out_info.shape == shape
+    assert jax.jit(gradient).trace(*arrays).out_info.shape == shape
+    explanation = inside_jax.explain(gradient, advise=False)(*arrays)
+    assert [type.shape for type in explanation.stages.out_types] == [shape]
+
+
+def test_methods():
+    class Model:
+        @inside_jax.jit
+        def scaled(self, x):
+            return self.scale * x
+
+        scale = 3.0
+
+    jax.tree_util.register_pytree_node(Model, lambda _: ((), None), lambda *_: Model())
+    assert_equal(Model().scaled(jnp.arange(3.0)), 3 * jnp.arange(3.0))
+
+
+def test_lower_trace_and_eval_shape(arrays):
+    ours = inside_jax.jit(loss)
+    assert_equal(ours.lower(*arrays).compile()(*arrays), loss(*arrays))
+    assert ours.trace(*arrays).jaxpr.out_avals[0].shape == ours.eval_shape(*arrays).shape == ()
+    ours(*arrays)
+    ours.clear_cache()
+    assert_equal(ours(*arrays), loss(*arrays))
+
+
+@pytest.mark.parametrize("mixed", ["argument", "out_shardings", "constraint", "set_mesh"])
+def test_committed_arrays_on_other_devices_are_an_error(mesh, mixed):
+    x = jax.device_put(np.ones((8, 4), np.float32), jax.devices()[3])
+    rows = NamedSharding(mesh, P("data"))
+    calls = {
+        "argument": lambda jit: jit(lambda x, y: x + y)(x, jax.device_put(np.ones((8, 4), np.float32), rows)),
+        "out_shardings": lambda jit: jit(jnp.sin, out_shardings=rows)(x),
+        "constraint": lambda jit: jit(lambda x: jax.lax.with_sharding_constraint(x, rows))(x),
+        "set_mesh": lambda jit: jit(jnp.sin)(x),
+    }
+    with jax.set_mesh(mesh) if mixed == "set_mesh" else nullcontext():
+        with pytest.raises(ValueError, match="incompatible devices"):
+            calls[mixed](jax.jit)
+        with pytest.raises(DeviceMismatchError, match=r"x is committed to SingleDeviceSharding.*`jax.device_put`"):
+            calls[mixed](inside_jax.jit)
+
+
+def test_the_memory_of_results(mesh):
+    host = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
+    x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    result = inside_jax.jit(lambda x: x + 1, out_shardings=host)(x)
+    assert result.sharding == host
+    np.testing.assert_array_equal(result, np.asarray(x) + 1)
+
+
 def test_inside_jax_jit(arrays, mesh):
     shardings = [NamedSharding(mesh, spec) for spec in SPECS]
     ours = inside_jax.jit(loss, in_shardings=shardings)
@@ -116,10 +190,57 @@ def test_inside_jax_jit(arrays, mesh):
     assert_equal(outer(*arrays), jax.value_and_grad(loss, argnums=(0, 1))(*arrays))
 
 
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_inside_shard_map_a_function_of_shards_needs_no_plan(mesh, check_vma):
+    def function(x):
+        return jnp.sin(x) - jax.lax.psum(x, "data")
+
+    def mapped(function):
+        rows = P("data", "model")
+        return jax.shard_map(function, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=check_vma)
+
+    x = jax.device_put(np.arange(32, dtype=np.float32).reshape(8, 4), NamedSharding(mesh, P("data", "model")))
+    ours = mapped(lambda x: inside_jax.jit(function)(x) + 1)
+    theirs = mapped(lambda x: function(x) + 1)
+    assert_equal(jax.jit(ours)(x), jax.jit(theirs)(x))
+    assert_equal(inside_jax.jit(ours)(x), jax.jit(theirs)(x))
+    assert_equal(jax.grad(lambda x: ours(x).sum())(x), jax.grad(lambda x: theirs(x).sum())(x))
+
+
 def test_inside_jax_jit_without_shardings_is_an_error(arrays):
     ours = inside_jax.jit(loss)
     with pytest.raises(ShardingError, match="nothing states the sharding of w1"):
         jax.jit(ours)(*arrays)
+
+
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray], ids=["numpy", "uncommitted"])
+def test_inside_jax_jit_arguments_are_placed_on_the_mesh(arrays, mesh, place):
+    """JAX derives the devices of the outer program from the shardings of the call."""
+    host = [place(np.asarray(x)) for x in arrays]
+    ours = inside_jax.jit(loss, in_shardings=[NamedSharding(mesh, spec) for spec in SPECS])
+    assert_equal(jax.jit(lambda *args: ours(*args) + 1)(*host), loss(*host) + 1)
+    assert_equal(jax.jit(jax.grad(ours))(*host), jax.grad(loss)(*host))
+
+
+def test_inside_jax_jit_arguments_on_other_devices_are_an_error(arrays, mesh):
+    ours = inside_jax.jit(loss, in_shardings=[NamedSharding(mesh, spec) for spec in SPECS])
+    elsewhere = [jax.device_put(np.asarray(x), jax.devices()[1]) for x in arrays]
+    with pytest.raises(ValueError, match="Received incompatible devices for jitted computation"):
+        jax.jit(lambda *args: ours(*args) + 1)(*elsewhere)
+
+
+@pytest.mark.parametrize("requested", [False, True], ids=["constraint", "out_shardings"])
+def test_inside_jax_jit_a_call_without_arguments(mesh, requested):
+    rows = NamedSharding(mesh, P("data"))
+
+    def function():
+        x = jnp.arange(8.0)
+        return x if requested else jax.lax.with_sharding_constraint(x, rows)
+
+    ours = inside_jax.jit(function, **({"out_shardings": rows} if requested else {}))
+    result = jax.jit(lambda: ours() + 1)()
+    assert result.sharding.spec == P("data")
+    np.testing.assert_array_equal(result, np.arange(8) + 1)
 
 
 def test_explicit_types(arrays, mesh):

@@ -1,7 +1,5 @@
 """Equations that JAX itself lowers: values like JAX's, with a warning on a mesh."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -66,8 +64,9 @@ def test_a_primitive_with_a_lowering(function, factor, primitive):
     ours = inside_jax.jit(lambda x: function(jnp.sin(x)) + 1)
     expected = factor * np.sin(X) + 1
     np.testing.assert_allclose(ours(X), expected, rtol=1e-5)
-    with pytest.warns(UserWarning, match=OPAQUE.format(primitive)):
+    with pytest.warns(UserWarning, match=OPAQUE.format(primitive)) as warned:
         result = ours(place(X))
+    assert [each.filename for each in warned] == [__file__]
     np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
@@ -103,18 +102,6 @@ def test_sparse_arrays():
     with pytest.warns(UserWarning, match=OPAQUE.format("bcoo_dot_general")):  # others have implementations to plan
         result = inside_jax.jit(product)(place(SQUARE))
     np.testing.assert_allclose(result, matrix @ SQUARE, rtol=1e-5)
-
-
-def test_custom_partitioning_is_planned():
-    partitioning = pytest.importorskip("jax.experimental.custom_partitioning")
-    function = partitioning.custom_partitioning(lambda x: jnp.sin(x) * 2)
-    function.def_partition(
-        infer_sharding_from_operands=lambda mesh, args, result: args[0].sharding,
-        partition=lambda mesh, args, result: (mesh, jnp.sin, result.sharding, (args[0].sharding,)),
-        sharding_rule="i j -> i j",
-    )
-    ours = inside_jax.jit(partial(function))
-    np.testing.assert_allclose(ours(place(X)), 2 * np.sin(X), rtol=1e-6)
 
 
 def test_a_primitive_without_a_lowering_is_an_error():

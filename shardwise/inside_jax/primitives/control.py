@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise import lax
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.operands import astype_weak
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.experimental.xla_metadata import set_xla_metadata
 from shardwise.inside_jax import _jax
@@ -76,7 +77,7 @@ def _while(
     cond_consts = operands[:cond_nconsts]
     body_consts = operands[cond_nconsts : cond_nconsts + body_nconsts]
     return lax.while_loop(
-        lambda carry: cond_jaxpr(*cond_consts, *carry)[0],
+        lambda carry: astype_weak(cond_jaxpr(*cond_consts, *carry)[0], np.dtype(bool), weak=False),
         lambda carry: body_jaxpr(*body_consts, *carry),
         list(operands[cond_nconsts + body_nconsts :]),
     )
@@ -116,7 +117,6 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "create_token": lax.create_token,
     "custom_jvp_call": _custom_call,
     "custom_linear_solve": _linear_solve,
-    "custom_partitioning": lambda *operands, call, **_: call(*operands),  # the planner partitions what it computes
     "custom_vjp_call": _custom_call,
     "custom_vmap_call": lambda *operands, call, **_: call(*operands),
     "dce_sink": _dce_sink,

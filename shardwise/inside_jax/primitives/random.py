@@ -29,7 +29,8 @@ def _split(keys: Array, *, shape: tuple[int, ...]) -> Array:
 
 
 def _fold_in(keys: Array, data: Array) -> Array:
-    return _per_key(random.fold_in, keys.ndim)(keys, data)
+    shape = np.broadcast_shapes(keys.shape, data.shape)
+    return _per_key(random.fold_in, len(shape))(jnp.broadcast_to(keys, shape), jnp.broadcast_to(data, shape))
 
 
 def _seed(seeds: Array, *, impl: str) -> Array:

@@ -18,7 +18,8 @@ def _reshape(x: Array, *, new_sizes: Sequence[int], dimensions: Sequence[int] | 
 def _broadcast_in_dim(
     x: Array, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: object
 ) -> Array:
-    return lax.broadcast_in_dim(x, shape, broadcast_dimensions)  # dims of size 1 become larger, unlike those of our op
+    # The type of the result states the sharding. Dims of size 1 may grow, which those of the op `Broadcast` may not.
+    return lax.broadcast_in_dim(x, shape, broadcast_dimensions)
 
 
 def _empty(*, shape: Sequence[int] = (), dtype: Any, **_: Any) -> Array:

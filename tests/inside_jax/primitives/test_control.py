@@ -113,6 +113,12 @@ CASES = [
         X,
         no_grad="JAX has none",
     ),
+    case(
+        "while with a weakly typed condition",
+        lambda x: lax.while_loop(lambda carry: carry[0] < 3, lambda carry: (carry[0] + 1, jnp.sin(carry[1])), (0, x)),
+        X,
+        no_grad="JAX has none",
+    ),
     case("associative_scan", lambda x: lax.associative_scan(jnp.add, x), X),
     case("map", lambda x: lax.map(jnp.cumsum, x), X),
     case("custom_jvp", with_jvp, X),

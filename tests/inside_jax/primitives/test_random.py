@@ -28,6 +28,8 @@ CASES = [
     case("bits_per_key", jax.vmap(draw(random.bits, (3,))), KEYS, no_grad=DISCRETE),
     case("split", draw(random.split, (2, 3)), KEY, no_grad=DISCRETE),
     case("fold_in", jax.vmap(random.fold_in), KEYS, SEEDS, no_grad=DISCRETE),
+    case("fold_in of one number", jax.vmap(lambda key: random.fold_in(key, 3)), KEYS, no_grad=DISCRETE),
+    case("fold_in into one key", jax.vmap(lambda n: random.fold_in(random.key(0), n)), SEEDS, no_grad=DISCRETE),
     case("seed", jax.vmap(random.key), SEEDS, no_grad=DISCRETE),
     case("seed_of_rbg", lambda s: random.key(s, impl="rbg"), np.int32(7), no_grad=DISCRETE),
     case("key_data", random.key_data, KEYS, no_grad=DISCRETE),
