@@ -126,7 +126,8 @@ class custom_partitioning:
             sharding_rule: an einsum-like string such as `"... m k, k n -> ... m n"`, an SdyShardingRule, or a function
                 `(*static, mesh, operand_types, result_types)` that returns either, or a tuple of a string and a dict of
                 the options below.
-            reduction_factors: the factors along which the results of shards are partial sums.
+            reduction_factors: the factors along which the results of shards are partial sums. Those of `lower_fn` are
+                not summed, as in JAX: it sums them itself, with `lax.psum`.
             need_replication_factors: the factors that are never sharded.
             permutation_factors: the factors along which shards depend on each other.
             **factor_sizes: the sizes of the factors that appear in compound dims only.

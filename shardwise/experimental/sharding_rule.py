@@ -283,7 +283,8 @@ class _RuleResolver:
     def resolve(self) -> FactorRule:
         operands, results = self.values[: self.operand_count], self.values[self.operand_count :]
         replicated = {*self.rule.need_replication_factors, *self.unequal, *self._cyclic_factors()}
-        reduced = set(self.rule.reduction_factors)
+        # With `partition`, the function of shards sums its results itself, as in JAX.
+        reduced = set() if self.has_partition else set(self.rule.reduction_factors)
         exchanged = set(self.rule.permutation_factors)
         if not self.has_partition:
             replicated |= exchanged

@@ -53,11 +53,7 @@ def apply_custom_partitioning(
 
 
 def _rule(eqn: _jax.JaxprEqn, mesh: _jax.Mesh) -> SdyShardingRule | None:
-    """Return the sharding rule of a call; None if there is none.
-
-    It has no reduction factors: in JAX, the function of shards reduces its results itself, so that the planner must
-    not. Such a factor is one across whose shards the function communicates.
-    """
+    """Return the sharding rule of a call; None if there is none."""
     options: dict[str, Any] = {}
     rule = eqn.params["sharding_rule"]
     if callable(rule):
@@ -67,13 +63,7 @@ def _rule(eqn: _jax.JaxprEqn, mesh: _jax.Mesh) -> SdyShardingRule | None:
         rule, options = rule if isinstance(rule, (tuple, list)) and len(rule) == 2 else (rule, {})
     if rule is None:
         return None
-    stated = parse_rule(rule, **options) if isinstance(rule, str) else sdy_rule(rule)
-    options = {
-        "need_replication_factors": stated.need_replication_factors,
-        "permutation_factors": stated.permutation_factors,
-        **stated.factor_sizes,
-    }
-    return SdyShardingRule(stated.operand_mappings, stated.result_mappings, **options)
+    return parse_rule(rule, **options) if isinstance(rule, str) else sdy_rule(rule)
 
 
 @final
