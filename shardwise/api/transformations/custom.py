@@ -219,7 +219,8 @@ class custom_vjp(_CustomDerivative[_P, _R]):
     Raises:
         AttributeError: when a traced call needs the rules and there are none.
         TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
-            arrays; when differentiated, if a rule returns something of a wrong structure or type.
+            arrays; when differentiated, if a rule returns something of a wrong structure, or `fwd` a wrong type.
+        ValueError: when differentiated, if `bwd` returns a cotangent of a wrong shape or dtype.
 
     Example:
         >>> @jax.custom_vjp

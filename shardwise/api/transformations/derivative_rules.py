@@ -295,7 +295,7 @@ def _check_cotangent(type: ArrayType, leaf: object, function: Function) -> Any:
     x = as_operand(current_value(leaf), "bwd rule")
     converts = is_float(x.type.dtype) and is_float(type.dtype)  # a cotangent gets the precision of its primal
     if x.type.shape != type.shape or not (converts or x.type.dtype == type.dtype):
-        raise TypeError(
+        raise ValueError(
             f"the bwd rule of {describe_function(function)} returned a cotangent of type {x.type} for an argument of "
             f"type {type}"
         )

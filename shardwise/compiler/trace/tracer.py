@@ -327,6 +327,10 @@ class Tracer(Array):
         """Return the only element, or the element at this index, as a Python scalar, if the value is concrete."""
         return self._number("`item()` needs a value").item(*args)
 
+    def tolist(self) -> Any:
+        """Return the elements as nested lists, if the value is concrete."""
+        return self._number("`tolist()` needs values").tolist()
+
     def _number(self, use: str) -> Any:
         return self.frame.concrete(self, ConcretizationTypeError, use, _number_advice)
 
