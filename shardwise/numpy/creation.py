@@ -22,7 +22,7 @@ from shardwise.compiler.arrays.operands import (
     resolve_array,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, requested_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import integer_range, is_integer, is_key
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.placement.reshard import reshard_to
@@ -133,12 +133,16 @@ def _array(object: Any, dtype: np.dtype[Any] | None, copy: bool) -> Any:
         result = object if dtype is None else methods.astype(object, dtype=dtype)
         # A compiled identity allocates a new buffer, which outlives a donation of the original.
         return _copy(result) if copy and result is object else result
-    if isinstance(object, (list, tuple)) and any(map(_is_array, tree.leaves(object, _is_array))):
-        return stack([_array(part, None, False) for part in object], dtype=dtype)
+    if isinstance(object, (list, tuple)) and any(map(_is_array, leaves := tree.leaves(object, _is_array))):
+        if dtype is None:  # that of all leaves: a nested list of Python numbers is weakly typed
+            dtype, _ = promote_dtypes("array", [type_of(leaf, "array") for leaf in leaves])
+        return stack([_array(part, dtype, False) for part in object])
     if isinstance(object, PYTHON_SCALARS) and dtype is None:
         return as_operand(object)
     host = np.asarray(object)
     if host.dtype == _OBJECT:
+        if any(leaf is None for leaf in tree.leaves(object, lambda x: x is None)):
+            raise ValueError("array: None is not a number; write 0 or jnp.nan for a missing one")
         raise TypeError(f"array: needs numbers, not {object!r}")
     from_python = not isinstance(object, (np.ndarray, np.generic))
     if dtype is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, real, remainder
+from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, promote_numeric, real, remainder
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
@@ -103,19 +103,22 @@ def promote_inexact(name: str, *operands: ArrayLike) -> list[Array]:
 
 
 @compiled_function
-@documented(REAL_BINARY, returns="The angles in radians, from -π to π, in the broadcast shape.")
+@documented(BINARY, returns="The angles in radians, from -π to π, in the broadcast shape.")
 def arctan2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
     Args:
-        x1: the y-coordinates, real.
-        x2: the x-coordinates, real.
+        x1: the y-coordinates.
+        x2: the x-coordinates. Complex coordinates are those of the analytic continuation.
 
     Example:
         >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
         Array([1.5707964, 2.3561945], dtype=float32)
     """
-    return Atan2()(*promote_inexact("arctan2", x1, x2))
+    y, x = promote_inexact("arctan2", x1, x2)
+    if x.type.dtype.kind == "c":
+        return -1j * Log()((x + 1j * y) / Sqrt()(x * x + y * y))
+    return Atan2()(y, x)
 
 
 atan2 = arctan2
@@ -143,13 +146,19 @@ def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
     Args:
-        x1, x2: the legs of right triangles.
+        x1, x2: the legs of right triangles, real.
+
+    Raises:
+        ValueError: if an operand is complex.
 
     Example:
         >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
         Array([5.e+00, 1.e+30], dtype=float32)
     """
-    x, y = (absolute(z) for z in promote_inexact("hypot", x1, x2))
+    operands = promote_inexact("hypot", x1, x2)
+    if operands[0].type.dtype.kind == "c":
+        raise ValueError("hypot: complex operands have no hypotenuse; use their absolute values, `abs(x)`")
+    x, y = (absolute(z) for z in operands)
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
     is_zero = Compare("EQ")(longer, full_like(longer, 0))
     ratio = shorter / Select()(is_zero, full_like(longer, 1), longer)
@@ -299,14 +308,13 @@ def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         x2: the divisor. The remainder of integers by 0 is 0.
 
     Raises:
-        TypeError: if an operand is not an array or a number, or is complex, if both are boolean, or if the shapes do
-            not broadcast.
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
 
     Example:
         >>> jnp.fmod(jnp.array([7, -7]), 3)
         Array([ 1, -1], dtype=int32)
     """
-    x, y = promote_and_broadcast("fmod", (x1, x2))
+    x, y = promote_numeric("fmod", x1, x2)
     rest = Rem()(x, y)
     return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, full_like(y, 0)), full_like(rest, 0), rest)
 
@@ -371,22 +379,28 @@ def isinf(x: ArrayLike, /) -> Array:
     return Compare("EQ")(absolute(x), full_like(x, np.inf))
 
 
+def _promote_to_bool(name: str, *operands: Array) -> list[Any]:
+    """Convert operands to booleans and broadcast them. Their dtypes must have a common one by promotion, as in JAX."""
+    promote_dtypes(name, [type_of(x, name) for x in operands])
+    return promote_and_broadcast(name, [as_bool(x, name) for x in operands])
+
+
 @compiled_function
 def logical_and(x: Array, y: Array, /) -> Any:
     """Compute the logical AND element-wise: whether both operands are nonzero."""
-    return And()(*promote_and_broadcast("logical_and", [as_bool(z, "logical_and") for z in (x, y)]))
+    return And()(*_promote_to_bool("logical_and", x, y))
 
 
 @compiled_function
 def logical_or(x: Array, y: Array, /) -> Any:
     """Compute the logical OR element-wise: whether at least one operand is nonzero."""
-    return Or()(*promote_and_broadcast("logical_or", [as_bool(z, "logical_or") for z in (x, y)]))
+    return Or()(*_promote_to_bool("logical_or", x, y))
 
 
 @compiled_function
 def logical_xor(x: Array, y: Array, /) -> Any:
     """Compute the logical XOR element-wise: whether exactly one operand is nonzero."""
-    return Xor()(*promote_and_broadcast("logical_xor", [as_bool(z, "logical_xor") for z in (x, y)]))
+    return Xor()(*_promote_to_bool("logical_xor", x, y))
 
 
 @compiled_function

@@ -23,7 +23,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.sorting import sort_along
-from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -293,7 +293,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
     Args:
         x1: the mantissas, real.
-        x2: the exponents, integers.
+        x2: the exponents, integers or booleans.
 
     Raises:
         ValueError: if `x1` is complex or `x2` is not of integers.
@@ -303,7 +303,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Array([16.  ,  0.75], dtype=float32)
     """
     x_type, exponent_type = type_of(x1, "ldexp"), type_of(x2, "ldexp")
-    if x_type.dtype.kind == "c" or not is_integer(exponent_type.dtype):
+    if x_type.dtype.kind == "c" or is_inexact(exponent_type.dtype):
         raise ValueError(f"ldexp: needs floats and integer exponents, not {x_type} and {exponent_type}")
     shape = broadcast_shapes("ldexp", x_type.shape, exponent_type.shape)
     x = broadcast_to_shape(as_inexact(x1, "ldexp"), shape)

@@ -11,6 +11,7 @@ from shardwise.compiler.arrays.arithmetic import absolute, as_bool
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, promote_and_broadcast, type_of
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Rem
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -28,16 +29,15 @@ from shardwise.typing import ArrayLike
 
 _INTEGERS = Family(
     {"x1, x2": "the integers, which broadcast."},
-    raises=[NOT_BROADCASTABLE, "ValueError: if an argument does not hold integers."],
+    raises=[NOT_BROADCASTABLE, "ValueError: if the promoted dtype of the arguments is not an integer."],
 )
 
 
 def _promote_integers(name: str, *operands: ArrayLike) -> list[Any]:
-    """Promote and broadcast integer operands; operands of other dtypes are an error of the function `name`."""
-    for operand in operands:
-        operand_type = type_of(operand, name)
-        if not is_integer(operand_type.dtype):
-            raise ValueError(f"{name}: operands must be integers, not {operand_type}")
+    """Promote and broadcast operands. A promoted dtype that is not an integer is an error of the function `name`."""
+    types = [type_of(operand, name) for operand in operands]
+    if not is_integer(promote_dtypes(name, types)[0]):
+        raise ValueError(f"{name}: operands must be integers, not {' and '.join(map(str, types))}")
     return promote_and_broadcast(name, operands)
 
 

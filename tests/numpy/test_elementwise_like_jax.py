@@ -39,6 +39,7 @@ OPERANDS = {
     "2.5": 2.5,
     "True": True,
 }
+ONES_U4 = np.ones(3, ml_dtypes.uint4)
 
 
 def assert_same(ours, theirs, note=""):
@@ -286,3 +287,56 @@ def test_operators():
     ]
     for index, call in enumerate(calls):
         assert_same(call(jnp.asarray(x)), call(jax.numpy.asarray(x)), f"operator {index}")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8])
+def test_integers_divided_by_zero(dtype):
+    x, zeros = np.array([-7, 0, 7, 1]).astype(dtype), np.zeros(4, dtype)
+    for name in ("floor_divide", "remainder", "fmod"):
+        assert_same(getattr(jnp, name)(x, zeros), getattr(jax.numpy, name)(x, zeros), name)
+
+
+def test_powers_of_numpy_integers_keep_the_dtype_of_the_base():
+    for base in (np.array([2, 3], np.int8), np.array([2, 3], np.uint32), np.array([0.5, 3], np.float16)):
+        for exponent in (np.int64(2), np.array(2, np.int8), np.array([2, 1])):
+            assert_same(jnp.power(base, exponent), jax.numpy.power(base, exponent), f"power of {base.dtype}")
+    for module in (jnp, jax.numpy):
+        with pytest.raises(TypeError, match="negative"):
+            module.power(np.array([2, 3], np.int8), np.array(-1))
+
+
+def test_boolean_and_complex_operands():
+    integers = np.array([4, -6, 0], np.int32)
+    for name, args in (
+        ("gcd", (integers, True)),
+        ("lcm", (integers, True)),
+        ("ldexp", (OPERANDS["f32"], True)),
+        ("fmod", (OPERANDS["bool"], True)),
+        ("arctan2", (OPERANDS["c64"], 2.5)),
+        ("arctan2", (OPERANDS["f32"], np.array([1 + 2j, 3, 2 - 1j], np.complex64))),
+    ):
+        assert_same(getattr(jnp, name)(*args), getattr(jax.numpy, name)(*args), name)
+
+
+def test_operands_that_jax_rejects():
+    calls = [
+        *(lambda np: np.hypot(OPERANDS["c64"], 2), lambda np: np.gcd(OPERANDS["bool"], True)),
+        *(lambda np: np.logical_and(ONES_U4, OPERANDS["f32"]), lambda np: np.logical_or(ONES_U4, 2.5)),
+        *(lambda np: np.logical_xor(ONES_U4, OPERANDS["i8"]), lambda np: np.matmul(3, OPERANDS["f32"])),
+        *(lambda np: np.array(None), lambda np: np.array([None, 1])),
+    ]
+    for call in calls:
+        for module in (jnp, jax.numpy):
+            with pytest.raises(ValueError):
+                call(module)
+
+
+def test_nested_lists_of_numbers_and_arrays():
+    calls = [
+        lambda np: np.array([1, 2.0, np.int8(3)]),
+        lambda np: np.array([[1, np.int8(2)], [3, 4]]),
+        lambda np: np.array([np.asarray(1), 2]),
+        lambda np: np.array([np.asarray([1.0, 2.0]), [3, 4]]),
+    ]
+    for call in calls:
+        assert_same(call(jnp), call(jax.numpy))

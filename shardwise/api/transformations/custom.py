@@ -19,7 +19,7 @@ from shardwise.compiler.control.custom_derivatives import (
     forward_mode_error,
     linearize_by_rule,
 )
-from shardwise.compiler.ir.dispatch import recording_frame
+from shardwise.compiler.ir.dispatch import rebound_names, recording_frame
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.shape.constants import full
@@ -100,6 +100,7 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
         flat = FlatFunction(call.bound_function, structure)
         program, captured = build(flat, [x.type for x in operands], function_name(self.fun))
         results = Results(flat.out_tree, program.out_types)
+        call = call._replace(captured=list(map(rebound_names, captured)))
         outputs = self._op(call, results, program, len(captured))(*operands, *captured)
         return flat.out_tree.unflatten(list(outputs))
 
@@ -218,7 +219,8 @@ class custom_vjp(_CustomDerivative[_P, _R]):
     Raises:
         AttributeError: when a traced call needs the rules and there are none.
         TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
-            arrays; when differentiated, if a rule returns something of a wrong structure or type.
+            arrays; when differentiated, if a rule returns something of a wrong structure, or `fwd` a wrong type.
+        ValueError: when differentiated, if `bwd` returns a cotangent of a wrong shape or dtype.
 
     Example:
         >>> @jax.custom_vjp

@@ -14,7 +14,7 @@ from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.dtypes import is_float, is_inexact
-from shardwise.compiler.ir.dispatch import resolve_shardings
+from shardwise.compiler.ir.dispatch import current_value, rebind, resolve_shardings
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.placement.retype import zeros_of
@@ -25,12 +25,16 @@ Function = Callable[..., Any]
 
 
 class RuleCall(NamedTuple):
-    """One call of a function with custom rules: its nondiff arguments, and the structure of the other arguments."""
+    """One call of a function with custom rules: its nondiff arguments, and the structure of the other arguments.
+
+    The operands of rules are the leaves of the differentiable arguments, then the values that the function captures.
+    """
 
     function: Function
     nondiff: dict[int, Any]  # nondiff arguments by position
     arg_count: int
     structure: tree.Structure  # of the tuple of differentiable arguments
+    captured: Sequence[Sequence[Any]] = ()  # the names of each captured value, see `rebind`
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """Return all arguments in order; `leaves` are those of the differentiable ones."""
@@ -43,6 +47,11 @@ class RuleCall(NamedTuple):
     def bound_function(self, *args: object) -> Any:
         """Call the function with these differentiable arguments."""
         return self.function(*self.arguments(flatten_hiding_float0(hide_refs(args))[0]))
+
+    def split(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the operands of a rule: those of the arguments, and the captured values."""
+        count = len(operands) - len(self.captured)
+        return operands[:count], operands[count:]
 
     @property
     def nondiff_args(self) -> list[Any]:
@@ -66,7 +75,7 @@ class Results:
         if self.structure is None:
             leaves, self.structure = flatten_hiding_float0(value)
             check_outputs(function, leaves)
-            operands = [as_operand(leaf, rule) for leaf in leaves]
+            operands = [as_operand(current_value(leaf), rule) for leaf in leaves]
             self.types = [x.type for x in operands]
             return operands
         leaves = self._flatten(rule, "result", value, function)
@@ -96,7 +105,7 @@ class Results:
 
     @staticmethod
     def _operand(rule: str, role: str, number: int, leaf: ArrayLike, type: ArrayType, function: Function) -> Array:
-        x = as_operand(leaf, rule)
+        x = as_operand(current_value(leaf), rule)
         if x.type.shape != type.shape or x.type.dtype != type.dtype:
             raise TypeError(
                 f"the {rule} of {describe_function(function)} returned {role} {number} of type {x.type}, but the "
@@ -117,16 +126,18 @@ class FlatJvpRule:
         return function_name(self.call.function)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        dense = [_rule_operand(x.type, t, self.symbolic) for x, t in zip(primals, tangents, strict=True)]
+        arguments, captured = self.call.split(primals)
+        dense = [_rule_operand(x.type, t, self.symbolic) for x, t in zip(arguments, tangents, strict=False)]
         structure = self.call.structure
-        with resolve_shardings(False):
-            pair = self.rule(*self.call.nondiff_args, structure.unflatten(list(primals)), structure.unflatten(dense))
-        if not (isinstance(pair, tuple) and len(pair) == 2):
-            raise TypeError(
-                f"the jvp rule of {describe_function(self.call.function)} must return (result, tangent), not {pair!r}"
-            )
-        out = self.results.leaves("jvp rule", pair[0], self.call.function)
-        return out, self.results.tangents("jvp rule", pair[1], self.call.function)
+        with resolve_shardings(False), rebind(self.call.captured, captured):
+            pair = self.rule(*self.call.nondiff_args, structure.unflatten(list(arguments)), structure.unflatten(dense))
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise TypeError(
+                    f"the jvp rule of {describe_function(self.call.function)} must return (result, tangent), not "
+                    f"{pair!r}"
+                )
+            out = self.results.leaves("jvp rule", pair[0], self.call.function)
+            return out, self.results.tangents("jvp rule", pair[1], self.call.function)
 
 
 @final
@@ -141,20 +152,23 @@ class FlatVjpRule:
         return function_name(self.call.function)
 
     def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any], "_CotangentMap"]:
-        leaves: Sequence[Any] = primals
+        arguments, captured = self.call.split(primals)
+        leaves: Sequence[Any] = arguments
         if self.symbolic:
-            leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(primals, active, strict=True)]
-        with resolve_shardings(False), ignore_summed_gradients():
+            leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(arguments, active, strict=False)]
+        with resolve_shardings(False), ignore_summed_gradients(), rebind(self.call.captured, captured):
             pair = self.fwd(*self.call.arguments(leaves))
-        if not (isinstance(pair, tuple) and len(pair) == 2):
-            raise TypeError(
-                f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals), not {pair!r}"
-            )
-        out = self.results.leaves("fwd rule", pair[0], self.call.function)
-        residuals, structure = tree.flatten(hide_refs(pair[1]))
-        constants = {index: x for index, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
-        operands = [as_operand(x) for index, x in enumerate(residuals) if index not in constants]
-        return out, operands, _CotangentMap(self, structure, constants, [x.type for x in primals])
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise TypeError(
+                    f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals), not "
+                    f"{pair!r}"
+                )
+            out = self.results.leaves("fwd rule", pair[0], self.call.function)
+            residuals, structure = tree.flatten(hide_refs(pair[1]))
+            constants = {index: x for index, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
+            operands = [as_operand(current_value(x)) for index, x in enumerate(residuals) if index not in constants]
+        backward = _CotangentMap(self, structure, constants, [x.type for x in arguments])
+        return out, [*operands, *captured], backward
 
 
 @final
@@ -163,7 +177,7 @@ class _CotangentMap:
 
     Attributes:
         rule: the rules.
-        residual_tree: the structure of the residuals.
+        residual_tree: the structure of the residuals. The captured values of the function follow them.
         constants: the residuals that are Python scalars, by number: the bwd rule may branch on them.
         in_types: the types of the arguments.
     """
@@ -184,16 +198,21 @@ class _CotangentMap:
     def __call__(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         types = map(cotangent_type, self.rule.results.types)
         dense = [_rule_operand(type, ct, self.rule.symbolic) for type, ct in zip(types, cotangents, strict=True)]
-        arrays = iter(residuals)
+        saved, captured = self.call.split(residuals)
+        arrays = iter(saved)
         leaves = [
             self.constants[index] if index in self.constants else next(arrays)
             for index in range(self.residual_tree.num_leaves)
         ]
         residual = self.residual_tree.unflatten(leaves)
-        with resolve_shardings(False), ignore_summed_gradients():
+        with resolve_shardings(False), ignore_summed_gradients(), rebind(self.call.captured, captured):
             in_cotangents = self.rule.bwd(
                 *self.call.nondiff_args, residual, self.rule.results.structure.unflatten(dense)
             )
+            return [*self._leaf_cotangents(in_cotangents), *[None] * len(captured)]
+
+    def _leaf_cotangents(self, in_cotangents: object) -> list[Any]:
+        """Return the cotangents of the leaves of the arguments, given the result of the bwd rule."""
         arguments = self.call.structure.children()
         if not isinstance(in_cotangents, (tuple, list)) or len(in_cotangents) != len(arguments):
             raise TypeError(
@@ -273,10 +292,10 @@ def _rule_operand(type: ArrayType, derivative: Array | None, symbolic: bool) -> 
 def _check_cotangent(type: ArrayType, leaf: object, function: Function) -> Any:
     if leaf is None or isinstance(leaf, SymbolicZero) or not is_inexact(type.dtype):
         return None
-    x = as_operand(leaf, "bwd rule")
+    x = as_operand(current_value(leaf), "bwd rule")
     converts = is_float(x.type.dtype) and is_float(type.dtype)  # a cotangent gets the precision of its primal
     if x.type.shape != type.shape or not (converts or x.type.dtype == type.dtype):
-        raise TypeError(
+        raise ValueError(
             f"the bwd rule of {describe_function(function)} returned a cotangent of type {x.type} for an argument of "
             f"type {type}"
         )

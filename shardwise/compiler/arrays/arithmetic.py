@@ -3,6 +3,7 @@
 `methods` (the operators of arrays) and `shardwise.numpy` expose them.
 """
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import (
@@ -29,7 +30,7 @@ from shardwise.compiler.ops.elementwise.bitwise import (
     Xor,
     bit_width,
 )
-from shardwise.compiler.ops.elementwise.complex_parts import SIGNED, Abs, Complex, Conj, Imag, Real
+from shardwise.compiler.ops.elementwise.complex_parts import SIGNED, Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.powers import IntegerPow, Pow
@@ -194,7 +195,8 @@ def floor_divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
 
     Args:
         x1: the dividend, real. Booleans are converted to integers.
-        x2: the divisor, real. An integer divided by 0 is 0.
+        x2: the divisor, real. An integer divided by 0 is -2, and 0 divided by 0 is -1; an unsigned one is the largest
+            integer.
 
     Returns:
         An array of the broadcast shape.
@@ -209,8 +211,11 @@ def floor_divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
     x, y = promote_numeric("floor_divide", x1, x2)
     rest = Rem()(x, y)
     if is_integer(x.type.dtype):
-        floor = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_signs_differ(rest, y)))
-        return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), floor)
+        if not integer_range(x.type.dtype)[0]:  # unsigned
+            return Div()(x, y)
+        # XLA's quotient by 0 is -1. The signs of 0 and of a positive number differ, so that this is rounded down too.
+        rounds = And()(Compare("NE")(rest, full_like(rest, 0)), Compare("NE")(Sign()(x), Sign()(y)))
+        return Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(rounds))
     quotient = Div()(Sub()(x, rest), y)
     floor = Round()(Select()(_signs_differ(rest, y), Sub()(quotient, full_like(quotient, 1)), quotient))
     return Select()(Compare("EQ")(y, full_like(y, 0)), Div()(x, y), floor)
@@ -256,22 +261,24 @@ def power(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
 
     Args:
         x1: the bases.
-        x2: the exponents. A Python integer is a static parameter. In an array, a negative power of an integer is 0,
-            except for the bases 1 and -1.
+        x2: the exponents. An integer of Python or NumPy is a static parameter, and the result has the dtype of `x1`.
+            In an array, a negative power of an integer is 0, except for the bases 1 and -1.
 
     Returns:
         An array of the broadcast shape.
 
     Raises:
         TypeError: if an operand is not an array or a number, if the shapes do not broadcast, or if `x1` is of integers
-            and `x2` is a negative Python integer.
+            and `x2` is a negative integer of Python or NumPy.
 
     Example:
         >>> jnp.power(jnp.array([2, 3]), 3)
         Array([ 8, 27], dtype=int32)
     """
-    if isinstance(x2, int) and not isinstance(x2, bool):
-        return integer_power(x1, y=x2)
+    if isinstance(x2, np.ndarray) and not x2.ndim:
+        x2 = x2[()]
+    if isinstance(x2, (int, np.integer)) and not isinstance(x2, bool):
+        return integer_power(x1, y=operator.index(x2))
     return _power(x1, x2)
 
 

@@ -97,16 +97,16 @@ class DeviceAttributes(Typed):
         """Return the elements as bytes, as numpy does."""
         self._raise_no_buffers("tobytes")
 
-    def tolist(self) -> Any:
-        """Return the elements as nested lists."""
-        self._raise_no_buffers("tolist")
-
     # Both subclasses define these. A tracer has a sharding along Explicit axes; its conversions raise an error with
     # the user's line.
 
     @property
     def sharding(self) -> Any:
         """The sharding: which device holds which shard."""
+        raise NotImplementedError
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists."""
         raise NotImplementedError
 
     def item(self, *args: int) -> Any:

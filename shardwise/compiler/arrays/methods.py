@@ -140,7 +140,7 @@ def matmul(x: "ArrayLike", y: "ArrayLike") -> Any:
     """Compute the matrix product. Leading dims are batch dims and broadcast."""
     types = [type_of(x, "matmul"), type_of(y, "matmul")]
     if not all(type.ndim for type in types):
-        raise TypeError(f"matmul: needs arrays of rank 1 or more, not {types[0]} and {types[1]}; use `*` for scalars")
+        raise ValueError(f"matmul: needs arrays of rank 1 or more, not {types[0]} and {types[1]}; use `*` for scalars")
     dtype, weak = promote_dtypes("matmul", types)
     a, b = (astype_weak(as_operand(z, "matmul"), dtype, weak) for z in (x, y))
     row, column = a.type.ndim == 1, b.type.ndim == 1

@@ -50,19 +50,22 @@ class CotangentMap(Protocol):
 
 @record
 class Custom(CallLike):
-    """A call with a derivative rule. The last `captured` operands are values that the function closes over."""
+    """A call with a derivative rule. The last `captured` operands are values that the function closes over.
 
+    The rule receives all operands, because it may close over the same values.
+    """
+
+    opaque = True
     captured: int
 
-    def without_captured(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the primals and tangents of the function's arguments. Captured values must not have tangents."""
-        count = len(primals) - self.captured
+    def check_captured(self, tangents: Sequence[Any]) -> None:
+        """Raise an error if a captured value has a tangent."""
+        count = len(tangents) - self.captured
         if any(tangent is not None for tangent in tangents[count:]):
             raise TypeError(
                 f"{self.name}: `{self.program.name}` closes over a value that is being differentiated, but its "
                 "rule has no derivative for it. Pass the value as an argument."
             )
-        return list(primals[:count]), list(tangents[:count])
 
     def _vmapped(self, axis: BatchAxis, dims: Sequence[int | None]) -> tuple[Program, tuple[int | None, ...]]:
         """Return the batched program and the batch dims of its results.
@@ -82,11 +85,12 @@ class CustomJvp(Custom):
     rule: JvpRule
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self.rule.jvp(*self.without_captured(primals, tangents))
+        self.check_captured(tangents)
+        return self.rule.jvp(primals, tangents)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = self._vmapped(axis, dims)
-        rule = _MappedJvp(self.rule, axis, tuple(dims[: len(dims) - self.captured]), out_dims)
+        rule = _MappedJvp(self.rule, axis, tuple(dims), out_dims)
         return CustomJvp(program, self.captured, rule)(*operands), out_dims
 
 
@@ -102,11 +106,12 @@ class CustomVjp(Custom):
         raise forward_mode_error(self.program.name)
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return linearize_by_rule(self.rule, *self.without_captured(primals, tangents), self.program.out_types)
+        self.check_captured(tangents)
+        return linearize_by_rule(self.rule, primals, tangents, self.program.out_types)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = self._vmapped(axis, dims)
-        rule = _MappedVjp(self.rule, axis, tuple(dims[: len(dims) - self.captured]), out_dims)
+        rule = _MappedVjp(self.rule, axis, tuple(dims), out_dims)
         return CustomVjp(program, self.captured, rule)(*operands), out_dims
 
 

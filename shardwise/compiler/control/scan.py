@@ -153,7 +153,7 @@ class Scan(ControlRules):
         forward, linear, _ = linearize_program(
             self.program, self.endpoint_marks(active, "entry"), self.endpoint_marks(active, "exit")
         )
-        forward = inline(forward)
+        forward = inline(forward, opaque=False)  # opaque calls keep their rules for the next derivative
         forward, linear = shrink_loop_residuals(
             forward, linear, len(self.program.outputs), self._free_residuals(forward)
         )

@@ -44,6 +44,7 @@ class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.resolves = False
+        self.rebound: dict[int, tuple[Any, Any]] = {}  # by id: a captured value, kept alive, and its current value
 
 
 _stack = _Stack()
@@ -103,6 +104,38 @@ def recording_frame(args: Sequence[Any], axis_names: frozenset[Any] = frozenset(
         if axis_names and frame.axes and not axis_names.isdisjoint(frame.axes):
             return frame
     return None
+
+
+@contextmanager
+def rebind(captured: Sequence[Sequence[Any]], values: Sequence[Any]) -> Iterator[None]:
+    """Use `values` in place of captured values inside a `with` block.
+
+    A derivative rule of a user may close over tracers of an outer function. It runs again when a program that contains
+    it is transformed, where the operands of its op hold these values.
+
+    Args:
+        captured: the names of each captured value: the objects that the rule may refer to.
+        values: the current value of each.
+    """
+    before = _stack.rebound
+    _stack.rebound = {
+        **before,
+        **{id(name): (name, value) for names, value in zip(captured, values, strict=True) for name in names},
+    }
+    try:
+        yield
+    finally:
+        _stack.rebound = before
+
+
+def current_value(x: Any) -> Any:
+    """Return the value that `rebind` puts in place of `x`; otherwise `x`."""
+    return _stack.rebound[id(x)][1] if id(x) in _stack.rebound else x
+
+
+def rebound_names(x: Any) -> tuple[Any, ...]:
+    """Return `x` and the values in whose place `rebind` puts it."""
+    return (x, *[name for name, value in _stack.rebound.values() if value is x])
 
 
 @contextmanager
@@ -169,6 +202,8 @@ def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
     Raises:
         UnexpectedTracerError: if an operand is a tracer whose frame is closed.
     """
+    if _stack.rebound:
+        args = [current_value(arg) for arg in args]
     if _stack.frames and (frame := recording_frame(args, op.axis_names)) is not None:
         return frame.bind(op, args)
     for arg in args:

@@ -16,7 +16,7 @@ from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.scalars import check_index, check_scalar, check_truth_value
 from shardwise.compiler.dtypes import DTypeLike
-from shardwise.compiler.ir.dispatch import open_frames, resolves_shardings, use_frames
+from shardwise.compiler.ir.dispatch import current_value, open_frames, resolves_shardings, use_frames
 from shardwise.compiler.ir.op import Op, check_scope, check_shardings, result_types
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
@@ -170,6 +170,7 @@ class Frame:
 
     def lift(self, x: Operand) -> Value:
         """Return the value that represents `x` in this frame's program; outer values become captured inputs."""
+        x = current_value(x)
         if isinstance(x, Tracer):
             if x.frame is self:
                 return x.value
@@ -325,6 +326,10 @@ class Tracer(Array):
     def item(self, *args: int) -> Any:
         """Return the only element, or the element at this index, as a Python scalar, if the value is concrete."""
         return self._number("`item()` needs a value").item(*args)
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists, if the value is concrete."""
+        return self._number("`tolist()` needs values").tolist()
 
     def _number(self, use: str) -> Any:
         return self.frame.concrete(self, ConcretizationTypeError, use, _number_advice)

@@ -39,7 +39,8 @@ def rematerialize_program(
         tangents), which recomputes the residuals; and for each output, whether it has a tangent.
     """
     forward, linear, nonzero = linearize_program(program, active)
-    forward, count = inline(forward), len(program.outputs)
+    # Opaque calls keep their rules for the next derivative.
+    forward, count = inline(forward, opaque=False), len(program.outputs)
     saving, recompute = _split(forward, forward.outputs[:count], forward.outputs[count:], policy)
     tangents = [type for type, is_active in zip(program.in_types, active, strict=True) if is_active]
     recompute_inputs = len(recompute.inputs)

@@ -44,7 +44,7 @@ def shrink_loop_residuals(
     checkpoint name, because policies refer to them.
 
     Args:
-        forward: inputs → outputs, residuals; without calls.
+        forward: inputs → outputs, residuals; without calls that are not opaque.
         linear: residuals, tangents → tangents.
         count: the number of outputs of `forward` that are not residuals.
         free: values that need no extra memory as residuals.
@@ -100,4 +100,6 @@ def _is_local_move(equation: Equation) -> bool:
 
 def _is_cheap(equation: Equation) -> bool:
     """Return whether recomputing the result costs less than storing and loading it."""
+    if equation.op.is_call:
+        return len(equation.outputs) == 1 and all(map(_is_cheap, equation.op.programs[0].equations))
     return equation.op.cheap_to_recompute and not isinstance(equation.op, Barrier | CheckpointName)

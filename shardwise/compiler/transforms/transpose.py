@@ -103,10 +103,17 @@ def _known_part(equation: Equation, undefined: Sequence[bool]) -> Equation | Non
 
 
 def _check_linear(equation: Equation, undefined: Sequence[bool]) -> None:
-    """Raise TypeError if the op of an equation is not jointly linear in its undefined operands."""
+    """Raise an error if the op of an equation is not jointly linear in its undefined operands.
+
+    Raises:
+        ValueError: if the op has a derivative in forward mode only.
+        TypeError: if the op is not linear.
+    """
     op = equation.op
     if op.irreversible:
-        raise TypeError(f"`{op.name}` at {equation.source} cannot be differentiated in reverse mode: {op.irreversible}")
+        raise ValueError(
+            f"`{op.name}` at {equation.source} cannot be differentiated in reverse mode: {op.irreversible}"
+        )
     groups = op.linear_in(*(value.type for value in equation.inputs))
     numbers = {index for index, is_undefined in enumerate(undefined) if is_undefined}
     has_rule = type(op).transpose is not Op.transpose

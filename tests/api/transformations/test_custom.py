@@ -190,10 +190,10 @@ def test_errors():
         raised(TypeError, with_rules(lambda x: (x, ()), lambda r, c: (c, c)), 1.0)
     )
     assert "returned a cotangent of type f32[2]" in (
-        raised(TypeError, with_rules(lambda x: (x, ()), lambda r, c: (jnp.ones(2),)), 1.0)
+        raised(ValueError, with_rules(lambda x: (x, ()), lambda r, c: (jnp.ones(2),)), 1.0)
     )
     assert "returned a cotangent of type i32[]" in (
-        raised(TypeError, with_rules(lambda x: (x, ()), lambda r, c: (c.astype(jnp.int32),)), 1.0)
+        raised(ValueError, with_rules(lambda x: (x, ()), lambda r, c: (c.astype(jnp.int32),)), 1.0)
     )
     converted = with_rules(lambda x: (x, ()), lambda r, c: (c.astype(jnp.bfloat16),))(1.0)
     assert (converted.dtype, float(converted)) == (jnp.float32, 1.0)
@@ -391,3 +391,57 @@ def test_cotangents_may_be_a_tree_prefix():
     f.defvjp(fwd, lambda residuals, ct: ({"a": ct}, ct))
     with pytest.raises(TypeError, match="returned a cotangent of structure"):
         sw.grad(f)({"a": [2.0], "b": 3.0}, 5.0)
+
+
+def _scaled_sine(kind, scale, rules_use_scale):
+    """Return 'scale · sin(x)' with a custom derivative, whose function, and possibly rules, close over `scale`."""
+
+    def slope(x):
+        return jnp.cos(scale) * x if rules_use_scale else 3.0 * x
+
+    if kind == "custom_jvp":
+        f = sw.custom_jvp(lambda x: scale * jnp.sin(x))
+        f.defjvp(lambda primals, tangents: (f(*primals), slope(*primals) * tangents[0]))
+    else:
+        f = sw.custom_vjp(lambda x: scale * jnp.sin(x))
+        f.defvjp(lambda x: (f(x), (x, scale)), lambda residuals, ct: (slope(residuals[0]) * ct,))
+    return f
+
+
+REGIONS = {
+    "scan": lambda f: lambda x: lax.scan(lambda carry, _: (f(carry), None), x, length=2)[0],
+    "cond": lambda f: lambda x: lax.cond(x > 0, lambda x: f(f(x)), lambda x: x, x),
+    "checkpoint": lambda f: sw.checkpoint(lambda x: f(f(x))),
+    "jit": lambda f: sw.jit(lambda x: f(f(x))),
+}
+
+
+@pytest.mark.parametrize("rules_use_scale", [False, True])
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+@pytest.mark.parametrize("region", REGIONS.values(), ids=REGIONS)
+def test_rules_in_regions_may_close_over_traced_values(region, kind, rules_use_scale):
+    def gradient(scale, x):
+        return sw.grad(region(_scaled_sine(kind, scale, rules_use_scale)))(x)
+
+    def expected(scale, x):
+        slope = np.cos(scale) if rules_use_scale else 3.0
+        return slope * x * slope * scale * np.sin(x)
+
+    scales, x = np.array([1.5, 2.0], np.float32), np.float32(0.75)
+    np.testing.assert_allclose(sw.jit(gradient)(scales[0], x), expected(scales[0], x), rtol=1e-5)
+    np.testing.assert_allclose(sw.vmap(gradient, (0, None))(scales, x), expected(scales, x), rtol=1e-5)
+    inner = sw.vmap(gradient, (None, 0))
+    np.testing.assert_allclose(
+        sw.vmap(inner, (0, None))(scales, scales), expected(scales[:, None], scales[None, :]), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+@pytest.mark.parametrize("region", REGIONS.values(), ids=REGIONS)
+def test_second_derivatives_in_regions_use_the_rules(region, kind):
+    # The first derivative is 'slope · x · slope · f(x)' with 'slope = 3'; the rule of `f` applies to its second factor.
+    x, scale = np.float32(0.75), np.float32(2.0)
+    second = sw.grad(sw.grad(region(_scaled_sine(kind, scale, rules_use_scale=False))))
+    expected = 9.0 * (scale * np.sin(x) + x * 3.0 * x)
+    np.testing.assert_allclose(second(x), expected, rtol=1e-5)
+    np.testing.assert_allclose(sw.jit(second)(x), expected, rtol=1e-5)

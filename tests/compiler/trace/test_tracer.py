@@ -92,9 +92,10 @@ def test_a_leaked_tracer_raises_with_the_line_that_made_it():
         (float, SCALAR, ConcretizationTypeError),
         (complex, SCALAR, ConcretizationTypeError),
         (lambda x: x.item(), SCALAR, ConcretizationTypeError),
+        (lambda x: x.tolist(), F32, ConcretizationTypeError),
         (np.asarray, F32, TracerArrayConversionError),
     ],
-    ids=["bool", "index", "int", "float", "complex", "item", "numpy"],
+    ids=["bool", "index", "int", "float", "complex", "item", "tolist", "numpy"],
 )
 def test_uses_that_need_a_concrete_value_raise_with_the_line(use, type, error):
     def function(x):
