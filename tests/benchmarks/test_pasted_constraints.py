@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("jax")
 
-from benchmarks.inside_jax import programs  # noqa: E402
-from benchmarks.pasted_constraints import paste_constraints  # noqa: E402
+from benchmarks.inside_jax import programs
+from benchmarks.pasted_constraints import paste_constraints
 
 pytestmark = pytest.mark.jax
 
