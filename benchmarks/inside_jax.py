@@ -2,9 +2,11 @@
 
 "Ours" is JAX's executable of the program that Shardwise planned. An empty program shows what a call costs.
 
-    python -m benchmarks.inside_jax        # print the table of docs/inside-jax.md: wire bytes, and values against JAX's
+    python -m benchmarks.inside_jax                  # print the first table of docs/inside-jax.md
+    python -m benchmarks.inside_jax --constraints    # print the second: with the plan's constraints
 """
 
+import argparse
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +21,7 @@ from benchmarks.counts import counts
 from benchmarks.measure import Effort, interleaved
 from benchmarks.memory_patterns import WORKLOADS as MEMORY_WORKLOADS
 from benchmarks.models_for_jax import WORKLOADS as MODELS
+from benchmarks.pasted_constraints import paste_constraints
 from benchmarks.patterns import WORKLOADS
 from benchmarks.programs import LARGER_EVEN
 from benchmarks.row import Case, Row
@@ -32,6 +35,8 @@ if find_spec("equinox"):  # as in the environment of `make test-ecosystem`
     from benchmarks import jax_libraries
 else:
     jax_libraries = None
+
+TOLERANCE = 0.05  # the relative difference of bytes from which on the table states the collectives that differ
 
 
 def programs() -> list[Workload]:
@@ -110,6 +115,26 @@ def table_rows() -> Iterator[str]:
     yield f"| geometric mean of {len(ratios)} | | | {mean:.2f} |"
 
 
+def constraint_rows() -> Iterator[str]:
+    """Yield the table of the bytes that `jax.jit` sends with the constraints of the plan in the source."""
+    yield "| program | planned | lines | `jax.jit` with the lines | ratio | difference by collective |"
+    yield "|---|---|---|---|---|---|"
+    notes = []
+    for work in programs():
+        pasted = paste_constraints(work)
+        planned, sent = pasted.plan.wire_bytes, pasted.wire.sent
+        ratio = f"{sent / planned:.2f}" if planned else ""
+        difference = pasted.difference() if abs(sent - planned) > TOLERANCE * planned else ""
+        yield f"| {work.name} | {planned:,.0f} | {len(pasted.applied)} | {sent:,.0f} | {ratio} | {difference} |"
+        notes += [f"{work.name}: JAX rejects `{each}`: {error}" for each, error in pasted.rejected]
+        notes += [f"{work.name}: `{each}` is in a library, and was not pasted" for each in pasted.outside]
+    if notes:
+        yield ""
+        yield from notes
+
+
 if __name__ == "__main__":
-    for line in table_rows():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.inside_jax")
+    parser.add_argument("--constraints", action="store_true", help="print the table of pasted constraints")
+    for line in constraint_rows() if parser.parse_args().constraints else table_rows():
         print(line, flush=True)

@@ -119,6 +119,7 @@ MODULES = {
     "compiler/partition/partitioned_program": "compiler/search/test_fit_memory.py",
     "compiler/partition/spmd": "compiler/test_pipeline.py",
     "compiler/plan/output_layout": "compiler/candidates/test_output_layouts.py",
+    "compiler/plan/plan_from_picks": "compiler/plan/test_choose.py",
     "compiler/plan/plan": "compiler/plan/test_verify.py",
     "compiler/report/origins": "compiler/report/test_report.py",
     "compiler/report/typed_reason": "explain/test_explain_explicit_axes.py",

@@ -2,7 +2,8 @@
 
 A constraint is written for each assignment to a name, `h = x @ w`, in the lines that the plan's values come from. The
 value is the last that the statement computes in the forward pass. Where calls of one function, such as the layers of a
-model, have the value in different layouts, there is no constraint.
+model, have the value in different layouts, there is no constraint. Nor is there one for a statement with a lambda or a
+comprehension: its values may be computed there, and the name is a function or a pytree of several layouts.
 """
 
 import ast
@@ -17,6 +18,7 @@ from shardwise.compiler.report.report import Plan, ValueRow
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.spec import spec_of
 
+_INNER_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BACKWARD = "backward"  # the scope of equations of a backward pass
 
 
@@ -93,6 +95,8 @@ def _results(run: Sequence[ValueRow]) -> list[ValueRow]:
 
 def _assigned_name(statement: ast.stmt) -> str | None:
     """Return the name that a statement assigns an expression to; None for other statements."""
+    if any(isinstance(node, _INNER_SCOPES) for node in ast.walk(statement)):
+        return None
     match statement:
         case ast.Assign(targets=[ast.Name(name)]) | ast.AugAssign(target=ast.Name(name)):
             return name

@@ -149,10 +149,8 @@ class Exported(ExportedData):
         return self.out_tree.unflatten(self._differentiable(mesh_of_call(self, leaves))(*leaves))
 
     def _check_arguments(self, leaves: Sequence[Any]) -> None:
-        args, keywords = self.in_tree.unflatten(range(len(leaves)))
-        names = [*tree.leaf_names(args, "args"), *tree.leaf_names(keywords, "kwargs")]
         actual = [_argument_type(leaf) for leaf in leaves]
-        for name, type, expected in zip(names, actual, self.in_avals, strict=True):
+        for name, type, expected in zip(argument_names(self), actual, self.in_avals, strict=True):
             sizes = zip(type.shape, expected.shape, strict=False)
             same_sizes = all(is_symbolic_dim(b) or a == b for a, b in sizes) and type.ndim == expected.ndim
             if type.dtype != expected.dtype or not same_sizes:
@@ -197,6 +195,12 @@ class Exported(ExportedData):
 
     def __str__(self) -> str:
         return f"Exported(fun_name={self.fun_name}, ...)"
+
+
+def argument_names(exported: ExportedData) -> list[str]:
+    """Return the name of each leaf of the arguments, such as `args[0]['w']`."""
+    args, keywords = exported.in_tree.unflatten(range(len(exported.in_avals)))
+    return [*tree.leaf_names(args, "args"), *tree.leaf_names(keywords, "kwargs")]
 
 
 def _argument_type(leaf: Any) -> AbstractArray:

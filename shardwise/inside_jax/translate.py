@@ -86,6 +86,8 @@ def parameter(value: object, function: Callable[[Any], Callable[..., Any]]) -> A
             return ours[value.name]
         case enum.Enum() if (ours := getattr(lax.linalg, type(value).__name__, None)) is not None:
             return ours[value.name]
+        case np.integer():  # such as the widths of `jnp.pad`
+            return int(value)
         case tuple() if hasattr(value, "_fields") and type(value).__name__ in dir(lax):  # such as ConvDimensionNumbers
             return getattr(lax, type(value).__name__)(*value)
         case tuple() if hasattr(value, "_fields"):  # such as the four jaxprs of a linear solver

@@ -157,8 +157,9 @@ def _parser() -> ArgumentParser:
         add_command(
             commands,
             "explain",
-            "show the plan of a function or of a script, or the program after every pass",
+            "show the plan of a function, a script or a module, or the program after every pass",
             "shardwise explain train.py:step --mesh data=4,model=2 --page plan.html\n"
+            "shardwise explain step.mlir --mesh data=64,model=8 --hardware h100 --pin x=data --pin w=None,model\n"
             "shardwise explain train.py:step --mesh data=4,model=2 --stages",
         )
     )

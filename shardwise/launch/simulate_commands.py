@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
+from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.chip_table import check_table, format_chip, write_chip
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.stage_dump import StageDump
-from shardwise.errors import HardwareError, ShardingError
+from shardwise.errors import HardwareError, ProgramError, ShardingError, UnsupportedError
 from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
 from shardwise.execute.request import Request
@@ -31,7 +32,9 @@ from shardwise.launch.load_target import (
     parse_mesh_text,
     parse_variables,
 )
+from shardwise.launch.module_target import is_module_file, load_module
 from shardwise.launch.script import run_script
+from shardwise.launch.simulate_parser import ARGUMENTS
 
 if TYPE_CHECKING:
     from shardwise.launch import jax_commands
@@ -66,7 +69,15 @@ def _run(command: str, action: Callable[[], None]) -> int:
         action()
     except BrokenPipeError:
         raise  # the reader of the output has ended
-    except (CommandError, HardwareError, ImportError, ShardingError, OSError) as error:
+    except (
+        CommandError,
+        HardwareError,
+        ImportError,
+        OSError,
+        ProgramError,
+        ShardingError,
+        UnsupportedError,
+    ) as error:
         print(f"shardwise {command}: {error}", file=sys.stderr)
         return 2
     return 0
@@ -96,14 +107,37 @@ def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
             parsed.target, script_arguments, lambda request: print(_plan_or_stages(request, hardware, parsed.stages))
         )
         return
+    choice = {name: _single(name, values) for name, values in variables.items()}
+    if is_module_file(parsed.target):
+        _explain_module(parsed, choice, hardware)
+        return
+    if parsed.pin:
+        raise CommandError("--pin needs a module, FILE.mlir or FILE.bin: the arguments of a function have shardings")
     as_jax()
     target = load_target(parsed.target, parsed.arguments)
     target.check(list(variables))
-    args = target.call_arguments({name: _single(name, values) for name, values in variables.items()})
+    _explain_function(parsed, target.function, target.call_arguments(choice), hardware)
+
+
+def _explain_module(parsed: Namespace, choice: dict[str, Any], hardware: Chip | None) -> None:
+    if parsed.arguments != ARGUMENTS:
+        raise CommandError("--arguments needs a function: a module states the types of its arguments")
+    sizes = {name: value for name, value in choice.items() if name != MESH}
+    with config.override("enable_x64", True):  # the module states all dtypes
+        target = load_module(parsed.target, choice.get(MESH), sizes)
+        _explain_function(parsed, target.function, target.call_arguments(parsed.pin), hardware)
+
+
+def _explain_function(
+    parsed: Namespace,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    hardware: Chip | None,
+) -> None:
     dump = StageDump() if parsed.stages else None
-    if dump is not None and isinstance(target.function, (Lowered, Compiled)):
+    if dump is not None and isinstance(function, (Lowered, Compiled)):
         raise CommandError(f"--stages: {parsed.target!r} is already lowered. Name the function that it was made of")
-    prepared = prepare(target.function, args, {}, hardware, dump)
+    prepared = prepare(function, args, {}, hardware, dump)
     explanation = Explanation(prepared, hardware, with_advice=not parsed.no_advice)
     print(explanation if dump is None else dump)
     _write(Simulation(explanation.plan), parsed)

@@ -21,10 +21,25 @@ TARGET may also be a script, FILE.py. It runs with `import jax` as Shardwise, an
 shown. Its arguments follow `--`.
 """
 
+_MODULES = """
+TARGET may also be a file: a module of StableHLO, FILE.mlir or FILE.mlirbc, or a function of `export`, FILE.bin. It is
+planned for --mesh, whose devices need not exist; by default, for the mesh that the file states. --pin states how an
+argument is sharded: its name or index, and the axes of each of its dims. --set is the size of a symbolic dim.
+"""
+ARGUMENTS = "arguments"  # the default name of the function that returns the arguments
+
 
 def add_explain_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `shardwise explain`."""
     _add_target(parser, hardware_required=False, repeatable="")
+    parser.description = f"{_CONTRACT}{_MODULES}"
+    parser.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="ARGUMENT=AXES",
+        help="the sharding of an argument of a module, such as x=data,None or 0=data+model; repeat it for others",
+    )
     parser.add_argument("--no-advice", action="store_true", help="do not plan again to find a better constraint")
     parser.add_argument("--stages", action="store_true", help="print the program after every compiler pass instead")
     parser.add_argument(
@@ -89,6 +104,6 @@ def _add_target(parser: ArgumentParser, *, hardware_required: bool, repeatable: 
         metavar="NAME=VALUE",
         help=f"a parameter of the function `arguments`, such as batch=256{repeatable}",
     )
-    parser.add_argument("--arguments", default="arguments", metavar="NAME", help="another name of that function")
+    parser.add_argument("--arguments", default=ARGUMENTS, metavar="NAME", help="another name of that function")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write the timeline as a trace for Perfetto")

@@ -26,25 +26,31 @@ class LoadedModule:
         module: the parsed module.
 
     Attributes:
+        in_names: the names of the arguments that the module's locations state, else `arg0` and so on.
         in_types: the types of the arguments.
         out_types: the types of the results.
         in_shardings: the sharding that the module states for each argument, or None.
         out_shardings: the sharding that the module states for each result, or None.
         mesh: the mesh of the shardings: the one that `load` was given, or the module's, which has no devices; None if
             the module states no shardings.
+        num_partitions: the number of devices that the module is for; 1 if it states none.
     """
 
+    in_names: tuple[str, ...]
     in_types: tuple[ArrayType, ...]
     out_types: tuple[ArrayType, ...]
     in_shardings: tuple[NamedSharding | None, ...]
     out_shardings: tuple[NamedSharding | None, ...]
     mesh: Mesh | AbstractMesh | None
+    num_partitions: int
 
     def __init__(self, module: Module):
         main = module.main
         self._module, self._main = module, main
         self.__name__ = self.__qualname__ = module.name.removeprefix("jit_")
+        self.in_names = tuple(main.in_names)
         self.in_types, self.out_types = tuple(main.in_types), tuple(main.out_types)
+        self.num_partitions = module.num_partitions
         self.mesh = module.annotations.mesh
         self.in_shardings = self._stated("arg_attrs", self.in_types)
         self.out_shardings = self._stated("res_attrs", self.out_types)

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
+from shardwise.base._jaxlib import mlir_ir
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ProgramError
 from shardwise.stablehlo.annotations import Annotations
 from shardwise.stablehlo.types import array_type
+
+_PARTITIONS = "mhlo.num_partitions"
 
 
 @final
@@ -45,6 +48,15 @@ class Function:
         if group not in self.raw.attributes:
             return [{} for _ in range(count)]
         return [{entry.name: entry.attr for entry in each} for each in self.raw.attributes[group]]
+
+    @property
+    def in_names(self) -> list[str]:
+        """The names of the arguments that their locations state, else `arg0` and so on."""
+        locations = [argument.location for argument in self.body.arguments]
+        return [
+            location.name_str if isinstance(location, mlir_ir.NameLoc) else f"arg{index}"
+            for index, location in enumerate(locations)
+        ]
 
     @property
     def in_types(self) -> list[Any]:
@@ -88,6 +100,12 @@ class Module:
     def name(self) -> str:
         attributes = self.raw.operation.attributes
         return str(attributes["sym_name"].value) if "sym_name" in attributes else "module"
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of devices that the module is for; 1 if it states none."""
+        attributes = self.raw.operation.attributes
+        return int(attributes[_PARTITIONS].value) if _PARTITIONS in attributes else 1
 
     @property
     def main(self) -> Function:

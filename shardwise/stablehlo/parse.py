@@ -40,7 +40,7 @@ def parse(source: str | bytes, mesh: Mesh | AbstractMesh | None = None, isolated
     """
     if len(source) > MAX_BYTES:
         raise ProgramError(f"the module has {len(source):,} bytes: at most {MAX_BYTES:,} are parsed")
-    if isinstance(source, bytes) and not source.startswith(_BYTECODE):
+    if isinstance(source, bytes) and not is_bytecode(source):
         try:
             source = source.decode()
         except UnicodeDecodeError as error:
@@ -52,6 +52,11 @@ def parse(source: str | bytes, mesh: Mesh | AbstractMesh | None = None, isolated
     parsed = _parse(_parse_isolated(source) if isolated else source)
     _check_strings(parsed)
     return Module(parsed, mesh)
+
+
+def is_bytecode(data: bytes) -> bool:
+    """Return whether `data` is MLIR bytecode, by its first bytes."""
+    return data.startswith(_BYTECODE)
 
 
 def _parse(source: str | bytes) -> Any:
@@ -129,7 +134,7 @@ def serve_isolated() -> None:
     """Parse the module on the standard input, and write its bytecode, or the error with exit status 1."""
     data = sys.stdin.buffer.read()
     try:
-        parsed = _parse(data if data.startswith(_BYTECODE) else data.decode())
+        parsed = _parse(data if is_bytecode(data) else data.decode())
         parsed.operation.write_bytecode(sys.stdout.buffer)
     except ProgramError as error:
         sys.stdout.buffer.write(str(error).encode())

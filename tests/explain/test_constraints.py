@@ -37,3 +37,15 @@ def test_values_in_different_layouts_have_none():
     )
     plan = jax.jit(lambda a, b: (double(a), double(b))).lower(rows, columns).plan
     assert plan.constraints() == ()
+
+
+def test_values_of_lambdas_and_comprehensions_have_none():
+    mesh = jax.make_mesh((4,), ("data",))
+
+    def halves(tree):
+        halved = jax.tree.map(lambda x: x / 2, tree)
+        listed = [x + 1 for x in halved]
+        return listed
+
+    rows = jax.device_put(jnp.ones((8, 8)), jax.NamedSharding(mesh, P("data")))
+    assert jax.jit(halves).lower([rows, rows]).plan.constraints() == ()

@@ -35,6 +35,7 @@ def offered(script, line, folder):
     ("line", "expected"),
     [
         ("shardwise sim", {"simulate"}),
+        ("shardwise explain step.mlir --pi", {"--pin"}),
         ("shardwise c", {"checkpoint", "calibrate", "completion"}),
         ("shardwise checkpoint ", {"ls", "inspect", "verify", "diff", "export", "import", "-h", "--help"}),
         ("shardwise checkpoint ve", {"verify"}),

@@ -26,6 +26,7 @@ CASES = [
     case("irfft", lambda x: jnp.fft.irfft(jnp.fft.rfft2(x)), X, tolerance=1e-4),
     case("iota", lambda x: x + lax.broadcasted_iota(jnp.float32, (8, 6), 1), X),
     case("pad", lambda x: lax.pad(x, 1.5, ((1, 2, 1), (-1, 0, 0))), X),
+    case("pad_by_numpy_integers", lambda x: jnp.pad(x, 1)[2:, 1:-1], X),
     case("reshape", lambda x: x.reshape(4, 12), X),
     case("reshape_and_transpose", lambda x: lax.reshape(x, (4, 12), (1, 0)), X),
     case("rev", lambda x: lax.rev(x, (0, 1)), X),
