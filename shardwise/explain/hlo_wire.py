@@ -14,7 +14,6 @@ the one that sends most counts. An asynchronous pair counts once, at its start. 
 error.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -30,18 +29,15 @@ from shardwise.compiler.traffic import (
     one_hop,
     reduce_scatter,
 )
-from shardwise.runtime.hlo_text import HloInstruction, bare_name, bracketed, closing, read_computations
+from shardwise.explain.hlo_groups import device_groups, device_pairs
+from shardwise.runtime.hlo_text import HloInstruction, bare_name, elements, read_computations
+from shardwise.runtime.hlo_types import bytes_of
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 WITHOUT_FORMULA = ("ragged-all-to-all", "collective-broadcast", "send")
 
-_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([^\]]*)\]")
 _TRIP_COUNT = re.compile(r'\\?"known_trip_count\\?":\s*\{\\?"n\\?":\\?"(\d+)\\?"')
-_CALLED = re.compile(r"\b(?:calls|to_apply|called_computations)=(?:\{([^}]*)\}|(%?[\w.\-]+))")
 _BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|true_computation=([^,\s]+), false_computation=([^,\s]+))")
-_MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
-_AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
-_PAIR = re.compile(r"\{(\d+),\s*(\d+)\}")
 
 
 @final
@@ -52,14 +48,15 @@ class Collective:
     Attributes:
         kind: its opcode, without `-start`.
         name: the name of its instruction.
-        group: the number of devices that communicate with each other; for a permute, the number of pairs.
+        devices: the positions of the devices of one group, which communicate with each other; of unequal groups, the
+            largest; of a permute, the pair that is farthest apart.
         traffic: its bytes and hops per execution.
         times: how many times it is executed.
     """
 
     kind: str
     name: str
-    group: int
+    devices: tuple[int, ...]
     traffic: Traffic
     times: int = 1
 
@@ -140,9 +137,8 @@ class _Module:
             names = branches[1].split(",") if branches[1] else branches.group(2, 3)
             yield max((self.wire(bare_name(name)) for name in names), key=lambda branch: branch.sent)
         elif opcode not in ("async-update", "async-done"):
-            for called in _CALLED.finditer(_unquoted(instruction.attributes)):
-                for name in (called[2] or called[1]).split(","):
-                    yield self.wire(bare_name(name))
+            for name in instruction.called:
+                yield self.wire(name)
 
     def _loop(self, instruction: HloInstruction) -> Wire:
         body, condition = instruction.value("body"), instruction.value("condition")
@@ -157,27 +153,29 @@ class _Module:
         return Wire(tuple(each for each in collectives if each.times), unknown)
 
     def _collective(self, kind: str, instruction: HloInstruction) -> Collective:
-        size = _bytes(_result(kind, instruction))
+        size = bytes_of(_result(kind, instruction))
         if kind == "collective-permute":
-            pairs = _PAIR.findall(bracketed(instruction.value("source_target_pairs") or "{}"))
-            moves = any(source != target for source, target in pairs)
-            return Collective(kind, instruction.name, len(pairs), one_hop(size) if moves else NOTHING_SENT)
-        group = self._group(kind, instruction)
-        return Collective(kind, instruction.name, group, _traffic(kind, size, group))
+            pairs = device_pairs(instruction)
+            farthest = max(pairs, key=lambda pair: abs(pair[0] - pair[1]), default=())
+            return Collective(kind, instruction.name, farthest, one_hop(size) if pairs else NOTHING_SENT)
+        devices = self._devices(kind, instruction)
+        return Collective(kind, instruction.name, devices, _traffic(kind, size, len(devices)))
 
-    def _group(self, kind: str, instruction: HloInstruction) -> int:
-        """Return the group size; of unequal groups, the largest."""
+    def _devices(self, kind: str, instruction: HloInstruction) -> tuple[int, ...]:
+        """Return the devices of the largest group."""
         channel = instruction.value("channel_id") is not None
         named_globally = "use_global_device_ids=true" in instruction.attributes
         all_devices = self.replicas * self.partitions if channel else self.replicas
         if channel and kind == "all-to-all":
             all_devices = self.partitions
-        sizes = _group_sizes(instruction)
-        if not sizes:
-            return all_devices
+        groups = device_groups(instruction)
+        if not groups:
+            return tuple(range(all_devices))
+        group = max(groups, key=len)
+        if not channel or named_globally or kind == "all-to-all":
+            return group
         # Without global device ids, a group lists replicas, and includes all partitions of each.
-        per_replica = channel and not named_globally and kind != "all-to-all"
-        return max(sizes) * (self.partitions if per_replica else 1)
+        return tuple(replica * self.partitions + number for replica in group for number in range(self.partitions))
 
 
 def _traffic(kind: str, size: int, group: int) -> Traffic:
@@ -193,65 +191,11 @@ def _traffic(kind: str, size: int, group: int) -> Traffic:
             return all_to_all(size, group)
 
 
-def _group_sizes(instruction: HloInstruction) -> list[int]:
-    """Parse `{{0,1},{2,3}}`, `[2,4]<=[8]`, `[4,2]<=[2,4]T(1,0)` or `mesh['x'=4,'y'=2] {'x'}`; empty for one group."""
-    text = instruction.value("replica_groups")
-    if text is None or text.startswith("{}"):
-        return []
-    if text.startswith("{"):
-        return [len(group.split(",")) for group in re.findall(r"\{([\d,\s]+)\}", bracketed(text))]
-    if rows := re.match(r"\[\d+,(\d+)\]<=", text):
-        return [int(rows[1])]
-    if text.startswith("mesh["):
-        end = closing(text, len("mesh"))
-        sizes = {name: int(size) for name, size in _MESH_AXIS.findall(text[:end])}
-        used = _AXIS_USED.findall(bracketed(text[text.index("{", end) :]))
-        return [math.prod(int(part) if part else sizes[name] for name, part in used)]
-    raise ValueError(f"replica groups in an unknown form: {instruction.line.strip()}")
-
-
 def _result(kind: str, instruction: HloInstruction) -> str:
     """Return the result type of a collective; an asynchronous start, except all-reduce, lists its operands first."""
     if kind in (instruction.opcode, "all-reduce"):
         return instruction.type
-    return _elements(instruction.type)[1]
-
-
-def _bytes(type: str) -> int:
-    """Return the bytes of an array type, or of all arrays of a tuple type."""
-    return sum(
-        math.ceil(
-            _bits(dtype) * math.prod(int(size.strip().removeprefix("<=")) for size in dims.split(",") if size) / 8
-        )
-        for dtype, dims in _ARRAY.findall(type)
-    )
-
-
-def _bits(dtype: str) -> int:
-    """Return the width of a dtype: the number after the first letters. For complex dtypes it is that of the pair."""
-    if dtype == "pred":
-        return 8
-    if dtype in ("token", "opaque"):
-        return 0
-    width = re.match(r"[a-z]+(\d+)", dtype)
-    if width is None:
-        raise ValueError(f"unknown dtype {dtype!r}")
-    return int(width[1])
-
-
-def _elements(type: str) -> list[str]:
-    """Return the elements of a tuple type; nested tuples stay one element."""
-    parts, depth, start = [], 0, 1
-    for position, character in enumerate(type):
-        depth += (character in "([{") - (character in ")]}")
-        if (character == "," and depth == 1) or (character == ")" and depth == 0):
-            parts.append(type[start:position])
-            start = position + 1
-    return parts
-
-
-def _unquoted(text: str) -> str:
-    return re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+    return elements(instruction.type)[1]
 
 
 def _number(header: str, key: str) -> int:

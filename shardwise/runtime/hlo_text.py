@@ -15,6 +15,8 @@ from typing import final
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s+(?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT\s+)?%?([\w.\-]+) = (.*)")
 _COMMENT = re.compile(r"/\*.*?\*/")
+_CALLED = re.compile(r"\b(?:calls|to_apply|called_computations)=(?:\{([^}]*)\}|(%?[\w.\-]+))")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @final
@@ -29,14 +31,15 @@ class HloInstruction:
     line: str
 
     @cached_property
-    def _parts(self) -> tuple[str, str, str, str]:
+    def _parts(self) -> tuple[str, str, str, str, str]:
         match = _INSTRUCTION.match(self.line)
         assert match is not None, self.line
         name, rest = match[1], _COMMENT.sub("", match[2])
         end = closing(rest, 0) if rest.startswith("(") else rest.index(" ")
         opcode, bracket, _ = rest[end:].strip().partition("(")
         start = rest.index(opcode + bracket, end) + len(opcode)
-        return name, rest[:end], opcode, rest[closing(rest, start) :] if bracket else ""
+        stop = closing(rest, start) if bracket else len(rest)
+        return name, rest[:end], opcode, rest[start:stop], rest[stop:]
 
     @property
     def name(self) -> str:
@@ -51,10 +54,21 @@ class HloInstruction:
     def opcode(self) -> str:
         return self._parts[2]
 
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The names of its operands, or the value of a constant."""
+        return tuple(part.split()[-1].removeprefix("%") for part in elements(self._parts[3]))
+
     @property
     def attributes(self) -> str:
         """Everything after its operands."""
-        return self._parts[3]
+        return self._parts[4]
+
+    @property
+    def called(self) -> list[str]:
+        """The names of the computations that it calls, except for those of loops and conditionals."""
+        matches = _CALLED.finditer(_QUOTED.sub('""', self.attributes))
+        return [bare_name(name) for match in matches for name in (match[2] or match[1]).split(",")]
 
     def value(self, key: str) -> str | None:
         """Return the text that starts with the value of an attribute, or None."""
@@ -88,6 +102,17 @@ def read_computations(text: str) -> HloComputations:
         elif _INSTRUCTION.match(line):
             current.append(HloInstruction(line))
     return HloComputations(by_name, entry)
+
+
+def elements(text: str) -> list[str]:
+    """Return what commas separate between the outermost brackets of `text`; nested brackets stay one element."""
+    parts, depth, start = [], 0, 1
+    for position, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if (character == "," and depth == 1) or (character == ")" and depth == 0):
+            parts.append(text[start:position])
+            start = position + 1
+    return [part for part in parts if part.strip()]
 
 
 def closing(text: str, start: int) -> int:

@@ -29,18 +29,18 @@ def test_a_function_is_seen_when_it_is_compiled():
 
 def test_collectives_of_jax_are_priced_as_those_of_plans():
     call = trace(steps.step, tuple(steps.arguments()), {})
-    h100, mesh = chip("h100"), AbstractMesh((4, 2), ("data", "model"))
-    reduced, gathered, permuted = all_reduce(1e6, 2), all_gather(1e6, 8), one_hop(1e6)
+    h100, mesh = chip("h100"), AbstractMesh((2, 4, 2), ("node", "data", "model"))
+    reduced, gathered, permuted = all_reduce(1e6, 2), all_gather(1e6, 16), one_hop(1e6)
     collectives = Wire(
         (
-            Collective("all-reduce", "a", 2, reduced, times=3),
-            Collective("all-gather", "b", 8, gathered),
-            Collective("collective-permute", "c", 8, permuted),
+            Collective("all-reduce", "a", (0, 1), reduced, times=3),
+            Collective("all-gather", "b", tuple(range(16)), gathered),
+            Collective("collective-permute", "c", (7, 8), permuted),
         )
     )
     expected = 3 * h100.collective_time(reduced, mesh, ("model",))
-    expected += h100.collective_time(gathered, mesh, ("data", "model"))
-    expected += h100.collective_time(permuted, mesh, ("data",))
+    expected += h100.collective_time(gathered, mesh, ("node", "data", "model"))
+    expected += h100.collective_time(permuted, mesh, ("node",))
     assert CompiledCall(call, collectives).seconds(h100) == pytest.approx(expected)
 
 

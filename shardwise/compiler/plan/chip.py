@@ -13,6 +13,7 @@ attention, memory and links. They should be measured on the chip, and are never 
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import final
 
@@ -104,8 +105,20 @@ class Chip:
         ring that includes all devices of the node uses all of them.
         """
         if _span(mesh, axes) <= self.fast_domain_size:
-            return Link(self.sending_rate, self.fast_link.latency)
-        slow = self.slow_link.bandwidth * self._devices_in_node(mesh, axes)
+            return self._ring_in_node
+        return self._ring_of_nodes(self._devices_in_node(mesh, axes))
+
+    def ring_of(self, devices: Sequence[int]) -> Link:
+        """Return the links of a ring of the devices at these positions, as `ring` does for axes of a mesh."""
+        nodes = Counter(device // self.fast_domain_size for device in devices)
+        return self._ring_in_node if len(nodes) <= 1 else self._ring_of_nodes(max(nodes.values()))
+
+    @property
+    def _ring_in_node(self) -> Link:
+        return Link(self.sending_rate, self.fast_link.latency)
+
+    def _ring_of_nodes(self, devices_in_node: int) -> Link:
+        slow = self.slow_link.bandwidth * devices_in_node
         return Link(min(self.fast_link.bandwidth, slow) * self.link_fraction, self.slow_link.latency)
 
     def collective_time(self, traffic: Traffic, mesh: AbstractMesh, axes: Sequence[str]) -> float:
