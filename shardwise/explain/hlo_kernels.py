@@ -1,0 +1,198 @@
+"""Times of the kernels in an optimized HLO module, by the cost model of a chip.
+
+A kernel is an instruction that computes: a product, a fusion, a copy. The time of a product follows from its shape,
+whether XLA writes it as `dot`, as a fusion with a `dot` in it, or as a call of cuBLAS. The time of any other kernel is
+that of its memory traffic. Of an operand that it only slices, the slices count, and of a result that it updates in
+place, the update.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+from shardwise.compiler.dtypes import SHORT_NAMES
+from shardwise.compiler.plan.chip import Chip
+from shardwise.runtime.hlo_text import HloComputations, HloInstruction, bracketed
+from shardwise.runtime.hlo_types import arrays_of, bytes_of
+
+_FREE = frozenset(
+    (
+        *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier"),
+        *("add-dependency", "partition-id", "replica-id", "domain", "copy-done", "async-update", "async-done"),
+        *("send", "send-done", "recv", "recv-done"),
+    )
+)
+_SLICES = ("dynamic-slice", "slice", "gather")
+_VIEWS = ("bitcast", "reshape", "get-tuple-element")
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+
+
+@final
+@dataclass(frozen=True)
+class Product:
+    """`batch` products of m × k and k × n matrices of a dtype, by its name in HLO."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+
+
+@final
+@dataclass(frozen=True)
+class HloKernels:
+    """The times of the kernels of a module on a chip."""
+
+    computations: HloComputations
+    chip: Chip
+
+    def seconds(self, instruction: HloInstruction, scope: str) -> float:
+        """Return the time of an instruction of the computation `scope`; 0 if it is no kernel."""
+        if instruction.opcode in _FREE:
+            return 0.0
+        accessed = self.bytes_accessed(instruction, scope)
+        product = self.product(instruction, scope)
+        if product is None:
+            return self.chip.memory_time(accessed) if accessed else 0.0
+        dtype = SHORT_NAMES[product.dtype]
+        return self.chip.product_time(product.batch, product.m, product.n, product.k, accessed, dtype)
+
+    def product(self, instruction: HloInstruction, scope: str) -> Product | None:
+        """Return the product that an instruction computes; of several in a fusion, the largest; None if none."""
+        match instruction.opcode:
+            case "dot":
+                return self._dot(instruction, scope)
+            case "convolution":
+                return self._convolution(instruction, scope)
+            case "custom-call" if "__cublas" in instruction.attributes:
+                return self._cublas(instruction, scope)
+            case "custom-call" if "__cudnn$conv" in instruction.attributes:
+                return self._convolution(instruction, scope)
+        inner = (self.product(each, name) for name in instruction.called for each in self._body(name))
+        found = [product for product in inner if product is not None]
+        return max(found, key=lambda each: each.batch * each.m * each.n * each.k, default=None)
+
+    def bytes_accessed(self, instruction: HloInstruction, scope: str) -> int:
+        """Return the bytes that an instruction reads and writes in memory."""
+        types = [self._type(name, scope) for name in instruction.operands]
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * bytes_of(types[1])
+        if instruction.opcode in _SLICES:
+            return 2 * bytes_of(instruction.type)
+        if instruction.opcode != "fusion" or not instruction.called:
+            return sum(map(bytes_of, types)) + bytes_of(instruction.type)
+        (body,) = instruction.called[:1]
+        return self._bytes_read(body, types) + self._bytes_written(body)
+
+    def _bytes_read(self, body: str, types: Sequence[str]) -> int:
+        """Return the bytes that a fused computation reads of its operands."""
+        total = 0
+        for parameter in self._body(body):
+            if parameter.opcode == "parameter":
+                uses = [use for use in self._uses(parameter.name, body) if use.opcode != "tuple"]
+                if uses and all(self._touches_a_part(use, parameter.name, body) for use in uses):
+                    total += sum(bytes_of(use.type) for use in uses if use.opcode in _SLICES)
+                else:
+                    total += bytes_of(types[int(parameter.operands[0])])
+        return total
+
+    def _bytes_written(self, body: str) -> int:
+        """Return the bytes that a fused computation writes."""
+        root = next(each for each in self._body(body) if each.line.lstrip().startswith("ROOT"))
+        names = root.operands if root.opcode == "tuple" else (root.name,)
+        results = [self._viewed(name, body) for name in names]
+        return sum(
+            bytes_of(self._type(each.operands[1], body) if each.opcode == "dynamic-update-slice" else each.type)
+            for each in results
+        )
+
+    def _touches_a_part(self, use: HloInstruction, name: str, body: str) -> bool:
+        """Return whether an instruction reads slices of its first operand, or updates it in place."""
+        return use.opcode in (*_SLICES, "dynamic-update-slice") and self._viewed(use.operands[0], body).name == name
+
+    def _viewed(self, name: str, body: str) -> HloInstruction:
+        """Return the instruction of a value; if the value is a view, that of the value that it is a view of."""
+        instruction = self._instruction(name, body)
+        while instruction.opcode in _VIEWS:
+            instruction = self._instruction(instruction.operands[0], body)
+        return instruction
+
+    def _uses(self, name: str, body: str) -> Iterator[HloInstruction]:
+        """Yield the instructions of a computation that use a value, or a view of it."""
+        for each in self._body(body):
+            if name in each.operands:
+                if each.opcode in _VIEWS:
+                    yield from self._uses(each.name, body)
+                else:
+                    yield each
+
+    def _dot(self, instruction: HloInstruction, scope: str) -> Product:
+        batch, contracted = (
+            [int(dim) for dim in bracketed(value)[1:-1].split(",") if dim] if (value := instruction.value(key)) else []
+            for key in ("lhs_batch_dims", "lhs_contracting_dims")
+        )
+        return self._product(instruction, scope, batch, contracted)
+
+    def _cublas(self, instruction: HloInstruction, scope: str) -> Product | None:
+        """Return the product of a call of cuBLAS, whose dimension numbers are in its configuration."""
+        config = _config(instruction)
+        numbers = _find(config, "dot_dimension_numbers")
+        if numbers is None:
+            return None
+        batch, contracted = (
+            [int(dim) for dim in numbers.get(key, ())] for key in ("lhs_batch_dimensions", "lhs_contracting_dimensions")
+        )
+        return self._product(instruction, scope, batch, contracted)
+
+    def _product(
+        self, instruction: HloInstruction, scope: str, batch: Sequence[int], contracted: Sequence[int]
+    ) -> Product:
+        left, right = (next(arrays_of(self._type(name, scope))) for name in instruction.operands[:2])
+        batches = math.prod(left.shape[dim] for dim in batch)
+        k = math.prod(left.shape[dim] for dim in contracted)
+        m = math.prod(left.shape) // max(1, batches * k)
+        n = math.prod(right.shape) // max(1, batches * k)
+        return Product(batches, m, n, k, left.dtype)
+
+    def _convolution(self, instruction: HloInstruction, scope: str) -> Product | None:
+        """Return a convolution as a product: each output element sums over a window of all input features."""
+        labels = _LABELS.search(instruction.attributes)
+        if labels is None:
+            return None
+        kernel = next(arrays_of(self._type(instruction.operands[1], scope)))
+        result = next(arrays_of(instruction.type))
+        features = result.shape[labels[3].index("f")]
+        k = math.prod(kernel.shape) // max(1, kernel.shape[labels[2].index("o")])
+        return Product(1, math.prod(result.shape) // max(1, features), features, k, kernel.dtype)
+
+    def _type(self, name: str, scope: str) -> str:
+        return self._instruction(name, scope).type
+
+    def _instruction(self, name: str, scope: str) -> HloInstruction:
+        return self._index[scope][name]
+
+    def _body(self, name: str) -> list[HloInstruction]:
+        return self.computations.by_name[name]
+
+    @cached_property
+    def _index(self) -> dict[str, dict[str, HloInstruction]]:
+        return {scope: {each.name: each for each in body} for scope, body in self.computations.by_name.items()}
+
+
+def _config(instruction: HloInstruction) -> Any:
+    text = instruction.value("backend_config")
+    return json.loads(bracketed(text)) if text and text.startswith("{") else None
+
+
+def _find(config: Any, key: str) -> Any:
+    """Return the value of a key anywhere in nested dicts; None if it is absent."""
+    if not isinstance(config, dict):
+        return None
+    if key in config:
+        return config[key]
+    return next((found for value in config.values() if (found := _find(value, key)) is not None), None)

@@ -1,0 +1,109 @@
+"""Products and memory traffic of kernels in every form in which XLA writes them, compared with values by hand."""
+
+import json
+
+import pytest
+
+from shardwise.compiler.dtypes import SHORT_NAMES
+from shardwise.compiler.plan.hardware import chip
+from shardwise.explain.hlo_kernels import HloKernels, Product
+from shardwise.runtime.hlo_text import read_computations
+
+H200 = chip("h200")
+CONFIG = json.dumps(
+    {
+        "gemm_backend_config": {
+            "dot_dimension_numbers": {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["0"]}
+        }
+    }
+)
+MODULE = """HloModule m, is_scheduled=true
+
+%fused_dot (p0: bf16[64,128], p1: bf16[128,32]) -> bf16[64,32] {
+  %p0 = bf16[64,128]{1,0} parameter(0)
+  %p1 = bf16[128,32]{1,0} parameter(1)
+  %dot.1 = bf16[64,32]{1,0} dot(%p0, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %neg = bf16[64,32]{1,0} negate(%dot.1)
+}
+
+%fused_slice (p: f32[8,4,16], i: s32[]) -> f32[4,16] {
+  %p = f32[8,4,16]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %slice = f32[1,4,16]{2,1,0} dynamic-slice(%p, %i, %zero, %zero), dynamic_slice_sizes={1,4,16}
+  %view = f32[4,16]{1,0} bitcast(%slice)
+  ROOT %exp = f32[4,16]{1,0} exponential(%view)
+}
+
+%fused_update (p: f32[8,4,16], u: f32[4,16], i: s32[]) -> f32[8,4,16] {
+  %p = f32[8,4,16]{2,1,0} parameter(0)
+  %u = f32[4,16]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %view = f32[1,4,16]{2,1,0} bitcast(%u)
+  ROOT %update = f32[8,4,16]{2,1,0} dynamic-update-slice(%p, %view, %i, %zero, %zero)
+}
+
+ENTRY %main (a: bf16[64,128], b: bf16[128,32], x: f32[8,4,16], u: f32[4,16], i: s32[]) -> f32[8,4,16] {
+  %a = bf16[64,128]{1,0} parameter(0)
+  %b = bf16[128,32]{1,0} parameter(1)
+  %x = f32[8,4,16]{2,1,0} parameter(2)
+  %u = f32[4,16]{1,0} parameter(3)
+  %i = s32[] parameter(4)
+  %k = f32[3,3,4,6]{3,2,1,0} constant({...})
+  %fusion = bf16[64,32]{1,0} fusion(%a, %b), kind=kCustom, calls=%fused_dot
+  %call = (bf16[64,32]{1,0}, s8[1024]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm", CONFIG
+  %batched = f32[8,4,4]{2,1,0} dot(%x, %x), lhs_batch_dims={0}, rhs_batch_dims={0}, DIMS
+  %images = f32[2,10,10,4]{3,2,1,0} broadcast(%i), dimensions={}
+  %conv = f32[2,10,10,6]{3,2,1,0} convolution(%images, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  %sliced = f32[4,16]{1,0} fusion(%x, %i), kind=kLoop, calls=%fused_slice
+  %copy = f32[4,16]{1,0} copy(%u)
+  %view = f32[64]{0} bitcast(%u)
+  ROOT %updated = f32[8,4,16]{2,1,0} fusion(%x, %u, %i), kind=kLoop, calls=%fused_update
+}
+""".replace("CONFIG", f"backend_config={CONFIG}").replace("DIMS", "lhs_contracting_dims={2}, rhs_contracting_dims={2}")
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return HloKernels(read_computations(MODULE), H200)
+
+
+def instruction(kernels, name):
+    return next(each for each in kernels.computations.by_name["main"] if each.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("fusion", Product(1, 64, 32, 128, "bf16")),
+        ("call", Product(1, 64, 32, 128, "bf16")),
+        ("batched", Product(8, 4, 4, 16, "f32")),
+        ("conv", Product(1, 200, 6, 36, "f32")),
+        ("sliced", None),
+        ("copy", None),
+    ],
+)
+def test_products(kernels, name, product):
+    assert kernels.product(instruction(kernels, name), "main") == product
+
+
+@pytest.mark.parametrize(
+    ("name", "accessed"),
+    [
+        ("fusion", 2 * (64 * 128 + 128 * 32 + 64 * 32)),
+        ("sliced", 4 * (64 + 64) + 4),  # one of 8 slices, the result, and the index
+        ("updated", 4 * (64 + 64) + 4),  # the update is read and written; the rest of the array is left in place
+        ("copy", 4 * (64 + 64)),
+    ],
+)
+def test_memory_traffic(kernels, name, accessed):
+    assert kernels.bytes_accessed(instruction(kernels, name), "main") == accessed
+
+
+def test_times_are_those_of_the_chip(kernels):
+    product = H200.product_time(1, 64, 32, 128, 28672, SHORT_NAMES["bf16"])
+    assert kernels.seconds(instruction(kernels, "fusion"), "main") == product
+    assert kernels.seconds(instruction(kernels, "copy"), "main") == H200.memory_time(512)
+    assert kernels.seconds(instruction(kernels, "view"), "main") == 0
+    assert kernels.seconds(instruction(kernels, "a"), "main") == 0
