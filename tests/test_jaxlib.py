@@ -478,6 +478,8 @@ def test_devices_of_a_topology_are_for_compilation_only(client):
     devices = _jaxlib.topology_devices(_jaxlib.device_topology(client.devices()))
     assert [device.id for device in devices] == [device.id for device in client.devices()]
     assert _jaxlib.is_compile_only(devices[0]) and not _jaxlib.is_compile_only(client.devices()[0])
+    assert _jaxlib.versions(devices[0]) == _jaxlib.topology_versions(client.devices()[0])
+    assert _jaxlib.versions(client.devices()[0]) != _jaxlib.topology_versions(client.devices()[0])
     with pytest.raises(_jaxlib.RuntimeFailure, match="No compiler factory for platform: cpu"):
         _jaxlib.compile_for_topology(INCREMENT, devices[:2])
     with pytest.raises(TypeError):

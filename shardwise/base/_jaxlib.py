@@ -404,7 +404,14 @@ def extension_version() -> int:
 
 def versions(device: _jax.Device) -> str:
     """Return the versions that an executable depends on: of jaxlib, of the platform, and the kind of device."""
+    if is_compile_only(device):
+        return topology_versions(device)
     return f"{_version.__version__} {device.client.platform_version} {device.device_kind}"
+
+
+def topology_versions(device: _jax.Device) -> str:
+    """Return the versions that an executable for a topology of such devices depends on; it has no platform's."""
+    return f"{_version.__version__} topology {device.device_kind}"
 
 
 def _load_libraries(text: str, client: Client) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.ahead_of_time.aot import Compiled, StageRefs
-from shardwise.base._jaxlib import Client, Device, versions
+from shardwise.base._jaxlib import Client, Device, topology_versions, versions
 from shardwise.base._jaxlib import serialize_executable as executable_bytes
 from shardwise.base.lazy import publish
 from shardwise.compiler.dtypes import is_key
@@ -94,7 +94,7 @@ def deserialize_and_load(
         raise ValueError(f"deserialize_and_load: execution_devices {devices} do not belong to the backend {backend!r}")
     with io.BytesIO(serialized) as file:
         request, prepared, constants, executable, version = _Unpickler(file, devices).load()
-    if version != versions(devices[0]):
+    if version not in (versions(devices[0]), topology_versions(devices[0])):
         raise ValueError(
             f"deserialize_and_load: `{request.program.name}` was compiled with {version!r}, and here is "
             f"{versions(devices[0])!r}. Compile it again."
