@@ -31,7 +31,7 @@ from benchmarks.workloads import TRAINING, mlp
 from shardwise import inside_jax
 from shardwise.explain.hlo_wire import wire
 
-if find_spec("equinox"):  # as in the environment of `make test-ecosystem`
+if all(map(find_spec, ("equinox", "flax", "haiku", "optax"))):  # as in the environment of `make test-ecosystem`
     from benchmarks import jax_libraries
 else:
     jax_libraries = None
