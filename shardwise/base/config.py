@@ -296,11 +296,6 @@ SETTINGS = {
         "compilation takes longer, and equal layers may get different layouts",
         affects_tracing=True,
     ),
-    "overlap_collectives": Setting(
-        True,
-        "whether XLA schedules collectives early on GPUs, so that kernels run beside them; it takes more memory",
-        affects_tracing=True,
-    ),
     "optimization_level": Setting(
         "UNKNOWN",
         "XLA's effort for fast programs, UNKNOWN for its default; `CompilerEffortLevel` has the levels",
@@ -441,7 +436,6 @@ class Config(threading.local):
     traceback_filtering: str
     memory_limit: int
     improve_plans: bool
-    overlap_collectives: bool
     optimization_level: str
     memory_fitting_level: str
     chip_table: str

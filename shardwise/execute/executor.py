@@ -49,7 +49,6 @@ from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.load import load
 from shardwise.execute.nan_check import check_nans
 from shardwise.execute.no_collectives import check_no_collectives
-from shardwise.execute.overlap_options import overlap_options
 from shardwise.execute.request import Request, Target, default_device, lift_held_arrays, partition_request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import transfer, transfer_to_memory
@@ -66,7 +65,6 @@ from shardwise.runtime.array import (
     place,
 )
 from shardwise.runtime.callbacks import error_of_callback
-from shardwise.runtime.client import platform_of
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory, program_needs
 from shardwise.runtime.process_set_registry import process_sets
@@ -236,8 +234,7 @@ class LoweredRequest:
                 )
         self._warn_of_gathers()
         self._warn_of_resharded_arguments()
-        overlap = overlap_options(self.stages.local, platform_of(self.target.devices[0]))
-        chosen = dict([*effort_options(), *overlap, *options])
+        chosen = dict([*effort_options(), *options])
         executable = self._compile_logged(tuple(sorted(chosen.items())), serialized)
         arguments = len(self.request.signatures) - len(self.constants)
         constants = self.constants
