@@ -75,7 +75,7 @@ def paste_constraints(work: Workload) -> Pasted:
     rejected: list[tuple[Constraint, str]] = []
     while True:
         try:
-            compiled = _compile_pasted(work.name, applied)
+            compiled = _compile_pasted(work, applied)
         except Exception as error:
             wrong = _blamed(error, applied)
             if wrong is None:
@@ -86,13 +86,13 @@ def paste_constraints(work: Workload) -> Pasted:
             return Pasted(plan, tuple(applied), tuple(rejected), outside, wire(compiled.as_text()))
 
 
-def _compile_pasted(name: str, constraints: Sequence[Constraint]) -> Any:
-    """Compile the program of this name, with the constraints in its source."""
-    with tempfile.TemporaryDirectory() as folder, _package_in(Path(folder), constraints) as benchmarks:
-        work = next(each for each in benchmarks.programs() if each.name == name)
-        function, args = work.on(peer)
-        with jax.set_mesh(peer.mesh(*work.mesh)):
-            return jax.jit(function).lower(*args).compile()
+def _compile_pasted(work: Workload, constraints: Sequence[Constraint]) -> Any:
+    """Compile a program with the constraints in its source."""
+    mesh = peer.mesh(*work.mesh)  # set for all of the package, since libraries call a model to initialize it
+    with tempfile.TemporaryDirectory() as folder, _package_in(Path(folder), constraints) as copy, jax.set_mesh(mesh):
+        pasted = next(each for each in copy.programs() if each.name == work.name)
+        function, args = pasted.on(peer)
+        return jax.jit(function).lower(*args).compile()
 
 
 @contextmanager

@@ -55,21 +55,26 @@ def call_text(function: Callable[..., Any]) -> str:
 
 def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> list[str]:
     """Return a name for each leaf of the arguments, in the caller's notation: `batch['tokens']`."""
+    roots = _positional_names(function, len(args))
+    names = [name for arg, root in zip(args, roots, strict=True) for name in tree.leaf_names(arg, root)]
+    for key in sorted(keywords):
+        names += tree.leaf_names(keywords[key], key)
+    return [f"`{name}`" for name in names]
+
+
+def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Return the names of the first `count` positional arguments, those of `*args` as `args[0]`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some callables have no signature
         parameters = []
-    names: list[str] = []
-    for index, arg in enumerate(args):
-        root = f"argument {index}"
-        if parameters:
-            parameter = parameters[min(index, len(parameters) - 1)]
-            variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            root = f"{parameter.name}[{index - len(parameters) + 1}]" if variadic else parameter.name
-        names += tree.leaf_names(arg, root)
-    for key in sorted(keywords):
-        names += tree.leaf_names(keywords[key], key)
-    return [f"`{name}`" for name in names]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds][:count]
+    variadic = next((each.name for each in parameters if each.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    rest = range(len(names), count)
+    if variadic is None:
+        return names + [f"argument {index}" for index in rest]
+    return names + [f"{variadic}[{index - len(names)}]" for index in rest]
 
 
 def array_leaves(

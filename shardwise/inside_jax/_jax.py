@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple, final
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 import jax
 from jax import Array, ShapeDtypeStruct, typeof
 from jax._src import core, pjit, source_info_util, stages
+from jax._src.array import ArrayImpl
 from jax._src.callback import io_callback_impl, pure_callback_impl
 from jax._src.debugging import OrderedDebugEffect, debug_callback_impl, debug_print_impl
 from jax._src.effects import lowerable_effects, ordered_effects
@@ -185,16 +186,19 @@ class PlannedFunction:
         jitted: what `jax.jit` returns.
         planned_params: returns the parameters to run instead, for those of a call, its flat arguments and their names.
         bind: returns the results of a call with tracers among its arguments.
+        check_donated: raises an error for donated arguments that would end the process.
     """
 
-    def __init__(self, jitted: Any, planned_params: Planner, bind: Planner):
+    def __init__(self, jitted: Any, planned_params: Planner, bind: Planner, check_donated: Planner):
         fun, info = jitted._fun, jitted._jit_info
         update_wrapper(self, fun)
         self._fun, self._jit_info, self._planned_params = fun, info, planned_params
+        self._donates = bool(info.donate_argnums or info.donate_argnames)
+        self._check_donated = check_donated
 
         def cache_miss(*args: object, **kwargs: object) -> tuple[Any, Any, bool]:
             p, args_flat = _infer_params(fun, info, args, kwargs)
-            if not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args_flat):
+            if _is_traced(args_flat):
                 return tree_unflatten(p.out_tree, bind(p.params, args_flat, p.arg_names)), None, False
             p = p._replace(params=planned_params(p.params, args_flat, p.arg_names))
             outs, out_flat, out_tree, args_flat, jaxpr, executable, profiler, consts = _run_python_pjit(
@@ -220,6 +224,10 @@ class PlannedFunction:
         )
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
+        if self._donates and _donation_errors_are_fatal() and _has_repeated_or_freed_arrays((args, kwargs)):
+            p, args_flat = _infer_params(self._fun, self._jit_info, args, kwargs)
+            if not _is_traced(args_flat):
+                self._check_donated(p.params, args_flat, p.arg_names)
         return self._dispatcher(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -245,6 +253,23 @@ class PlannedFunction:
     def clear_cache(self) -> None:
         """Forget the compiled programs."""
         self._dispatcher._clear_cache()
+
+
+def _is_traced(args: Sequence[Any]) -> bool:
+    """Return whether a call with these flat arguments is part of a function that JAX traces."""
+    return not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args)
+
+
+@cache
+def _donation_errors_are_fatal() -> bool:
+    """Return whether XLA ends the process, instead of raising an error, if a donated buffer is passed again."""
+    return jax.default_backend() == "cpu" and jax.device_count() > 1
+
+
+def _has_repeated_or_freed_arrays(arguments: Any) -> bool:
+    """Return whether an array occurs twice in a pytree, or was deleted or donated."""
+    arrays = [leaf for leaf in jax.tree.leaves(arguments) if type(leaf) is ArrayImpl]
+    return len({*map(id, arrays)}) < len(arrays) or any(map(ArrayImpl.is_deleted, arrays))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.inside_jax import _jax
 from shardwise.inside_jax.call import bind
+from shardwise.inside_jax.donation import check_donated
 from shardwise.inside_jax.plan import Call, plan
 
 
@@ -21,7 +22,7 @@ def jit(fun: Callable[..., Any], /, **options: object) -> Any:
         **options: the options of `jax.jit`: `in_shardings`, `out_shardings`, `static_argnums`, `donate_argnums` and
             others.
     """
-    return _jax.PlannedFunction(_jax.jax.jit(fun, **options), _planned_params, _bind)
+    return _jax.PlannedFunction(_jax.jax.jit(fun, **options), _planned_params, _bind, _check_donated)
 
 
 def call_of(params: dict[str, Any], names: Sequence[str]) -> Call:
@@ -51,3 +52,8 @@ def _bind(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> 
     if _jax.jax.sharding.get_abstract_mesh().are_all_axes_manual:
         return list(_jax.jaxpr_as_fun(params["jaxpr"])(*args))
     return bind(call_of(params, names).placed(args), *args)
+
+
+def _check_donated(params: dict[str, Any], args: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise an error if arguments that are not traced were freed, or are donated twice."""
+    check_donated(call_of(params, names).placed(args), args)

@@ -117,7 +117,7 @@ class Call:
             return
         for name, operand in zip(self.names, operands, strict=True):
             is_array = isinstance(operand, _jax.Array) and not isinstance(operand, _jax.core.Tracer)
-            if is_array and operand.committed and operand.devices() != set(self.mesh.devices.flat):
+            if is_array and operand.committed and operand.sharding.device_set != set(self.mesh.devices.flat):
                 raise DeviceMismatchError(
                     f"inside_jax.jit of `{self.name}`: {name} is committed to {operand.sharding}, and the mesh "
                     f"{self.mesh} has other devices. Place it on the mesh with `jax.device_put`."

@@ -12,7 +12,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.explain.text import human_bytes, human_seconds
 from shardwise.inside_jax.watch import CompiledCall, watch_compiles
 from shardwise.launch.load_target import CommandError, check_file, is_script
-from shardwise.launch.script import run_as_main
+from shardwise.launch.script import run_as_main, summary_after_script
 
 CHANGES = 5  # the number of changes that `advise` prints
 
@@ -36,22 +36,28 @@ def explain_script(parsed: Namespace, script_arguments: Sequence[str], hardware:
         print(explanation)
         print(f"\n  JAX's own program sends {human_bytes(compiled.wire.sent)} per device\n")
 
-    _run(parsed.target, script_arguments, show)
-    if not shown:
-        print(f"{parsed.target} has run, and JAX compiled no function for several devices.")
+    def print_summary() -> None:
+        if not shown:
+            print(_nothing_compiled(parsed.target))
+
+    _run(parsed.target, script_arguments, show, print_summary)
 
 
 def advise_script(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     """Run a script on real JAX, and print the changes of it that save most."""
     hardware = None if parsed.hardware is None else chip(parsed.hardware)
     compiled: list[CompiledCall] = []
-    _run(parsed.target, script_arguments, compiled.append)
+    _run(parsed.target, script_arguments, compiled.append, lambda: _print_changes(parsed.target, compiled, hardware))
+
+
+def _print_changes(script: str, compiled: Sequence[CompiledCall], hardware: Chip | None) -> None:
+    """Print the changes of a script that save most, for the functions that JAX compiled in it."""
     if not compiled:
-        print(f"{parsed.target} has run, and JAX compiled no function for several devices.")
+        print(_nothing_compiled(script))
         return
     sent = sum(each.wire.sent for each in compiled)
     print(
-        f"{parsed.target}: JAX compiled {len(compiled)} function{'' if len(compiled) == 1 else 's'} for several "
+        f"{script}: JAX compiled {len(compiled)} function{'' if len(compiled) == 1 else 's'} for several "
         f"devices, which send {human_bytes(sent)} per device if each is called once"
     )
     changes: list[_Change] = []
@@ -89,10 +95,19 @@ def _changes(compiled: CompiledCall, hardware: Chip | None) -> list[_Change]:
     return changes
 
 
-def _run(script: str, arguments: Sequence[str], on_compile: Callable[[CompiledCall], None]) -> None:
-    """Run a script as `__main__`, with its own `jax`."""
+def _nothing_compiled(script: str) -> str:
+    return f"{script} has run, and JAX compiled no function for several devices."
+
+
+def _run(
+    script: str,
+    arguments: Sequence[str],
+    on_compile: Callable[[CompiledCall], None],
+    print_summary: Callable[[], None],
+) -> None:
+    """Run a script as `__main__`, with its own `jax`, and print a summary after it."""
     if not is_script(script):
         raise CommandError(f"{script!r} must be a script, FILE.py, which runs on real JAX")
     check_file(Path(script))
-    with watch_compiles(on_compile):
+    with summary_after_script(print_summary), watch_compiles(on_compile):
         run_as_main(script, arguments)

@@ -2,7 +2,8 @@
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def run_as_main(script: str, arguments: Sequence[str]) -> None:
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
+
+
+@contextmanager
+def summary_after_script(print_summary: Callable[[], None]) -> Iterator[None]:
+    """Print a summary after the script that runs in the block. If it ends with `sys.exit`, its exit code is kept."""
+    try:
+        yield
+    except SystemExit:
+        print_summary()
+        raise
+    print_summary()
 
 
 def _exists(module: str) -> bool:

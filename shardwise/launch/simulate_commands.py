@@ -33,7 +33,7 @@ from shardwise.launch.load_target import (
     parse_variables,
 )
 from shardwise.launch.module_target import is_module_file, load_module
-from shardwise.launch.script import run_script
+from shardwise.launch.script import run_script, summary_after_script
 from shardwise.launch.simulate_parser import ARGUMENTS
 
 if TYPE_CHECKING:
@@ -217,13 +217,17 @@ def _run_watched(script: str, arguments: Sequence[str], show: Callable[[Request]
             shown = True
             show(launch.request)
 
+    def print_summary() -> None:
+        if not shown:
+            print(
+                f"{script} has run, and compiled no jitted function. "
+                f"To show one that it does not call: {script}:FUNCTION"
+            )
+
     check_file(Path(script))
     launch_hooks.add(on_launch)
     try:
-        run_script(script, arguments, is_module=False)
+        with summary_after_script(print_summary):
+            run_script(script, arguments, is_module=False)
     finally:
         launch_hooks.remove(on_launch)
-    if not shown:
-        print(
-            f"{script} has run, and compiled no jitted function. To show one that it does not call: {script}:FUNCTION"
-        )

@@ -23,7 +23,7 @@ _PRODUCER = re.compile(rb"StableHLO_v(\d+)\.(\d+)\.(\d+)\x00")
 _MLIR_ERROR = re.compile(r"error: (?:\"-\":(\d+):(\d+): )?(.*)")
 _STRUCTURE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>=]=|[\[({<\])}>]')
 _ESCAPED = re.compile(rb"(?:\\[89A-F][0-9A-F])+")
-_CHILD = "from shardwise.stablehlo.parse import serve_isolated; serve_isolated()"
+ISOLATED_PROGRAM = "from shardwise.stablehlo.parse import serve_isolated; serve_isolated()"
 
 
 def parse(source: str | bytes, mesh: Mesh | AbstractMesh | None = None, isolated: bool = False) -> Module:
@@ -119,7 +119,11 @@ def _parse_isolated(source: str | bytes) -> bytes:
     data = source.encode() if isinstance(source, str) else source
     try:
         child = subprocess.run(
-            [sys.executable, "-c", _CHILD], input=data, capture_output=True, timeout=ISOLATED_SECONDS, check=False
+            [sys.executable, "-c", ISOLATED_PROGRAM],
+            input=data,
+            capture_output=True,
+            timeout=ISOLATED_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ProgramError(f"the module was not parsed within {ISOLATED_SECONDS} seconds") from error

@@ -44,6 +44,19 @@ def test_names_of_arguments_that_have_no_name():
     assert sw.jit(f, static_argnames=("b", "other"))(1, b=2, other=3) == 2
 
 
+def test_names_of_variadic_arguments_in_plans():
+    def f(a, *args, b, **keywords):
+        return a + args[0]["x"] + args[1] + b + keywords["u"][0]
+
+    def all_variadic(*args, **keywords):
+        return args[0] + args[1] + keywords["u"]
+
+    explanation = sw.explain(f)(1.0, {"x": 2.0}, 3.0, b=4.0, u=[5.0])
+    assert [row.name for row in explanation.plan.inputs] == ["`a`", "`args[0]['x']`", "`args[1]`", "`b`", "`u[0]`"]
+    explanation = sw.explain(all_variadic)(1.0, 2.0, u=3.0)
+    assert [row.name for row in explanation.plan.inputs] == ["`args[0]`", "`args[1]`", "`u`"]
+
+
 def test_jitted_functions_have_the_attributes_of_the_function():
     def f(x):
         return x

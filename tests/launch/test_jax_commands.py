@@ -21,9 +21,9 @@ jax.jit(steps.step)(*steps.arguments())
 """
 
 
-def shardwise(tmp_path, *arguments):
+def shardwise(tmp_path, *arguments, source=SCRIPT):
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(source)
     given = [str(script) if argument == "SCRIPT" else argument for argument in arguments]
     return subprocess.run(
         [sys.executable, "-m", "shardwise", *given],
@@ -47,6 +47,17 @@ def test_advise_prints_changes_with_their_savings(tmp_path):
     run = shardwise(tmp_path, "advise", "SCRIPT", "--hardware", "h100")
     assert run.returncode == 0, run.stderr
     assert "JAX compiled 1 function for several devices" in run.stdout
+
+
+def test_the_summary_follows_a_script_that_exits(tmp_path):
+    run = shardwise(tmp_path, "advise", "SCRIPT", source=f"{SCRIPT}sys.exit(3)\n")
+    assert run.returncode == 3, run.stderr
+    assert "JAX compiled 1 function for several devices" in run.stdout
+    for command in (("advise", "SCRIPT"), ("explain", "SCRIPT", "--inside-jax")):
+        run = shardwise(tmp_path, *command, source="import sys\nsys.exit('stopped')\n")
+        assert run.returncode == 1
+        assert run.stderr == "stopped\n"
+        assert "has run, and JAX compiled no function for several devices" in run.stdout
 
 
 def test_a_function_is_no_script(tmp_path):

@@ -232,3 +232,11 @@ def test_explain_shows_the_stages_of_a_script(tmp_path):
 def test_a_script_that_compiles_nothing(model):
     printed = script_process("explain", str(model))
     assert re.search(r"a_model.py has run, and compiled no jitted function\. .*a_model.py:FUNCTION", printed)
+
+
+def test_the_summary_follows_a_script_that_exits(tmp_path):
+    (tmp_path / "script.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        script_process("explain", str(tmp_path / "script.py"))
+    assert failure.value.returncode == 3
+    assert "script.py has run, and compiled no jitted function" in failure.value.stdout

@@ -3,14 +3,17 @@
     python -m tests.stablehlo.mutate 10000 --seed 0
 
 Each module must be a typed error, or compute what XLA computes for it. Workers are processes with a memory limit and a
-watchdog. A crash or hang of MLIR's parser must be a typed error with `isolated=True`. A seed determines its case.
+watchdog. A crash or hang of MLIR's parser must be a typed error with `isolated=True`. A case that crashes after MLIR's
+parser has corrupted the heap of its worker runs again. A seed determines its case.
 """
 
 import argparse
 import io
 import multiprocessing
+import os
 import random
 import resource
+import subprocess
 import sys
 import traceback
 import warnings
@@ -105,21 +108,18 @@ def mutated(seed: int, modules: dict[str, tuple[str, bytes, bytes]]) -> tuple[st
 
 def run_cases(seeds: range) -> Iterator[Outcome]:
     """Run cases one after the other. A worker that crashes or hangs is replaced."""
-    modules, worker = corpus(), None
+    modules, worker = corpus(), _Worker()
     try:
         for seed in seeds:
             name, module = mutated(seed, modules)
-            worker = worker or _Worker()
+            worker = _Worker() if worker.ended else worker
             answer = worker.run(seed, module)
-            if answer[0] not in ("crash", "hang"):
-                yield Outcome(seed, name, *answer)
-                continue
-            worker.end()
-            worker = None
-            yield Outcome(seed, name, *_classify_end(*answer, module))
+            if answer[0] == "crash" and _heap_was_corrupted(worker.rejected):
+                worker = _Worker()
+                answer = worker.run(seed, module)
+            yield Outcome(seed, name, *answer)
     finally:
-        if worker is not None:
-            worker.end()
+        worker.end()
 
 
 def _classify_end(kind: str, phase: str, module: str | bytes) -> tuple[str, str]:
@@ -135,10 +135,32 @@ def _classify_end(kind: str, phase: str, module: str | bytes) -> tuple[str, str]
     return ("XLA rejects it too", phase) if phase == "oracle" else (kind, phase)
 
 
+def _heap_was_corrupted(rejected: dict[int, bytes]) -> bool:
+    """Return whether MLIR's parser corrupts the heap on bytecode that a worker rejected, so that a later case crashes.
+
+    Each is parsed again, the last one first, by a process in which glibc checks its heap.
+    """
+    checks = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3"}
+    command = [sys.executable, "-c", parser.ISOLATED_PROGRAM]
+    for seed, module in reversed(rejected.items()):
+        child = subprocess.run(command, input=module, capture_output=True, check=False, env={**os.environ, **checks})
+        if child.returncode < 0:
+            print(f"{seed}: MLIR's parser corrupts the heap of its process", file=sys.stderr, flush=True)
+            return True
+    return False
+
+
 class _Worker:
-    """A process that runs cases."""
+    """A process that runs cases.
+
+    Attributes:
+        rejected: the bytecode of cases that ended with a typed error, by their seeds.
+        ended: whether the process was ended.
+    """
 
     def __init__(self) -> None:
+        self.rejected: dict[int, bytes] = {}
+        self.ended = False
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -146,7 +168,17 @@ class _Worker:
         theirs.close()
 
     def run(self, seed: int, module: str | bytes) -> tuple[str, str]:
-        """Return the outcome and the error of a case; "crash" or "hang", and the phase, if it has none."""
+        """Return the outcome and the error of a case. If the process crashes or hangs, it is ended."""
+        kind, detail = self._answer(seed, module)
+        if kind in ("crash", "hang"):
+            self.end()
+            return _classify_end(kind, detail, module)
+        if kind == "typed error" and isinstance(module, bytes):
+            self.rejected[seed] = module
+        return kind, detail
+
+    def _answer(self, seed: int, module: str | bytes) -> tuple[str, str]:
+        """Return the answer of the process to a case; "crash" or "hang", and the phase, if it has none."""
         phase = "start"
         try:
             self._connection.send((seed, module))
@@ -160,6 +192,7 @@ class _Worker:
         return "hang", phase
 
     def end(self) -> None:
+        self.ended = True
         self._process.kill()
         self._process.join(30)
 

@@ -67,13 +67,13 @@ def test_size_is_limited(monkeypatch):
 
 
 def test_a_crash_in_the_other_process_is_an_error(monkeypatch):
-    monkeypatch.setattr(parse, "_CHILD", "import os; os.abort()")
+    monkeypatch.setattr(parse, "ISOLATED_PROGRAM", "import os; os.abort()")
     with pytest.raises(ProgramError, match=r"MLIR's parser crashed on the module \(exit status -6\)"):
         stablehlo.load(TEXT, isolated=True)
 
 
 def test_a_hang_in_the_other_process_is_an_error(monkeypatch):
-    monkeypatch.setattr(parse, "_CHILD", "import time; time.sleep(100)")
+    monkeypatch.setattr(parse, "ISOLATED_PROGRAM", "import time; time.sleep(100)")
     monkeypatch.setattr(parse, "ISOLATED_SECONDS", 0.2)
     with pytest.raises(ProgramError, match=r"not parsed within 0\.2 seconds"):
         stablehlo.load(TEXT, isolated=True)
