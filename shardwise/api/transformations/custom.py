@@ -79,7 +79,12 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
         """Run the rule, and return the leaves of the result and their tangents."""
         raise NotImplementedError
 
+    def _check_rules(self) -> None:
+        """Raise an AttributeError if the rules are not defined."""
+        raise NotImplementedError
+
     def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
+        self._check_rules()
         bound = inspect.signature(self.fun).bind(*args, **keywords)
         bound.apply_defaults()
         if bound.kwargs:
@@ -132,7 +137,7 @@ class custom_jvp(_CustomDerivative[_P, _R]):
         nondiff_argnames: the names of such arguments.
 
     Raises:
-        AttributeError: when a traced call needs the rule and there is none.
+        AttributeError: when called, if there is no rule.
         TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
             arrays; when differentiated, if the rule does not return a result and a tangent of the types of the
             function's result.
@@ -188,11 +193,14 @@ class custom_jvp(_CustomDerivative[_P, _R]):
 
         self.defjvp(sum_of_rules)
 
-    def _rule(self, call: RuleCall, results: Results) -> FlatJvpRule:
+    def _check_rules(self) -> None:
         if self.jvp is None:
             raise AttributeError(
                 f"custom_jvp: {describe_function(self.fun)} has no derivative rule: define it with `defjvp`"
             )
+
+    def _rule(self, call: RuleCall, results: Results) -> FlatJvpRule:
+        assert self.jvp is not None
         return FlatJvpRule(call, self.jvp, results, self.symbolic_zeros)
 
     def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
@@ -217,7 +225,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         nondiff_argnames: the names of such arguments.
 
     Raises:
-        AttributeError: when a traced call needs the rules and there are none.
+        AttributeError: when called, if there are no rules.
         TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
             arrays; when differentiated, if a rule returns something of a wrong structure, or `fwd` a wrong type.
         ValueError: when differentiated, if `bwd` returns a cotangent of a wrong shape or dtype.
@@ -257,11 +265,14 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         """
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
-    def _rule(self, call: RuleCall, results: Results) -> FlatVjpRule:
+    def _check_rules(self) -> None:
         if self.fwd is None or self.bwd is None:
             raise AttributeError(
                 f"custom_vjp: {describe_function(self.fun)} has no derivative rules: define them with `defvjp`"
             )
+
+    def _rule(self, call: RuleCall, results: Results) -> FlatVjpRule:
+        assert self.fwd is not None and self.bwd is not None
         return FlatVjpRule(call, self.fwd, self.bwd, results, self.symbolic_zeros)
 
     def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
