@@ -25,9 +25,7 @@ def larger_with_index(x, y):
 
 def windows_of(shape, window, strides, padding, base, dilation):
     """Yield, per window, the indices of its elements in row-major order, without padding."""
-    sizes = [
-        (size - 1) * step + 1 + low + high for size, step, (low, high) in zip(shape, base, padding, strict=True)
-    ]
+    sizes = [(size - 1) * step + 1 + low + high for size, step, (low, high) in zip(shape, base, padding, strict=True)]
     counts = [
         max((size - (count - 1) * gap - 1) // stride + 1, 0)
         for size, count, gap, stride in zip(sizes, window, dilation, strides, strict=True)

@@ -612,7 +612,7 @@ def _instantiate(type: ArrayType, derivative: Array | None) -> Array | np.ndarra
     """Return a tangent or cotangent as users see it: an array of zeros for None, float0 for integers."""
     if not is_inexact(type.dtype):
         return np.zeros(type.shape, float0)
-    return zeros_of(type.strong()) if derivative is None else derivative
+    return zeros_of(type) if derivative is None else derivative
 
 
 def _check_no_reduce_axes(name: str, reduce_axes: Sequence[Any]) -> None:
