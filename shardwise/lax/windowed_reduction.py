@@ -19,8 +19,8 @@ from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.trace.build import build
 from shardwise.lax.generic_reduce import Computation, init_scalar
-from shardwise.lax.generic_reduce_window import reduce_windows
 from shardwise.lax.padding import integers, padding_pairs
+from shardwise.lax.windowed_generic_reduction import reduce_windows
 
 _BINARY_OPS: dict[Reduction, Op] = {SUM: Add(), PROD: Mul(), MAX: Max(), MIN: Min()}
 _REDUCTIONS: dict[type[Op], Reduction] = {type(op): reduction for reduction, op in _BINARY_OPS.items()}
