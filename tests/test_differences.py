@@ -74,3 +74,13 @@ def test_memory_of_results(library):
 def test_text_of_types(library):
     x = library.device_put(rows(8), sharding(library, "data"))
     assert str(library.typeof(x)) == ("float32[8]" if library is jax else "f32[8]")
+
+
+@BOTH
+def test_second_derivatives_of_custom_jvp_in_scan(library):
+    cube = library.custom_jvp(lambda x: x**3)
+    cube.defjvp(lambda primals, tangents: (cube(*primals), 10 * cube(*primals) * tangents[0]))
+    in_scan = lambda x: library.lax.scan(lambda carry, _: (cube(carry), None), x, None, length=1)[0]  # noqa: E731
+    assert library.grad(library.grad(cube))(2.0) == 800
+    assert library.grad(in_scan)(2.0) == 80
+    assert library.grad(library.grad(in_scan))(2.0) == (120 if library is jax else 800)

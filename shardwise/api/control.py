@@ -274,7 +274,6 @@ def _branch(name: str, index: Array, branches: list[Function], operands: tuple[A
     for other in labelled[1:]:
         _check_same_results(name, labelled[0], other)
     first = labelled[0][1]
-    # A result is weakly typed only if it is in every branch.
     outs = [_join_types(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
     if any(list(t.result_types) != outs for t in traced):
         traced = [_TracedBody.from_function(branch, operands, types, outs) for branch in branches]
@@ -357,8 +356,11 @@ def _difference(first: object, second: object) -> Difference:
 
 
 def _join_types(types: Sequence[ArrayType]) -> ArrayType:
-    """Return the type of a result that has these types in the branches: a strong one, varying over all their axes."""
-    joined = next((type for type in types if not type.weak), types[0]).with_varying(varying(types))
+    """Return the type of a result that has these types in the branches.
+
+    It is weak if it is weak in the first branch, for `cond` in `false_fun`, as in JAX. It varies over the axes of all.
+    """
+    joined = types[0].with_varying(varying(types))
     for other in types:
         joined = _in_scope_of(joined, other)
     return joined

@@ -71,14 +71,14 @@ def reduce(
     arrays = [as_operand(leaf, "reduce") for leaf in leaves]
     if tree.structure(init_values) != structure:
         raise ValueError(f"reduce: init_values must have the structure of the operands, {structure}")
-    init_scalars = [_init_scalar(*pair) for pair in zip(tree.leaves(init_values), arrays, strict=True)]
+    init_scalars = [init_scalar("reduce", *pair) for pair in zip(tree.leaves(init_values), arrays, strict=True)]
     if not arrays or len({x.type.shape for x in arrays}) != 1:
         raise TypeError(
             "reduce: operands must be one or more arrays of the same shape, "
             f"not {', '.join(str(x.type) for x in arrays) or 'none'}"
         )
     dims = canonical_axes("reduce", tuple(dimensions), arrays[0].type)
-    combine = _Computation(structure, computation, arrays)
+    combine = Computation("reduce", structure, computation, arrays)
     with decided_by(out_sharding):
         reduced = combine.reduce_by_op(arrays, dims) or combine.reduce_by_halving(arrays, dims)
         shape = arrays[0].type.without(dims).shape
@@ -87,21 +87,23 @@ def reduce(
     return structure.unflatten([constrain_sharding(total, out_sharding) for total in totals])
 
 
-def _init_scalar(init: ArrayLike, x: Array) -> Array:
+def init_scalar(name: str, init: ArrayLike, x: Array) -> Array:
     """Return an initial value as an array; a Python number gets the dtype of `x` if type promotion gives it too."""
-    scalar = as_operand(init, "reduce")
-    if scalar.type.weak and promote_dtypes("reduce", [scalar.type, x.type.strong()])[0] == x.type.dtype:
+    scalar = as_operand(init, name)
+    if scalar.type.weak and promote_dtypes(name, [scalar.type, x.type.strong()])[0] == x.type.dtype:
         scalar = Convert(x.type.dtype)(scalar)
     if scalar.type.shape or scalar.type.dtype != x.type.dtype:
-        raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {scalar.type}")
+        raise TypeError(f"{name}: the init value of {x.type} must be a scalar of its dtype, not {scalar.type}")
     return scalar
 
 
-class _Computation:
+class Computation:
     """The user's binary function on pytrees of scalars, as a function of lists of arrays."""
 
-    def __init__(self, structure: tree.Structure, computation: Callable[[Any, Any], Any], arrays: Sequence[Any]):
-        self.structure, self.computation = structure, computation
+    def __init__(
+        self, name: str, structure: tree.Structure, computation: Callable[[Any, Any], Any], arrays: Sequence[Any]
+    ):
+        self.name, self.structure, self.computation = name, structure, computation
         self.scalar_types = [x.type.with_shape(()) for x in arrays]
 
     def __call__(self, xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
@@ -113,10 +115,18 @@ class _Computation:
 
     def on_scalars(self, xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         combined = self.computation(self.structure.unflatten(list(xs)), self.structure.unflatten(list(ys)))
-        leaves = [as_operand(leaf, "reduce") for leaf in tree.leaves(combined)]
+        out_leaves, out_structure = tree.flatten(combined)
+        if out_structure != self.structure:
+            raise ValueError(
+                f"{self.name}: computation must return the structure of its arguments, {self.structure}, not "
+                f"{out_structure}"
+            )
+        leaves = [as_operand(leaf, self.name) for leaf in out_leaves]
         for x, expected in zip(leaves, self.scalar_types, strict=True):
             if (x.type.shape, x.type.dtype) != ((), expected.dtype):
-                raise TypeError(f"reduce: computation must return {expected}, the type of its arguments, not {x.type}")
+                raise TypeError(
+                    f"{self.name}: computation must return {expected}, the type of its arguments, not {x.type}"
+                )
         return leaves
 
     def reduce_by_op(self, arrays: Sequence[Any], dims: tuple[int, ...]) -> list[Any] | None:

@@ -115,10 +115,7 @@ def arctan2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
         Array([1.5707964, 2.3561945], dtype=float32)
     """
-    y, x = promote_inexact("arctan2", x1, x2)
-    if x.type.dtype.kind == "c":
-        return -1j * Log()((x + 1j * y) / Sqrt()(x * x + y * y))
-    return Atan2()(y, x)
+    return Atan2()(*promote_inexact("arctan2", x1, x2))
 
 
 atan2 = arctan2

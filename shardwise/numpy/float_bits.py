@@ -121,12 +121,13 @@ def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 @compiled_function
-@documented(REAL_BINARY)
+@documented(BINARY)
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the maximum of two arrays element-wise, ignoring NaN.
 
     Args:
-        x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
+        x1, x2: the arrays. Where one element is NaN, the result is the other one. Complex numbers are compared by their
+            real parts, then by their imaginary parts.
 
     Example:
         >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.5)
@@ -136,12 +137,13 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 @compiled_function
-@documented(REAL_BINARY)
+@documented(BINARY)
 def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Compute the minimum of two arrays element-wise, ignoring NaN.
 
     Args:
-        x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
+        x1, x2: the arrays. Where one element is NaN, the result is the other one. Complex numbers are compared by their
+            real parts, then by their imaginary parts.
 
     Example:
         >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.5)
@@ -151,8 +153,6 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def _select_ignoring_nan(direction: str, x: Array, y: Array) -> Any:
-    if x.type.dtype.kind == "c":
-        raise TypeError(f"fmax, fmin: not defined for complex numbers: {x.type}")
     return Select()(Or()(Compare(direction)(x, y), isnan(y)), x, y)
 
 

@@ -174,7 +174,7 @@ class Shard:
         start_copy_to_host(self._buffers)
 
     def __repr__(self) -> str:
-        return f"Shard(device={self.device}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
+        return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
 
 
 class _Memory:

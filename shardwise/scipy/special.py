@@ -910,7 +910,7 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
     """Compute the sine and cosine integrals.
 
     Returns:
-        The tuple `(Si(x), Ci(x))`; Ci is NaN where `x` is negative.
+        The tuple `(Si(x), Ci(x))`; Ci of a negative number is the real part of its continuation, `Ci(-x)`.
 
     Example:
         >>> [f"{y:.4f}" for y in jax.scipy.special.sici(1.0)]

@@ -81,6 +81,11 @@ def test_derivatives_of_integers_name_allow_int(transform):
         transform(lambda n: n * 2.0)(3)
 
 
+def test_jacrev_of_a_function_with_integer_results():
+    with pytest.raises(TypeError, match=r"a result is i32\[\]~?. Results must be floats; use vjp"):
+        sw.jacrev(lambda x: 2 * x, allow_int=True)(3)
+
+
 def test_jacfwd_has_no_allow_int():
     with pytest.raises(TypeError) as error:
         sw.jacfwd(lambda n: n * 2.0)(3)

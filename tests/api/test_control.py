@@ -137,9 +137,11 @@ def test_only_one_branch_runs():
     assert seen == [("a", 2.0), ("b", 2.0)]
 
 
-def test_result_is_weakly_typed_only_if_all_branches_are():
-    assert not lax.cond(True, lambda: 1.0, lambda: jnp.float32(2)).weak_type
-    assert not lax.cond(True, lambda: jnp.float32(2), lambda: 1.0).weak_type
+def test_result_is_weakly_typed_if_the_first_branch_is():
+    assert not lax.cond(True, lambda: 1.0, lambda: jnp.float32(2)).weak_type  # the first branch is false_fun
+    assert lax.cond(True, lambda: jnp.float32(2), lambda: 1.0).weak_type
+    assert lax.switch(1, [lambda: 1.0, lambda: jnp.float32(2), lambda: 3.0]).weak_type
+    assert not lax.switch(0, [lambda: jnp.float32(2), lambda: 1.0]).weak_type
     assert lax.cond(True, lambda: 1.0, lambda: 2.0).weak_type
 
 

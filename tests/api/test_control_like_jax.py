@@ -38,6 +38,8 @@ def close(ours, theirs, rtol=1e-5, atol=1e-6):
 VALUES = {
     "cond": lambda m: [m.lax.cond(p, lambda x: x + 1, lambda x: x * 2, m.np.arange(3)) for p in (True, False)],
     "cond of a number": lambda m: [m.lax.cond(p, lambda: 1.5, lambda: 2.5) for p in (1, 0, 2.5, m.np.array(False))],
+    "cond weak in false_fun": lambda m: m.lax.cond(True, lambda x: x, lambda x: 1.0, m.np.float32(3)),
+    "switch weak in the first branch": lambda m: m.lax.switch(1, [lambda x: 1.0, lambda x: x], m.np.float32(3)),
     "cond weak in one branch": lambda m: m.lax.cond(True, lambda x: 1.0, lambda x: x, m.np.float32(3)),
     "cond weak in both": lambda m: m.lax.cond(False, lambda x: x * 2, lambda x: 1, 3),
     "cond of trees": lambda m: m.lax.cond(

@@ -104,18 +104,6 @@ K = np.ones((4, 3, 3), np.float32)
             "conv_transpose: padding must be 'SAME', 'VALID' or a pair of numbers for each spatial dim, not 'FULL'",
         ),
         (
-            lambda: lax.reduce_window(X, 0.0, lambda x, y: x + 2 * y, (1, 1, 2)),
-            NotImplementedError,
-            "reduce_window: the computation '<lambda>' is not supported: it must be a sum, prod, max, min of two "
-            "scalars, such as lax.add, lax.mul, lax.max or lax.min",
-        ),
-        (
-            lambda: lax.reduce_window(X, 0.0, lambda x, y: x + x, (1, 1, 2)),
-            NotImplementedError,
-            "reduce_window: the computation '<lambda>' is not supported: it must be a sum, prod, max, min of two "
-            "scalars, such as lax.add, lax.mul, lax.max or lax.min",
-        ),
-        (
             lambda: lax.reduce_window(np.arange(4), 0.5, lax.add, (2,)),
             TypeError,
             "reduce_window: init_value must be a scalar that i32[4] can hold, not f32[]~",

@@ -25,7 +25,7 @@ CALLS = {
     "squeeze": lambda x: x[:1].squeeze(0),
     "take": lambda x: x.take(2, 1),
     "trace": lambda x: x.trace(),
-    "in": lambda x: 5 in x and 7 not in x,
+    "in": lambda x: 5 in x[1] and 7 not in x[1],
     "+": lambda x: +x,
     "divmod": lambda x: divmod(x, 3),
     "rdivmod": lambda x: divmod(7, x + 9),

@@ -166,6 +166,15 @@ def test_values_and_gradients_of_binary_functions():
         np.testing.assert_allclose(gradients, other_gradients, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_complex_arctan2_on_and_off_the_branch_cuts():
+    y, x = np.meshgrid(*[np.array([0.25, 2j, -1j, 1 + 1j, -1, 0], np.complex64)] * 2)
+    for ours, theirs in ((jnp.arctan2, jax.numpy.arctan2), (lax.atan2, jax.lax.atan2)):
+        np.testing.assert_allclose(ours(y, x), theirs(y, x), rtol=1e-6, atol=1e-6)
+    tangents = (np.full_like(y, 0.5j), np.full_like(x, 2))
+    ours, theirs = sw.jvp(lax.atan2, (y, x), tangents), jax.jvp(jax.lax.atan2, (y, x), tangents)
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_derivatives_of_complex_functions():
     z = np.array([1 + 2j, -0.5 + 0.25j, 3 - 1j], np.complex64)

@@ -87,7 +87,8 @@ def test_shards_are_arrays_on_their_devices(mesh):
         np.testing.assert_array_equal(y.addressable_data(index), x[shard.index])
     assert [str(shard.index) for shard in y.global_shards] == [str(shard.index) for shard in shards]
     assert repr(shards[6]) == (
-        "Shard(device=cpu:6, index=(slice(9, 10, None), slice(None, None, None)), replica_id=0, data=[[27 28 29]])"
+        "Shard(device=CpuDevice(id=6), index=(slice(9, 10, None), slice(None, None, None)), replica_id=0, "
+        "data=[[27 28 29]])"
     )
 
 

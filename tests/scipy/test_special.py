@@ -55,7 +55,7 @@ UNARY = {
     "logit": PROBABILITIES,
     "ndtr": SMOOTH,
     "ndtri": PROBABILITIES,
-    "sici": POSITIVE,
+    "sici": np.concatenate([POSITIVE, -POSITIVE]),
     "spence": POSITIVE,
 }
 A, B = np.meshgrid(np.array([0.3, 1.2, 4.0, 25.0], np.float32), np.array([0.4, 1.0, 3.5, 30.0], np.float32))

@@ -16,7 +16,13 @@ from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
-_METHODS = {None: "", "sequential": "", "expand_dims": "expand_dims", "broadcast_all": "broadcast_all"}
+_METHODS = {
+    None: "unsupported",
+    "sequential": "",
+    "sequential_unrolled": "",
+    "expand_dims": "expand_dims",
+    "broadcast_all": "broadcast_all",
+}
 
 
 @final
@@ -97,9 +103,10 @@ def pure_callback(
     The program may call it any number of times, and not at all if the result is unused.
 
     Args:
-        vmap_method: how to map the callback under `vmap`. None and "sequential" call it once per slice. "expand_dims"
-            and "broadcast_all" call it once, with a batch dim in front of every operand; an operand that is not mapped
-            has size 1 there with "expand_dims", and is broadcast with "broadcast_all".
+        vmap_method: how to map the callback under `vmap`, which is an error for None. "sequential" and
+            "sequential_unrolled" call it once per slice. "expand_dims" and "broadcast_all" call it once, with a batch
+            dim in front of every operand; an operand that is not mapped has size 1 there with "expand_dims", and is
+            broadcast with "broadcast_all".
 
     Example:
         >>> double = jax.jit(lambda x: jax.pure_callback(lambda x: 2 * x, x, x))
@@ -162,7 +169,7 @@ def call_host(
     leaves, in_tree = array_leaves(callback, args, keywords)
     out_leaves, out_tree = ([], None) if result_shape_dtypes is NO_RESULT else tree.flatten(result_shape_dtypes)
     types = tuple(_result_type(callback, x) for x in out_leaves)
-    host_function = _HostFunction(callback, in_tree, out_tree, types, bool(vectorized))
+    host_function = _HostFunction(callback, in_tree, out_tree, types, vectorized in ("expand_dims", "broadcast_all"))
     results = Callback(host_function, types, kind, vectorized, partitioned)(*(as_operand(x) for x in leaves))
     return None if out_tree is None else out_tree.unflatten(list(results))
 

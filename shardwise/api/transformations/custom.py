@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
@@ -10,6 +11,7 @@ from shardwise.api.arguments import array_leaves, call_text, describe_function, 
 from shardwise.api.flatten import FlatFunction
 from shardwise.api.ref import hide_refs
 from shardwise.api.static_args import select_arguments
+from shardwise.api.transformations.closure_tracers import closure_tracers
 from shardwise.api.transformations.derivative_rules import FlatJvpRule, FlatVjpRule, Results, RuleCall
 from shardwise.api.transformations.float0 import flatten_hiding_float0
 from shardwise.compiler.arrays.operands import as_operand
@@ -20,7 +22,7 @@ from shardwise.compiler.control.custom_derivatives import (
     linearize_by_rule,
 )
 from shardwise.compiler.ir.dispatch import rebound_names, recording_frame
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
@@ -79,7 +81,12 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
         """Run the rule, and return the leaves of the result and their tangents."""
         raise NotImplementedError
 
+    def _rules(self) -> tuple[Function, ...]:
+        """Return the user's rules; raise an AttributeError if they are not defined."""
+        raise NotImplementedError
+
     def __call__(self, *args: _P.args, **keywords: _P.kwargs) -> _R:
+        self._rules()
         bound = inspect.signature(self.fun).bind(*args, **keywords)
         bound.apply_defaults()
         if bound.kwargs:
@@ -100,7 +107,11 @@ class _CustomDerivative(ForwardsDefinitions, Generic[_P, _R]):
         flat = FlatFunction(call.bound_function, structure)
         program, captured = build(flat, [x.type for x in operands], function_name(self.fun))
         results = Results(flat.out_tree, program.out_types)
-        call = call._replace(captured=list(map(rebound_names, captured)))
+        # The program ignores values that only the rules close over, but a transformation passes them on to the rules.
+        rule_captured = [x for x in closure_tracers(*self._rules()) if not any(x is y for y in captured)]
+        program = replace(program, inputs=(*program.inputs, *(Value(x.type) for x in rule_captured)))
+        captured = [*captured, *rule_captured]
+        call = call._replace(captured=list(map(rebound_names, captured)), rule_captured=len(rule_captured))
         outputs = self._op(call, results, program, len(captured))(*operands, *captured)
         return flat.out_tree.unflatten(list(outputs))
 
@@ -132,7 +143,7 @@ class custom_jvp(_CustomDerivative[_P, _R]):
         nondiff_argnames: the names of such arguments.
 
     Raises:
-        AttributeError: when a traced call needs the rule and there is none.
+        AttributeError: when called, if there is no rule.
         TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
             arrays; when differentiated, if the rule does not return a result and a tangent of the types of the
             function's result.
@@ -188,12 +199,16 @@ class custom_jvp(_CustomDerivative[_P, _R]):
 
         self.defjvp(sum_of_rules)
 
-    def _rule(self, call: RuleCall, results: Results) -> FlatJvpRule:
+    def _rules(self) -> tuple[Function, ...]:
         if self.jvp is None:
             raise AttributeError(
                 f"custom_jvp: {describe_function(self.fun)} has no derivative rule: define it with `defjvp`"
             )
-        return FlatJvpRule(call, self.jvp, results, self.symbolic_zeros)
+        return (self.jvp,)
+
+    def _rule(self, call: RuleCall, results: Results) -> FlatJvpRule:
+        (jvp,) = self._rules()
+        return FlatJvpRule(call, jvp, results, self.symbolic_zeros)
 
     def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
         return CustomJvp(program, captured_count, self._rule(call, results))
@@ -217,7 +232,7 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         nondiff_argnames: the names of such arguments.
 
     Raises:
-        AttributeError: when a traced call needs the rules and there are none.
+        AttributeError: when called, if there are no rules.
         TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
             arrays; when differentiated, if a rule returns something of a wrong structure, or `fwd` a wrong type.
         ValueError: when differentiated, if `bwd` returns a cotangent of a wrong shape or dtype.
@@ -257,12 +272,16 @@ class custom_vjp(_CustomDerivative[_P, _R]):
         """
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
-    def _rule(self, call: RuleCall, results: Results) -> FlatVjpRule:
+    def _rules(self) -> tuple[Function, ...]:
         if self.fwd is None or self.bwd is None:
             raise AttributeError(
                 f"custom_vjp: {describe_function(self.fun)} has no derivative rules: define them with `defvjp`"
             )
-        return FlatVjpRule(call, self.fwd, self.bwd, results, self.symbolic_zeros)
+        return self.fwd, self.bwd
+
+    def _rule(self, call: RuleCall, results: Results) -> FlatVjpRule:
+        fwd, bwd = self._rules()
+        return FlatVjpRule(call, fwd, bwd, results, self.symbolic_zeros)
 
     def _op(self, call: RuleCall, results: Results, program: Program, captured_count: int) -> Any:
         return CustomVjp(program, captured_count, self._rule(call, results))

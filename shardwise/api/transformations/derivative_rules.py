@@ -15,6 +15,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.dispatch import current_value, rebind, resolve_shardings
+from shardwise.compiler.ir.masks import present_mask
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.placement.reshard import cotangent_type
 from shardwise.compiler.ops.placement.retype import zeros_of
@@ -27,7 +28,8 @@ Function = Callable[..., Any]
 class RuleCall(NamedTuple):
     """One call of a function with custom rules: its nondiff arguments, and the structure of the other arguments.
 
-    The operands of rules are the leaves of the differentiable arguments, then the values that the function captures.
+    The operands of rules are the leaves of the differentiable arguments, then the values that the function captures,
+    then those that only its rules capture.
     """
 
     function: Function
@@ -35,6 +37,7 @@ class RuleCall(NamedTuple):
     arg_count: int
     structure: tree.Structure  # of the tuple of differentiable arguments
     captured: Sequence[Sequence[Any]] = ()  # the names of each captured value, see `rebind`
+    rule_captured: int = 0  # how many of these, the last ones, only the rules close over
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """Return all arguments in order; `leaves` are those of the differentiable ones."""
@@ -52,6 +55,26 @@ class RuleCall(NamedTuple):
         """Return the operands of a rule: those of the arguments, and the captured values."""
         count = len(operands) - len(self.captured)
         return operands[:count], operands[count:]
+
+    def constant_names(self, name: str, active: Sequence[bool]) -> list[Sequence[Any]]:
+        """Return the names of each captured value; none if only the rules capture it and it is differentiated.
+
+        The derivative of the rule with respect to such a value would be lost, so the rule may use its type alone.
+
+        Args:
+            name: the transformation, for the message.
+            active: whether each operand is differentiated.
+
+        Raises:
+            TypeError: if a value that the function captures is differentiated.
+        """
+        first = len(active) - len(self.captured)
+        if any(active[first : len(active) - self.rule_captured]):
+            raise TypeError(
+                f"{name}: `{function_name(self.function)}` closes over a value that is being differentiated, but its "
+                "rule has no derivative for it. Pass the value as an argument."
+            )
+        return [() if is_active else names for names, is_active in zip(self.captured, active[first:], strict=True)]
 
     @property
     def nondiff_args(self) -> list[Any]:
@@ -127,9 +150,10 @@ class FlatJvpRule:
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         arguments, captured = self.call.split(primals)
+        names = self.call.constant_names("custom_jvp", present_mask(tangents))
         dense = [_rule_operand(x.type, t, self.symbolic) for x, t in zip(arguments, tangents, strict=False)]
         structure = self.call.structure
-        with resolve_shardings(False), rebind(self.call.captured, captured):
+        with resolve_shardings(False), rebind(names, captured):
             pair = self.rule(*self.call.nondiff_args, structure.unflatten(list(arguments)), structure.unflatten(dense))
             if not (isinstance(pair, tuple) and len(pair) == 2):
                 raise TypeError(
@@ -153,10 +177,11 @@ class FlatVjpRule:
 
     def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any], "_CotangentMap"]:
         arguments, captured = self.call.split(primals)
+        names = self.call.constant_names("custom_vjp", active)
         leaves: Sequence[Any] = arguments
         if self.symbolic:
             leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(arguments, active, strict=False)]
-        with resolve_shardings(False), ignore_summed_gradients(), rebind(self.call.captured, captured):
+        with resolve_shardings(False), ignore_summed_gradients(), rebind(names, captured):
             pair = self.fwd(*self.call.arguments(leaves))
             if not (isinstance(pair, tuple) and len(pair) == 2):
                 raise TypeError(
@@ -167,7 +192,7 @@ class FlatVjpRule:
             residuals, structure = tree.flatten(hide_refs(pair[1]))
             constants = {index: x for index, x in enumerate(residuals) if isinstance(x, PYTHON_SCALARS)}
             operands = [as_operand(current_value(x)) for index, x in enumerate(residuals) if index not in constants]
-        backward = _CotangentMap(self, structure, constants, [x.type for x in arguments])
+        backward = _CotangentMap(self, structure, constants, [x.type for x in arguments], names)
         return out, [*operands, *captured], backward
 
 
@@ -180,12 +205,19 @@ class _CotangentMap:
         residual_tree: the structure of the residuals. The captured values of the function follow them.
         constants: the residuals that are Python scalars, by number: the bwd rule may branch on them.
         in_types: the types of the arguments.
+        captured_names: the names of each captured value, see `rebind`.
     """
 
     def __init__(
-        self, rule: FlatVjpRule, residual_tree: tree.Structure, constants: dict[int, Any], in_types: list[ArrayType]
+        self,
+        rule: FlatVjpRule,
+        residual_tree: tree.Structure,
+        constants: dict[int, Any],
+        in_types: list[ArrayType],
+        captured_names: list[Sequence[Any]],
     ):
-        self.rule, self.residual_tree, self.constants, self.in_types = rule, residual_tree, constants, in_types
+        self.rule, self.residual_tree, self.constants = rule, residual_tree, constants
+        self.in_types, self.captured_names = in_types, captured_names
 
     @property
     def name(self) -> str:
@@ -205,7 +237,7 @@ class _CotangentMap:
             for index in range(self.residual_tree.num_leaves)
         ]
         residual = self.residual_tree.unflatten(leaves)
-        with resolve_shardings(False), ignore_summed_gradients(), rebind(self.call.captured, captured):
+        with resolve_shardings(False), ignore_summed_gradients(), rebind(self.captured_names, captured):
             in_cotangents = self.rule.bwd(
                 *self.call.nondiff_args, residual, self.rule.results.structure.unflatten(dense)
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, final
 
 import numpy as np
@@ -38,6 +39,7 @@ from shardwise.compiler.transforms.transpose import transpose
 from shardwise.errors import TangentMismatchError
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.tree_util import Partial
+from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
 _P = ParamSpec("_P")
@@ -500,11 +502,12 @@ def jacrev(
 
     Args:
         holomorphic: whether `fun` is holomorphic; required for complex results.
-        allow_int: whether to permit integer arguments, which have derivatives of dtype `float0`.
+        allow_int: whether to permit integer arguments, whose derivatives are zeros of their own dtype.
 
     Raises:
         TypeError: if `fun` is not callable; when called, if an argument is of an integer dtype and
-            `allow_int` is false, or if a complex result is differentiated without `holomorphic`.
+            `allow_int` is false, if a result is of an integer dtype, or if a complex result is differentiated without
+            `holomorphic`.
 
     Example:
         >>> jax.jacrev(lambda x: x[0] * x)(jnp.array([1.0, 3.0]))
@@ -526,6 +529,11 @@ def jacrev(
                     f"jacrev of {describe_function(fun)}: a result is {y.type}. Complex results can be "
                     "differentiated only if the function is holomorphic: pass holomorphic=True if it is."
                 )
+            if not is_inexact(y.type.dtype):
+                raise TypeError(
+                    f"jacrev of {describe_function(fun)}: a result is {y.type}. Results must be floats; use vjp for "
+                    "functions with integer results."
+                )
         rows = []
         for number, y in enumerate(outputs):
 
@@ -534,13 +542,20 @@ def jacrev(
                 return pullback(out_tree.unflatten(cotangents))
 
             grads = vmap(pull)(_standard_basis(y.type))
-            shape = y.type.shape
-            row = tree.map(lambda g, shape=shape: reshape(g, shape=(*shape, *g.type.shape[1:])), grads)
+            row = tree.map(partial(_unflatten_rows, y.type.shape), grads, tuple(active))
             rows.append(row[0] if isinstance(argnums, int) else row)
         jacobian = out_tree.unflatten(rows)
         return (jacobian, aux[0]) if has_aux else jacobian
 
     return call
+
+
+def _unflatten_rows(shape: tuple[int, ...], gradient: Any, argument: ArrayLike) -> Any:
+    """Replace the leading dim of a batch of gradients by the dims of a result; integers have the derivative zero."""
+    jacobian_shape = (*shape, *gradient.shape[1:])
+    if gradient.dtype == float0:
+        return zeros_of(as_operand(argument).type.with_shape(jacobian_shape))
+    return reshape(gradient, shape=jacobian_shape)
 
 
 @documented(_DERIVATIVE)
@@ -597,7 +612,7 @@ def _instantiate(type: ArrayType, derivative: Array | None) -> Array | np.ndarra
     """Return a tangent or cotangent as users see it: an array of zeros for None, float0 for integers."""
     if not is_inexact(type.dtype):
         return np.zeros(type.shape, float0)
-    return zeros_of(type.strong()) if derivative is None else derivative
+    return zeros_of(type) if derivative is None else derivative
 
 
 def _check_no_reduce_axes(name: str, reduce_axes: Sequence[Any]) -> None:

@@ -277,7 +277,7 @@ def power(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
     """
     if isinstance(x2, np.ndarray) and not x2.ndim:
         x2 = x2[()]
-    if isinstance(x2, (int, np.integer)) and not isinstance(x2, bool):
+    if isinstance(x2, (int, np.integer)):
         return integer_power(x1, y=operator.index(x2))
     return _power(x1, x2)
 

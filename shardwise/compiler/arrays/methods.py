@@ -243,6 +243,10 @@ class Array(NamespaceMethods, DeviceAttributes):
         raise TypeError("arrays are immutable: use `x = x.at[index].set(values)` instead of item assignment")
 
     def __contains__(self, x: "ArrayLike") -> bool:
+        if self.type.ndim != 1 or type_of(x, "in").shape:
+            raise ValueError(
+                f"`in` finds a scalar in a 1-d array, not {type_of(x, 'in')} in {self.type}: use `(array == x).any()`"
+            )
         return bool(sometrue(compare(self, x, direction="EQ")))
 
     def __iter__(self) -> "Iterator[Array]":

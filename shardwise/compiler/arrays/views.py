@@ -32,18 +32,15 @@ def _cast_dtype(dtype: DType) -> DType:
 
 @compiled_function
 def view_as(x: "ArrayLike", *, dtype: DTypeLike) -> Any:
-    """Reinterpret the bytes of the last dim as `dtype`."""
+    """Reinterpret the bits of the last dim as `dtype`. Elements narrower than a byte are packed, low bits first."""
     x, new_dtype = as_operand(x, "view"), canonical_dtype(dtype)
-    for each in (x.type.dtype, new_dtype):
-        if element_bits(_cast_dtype(each)) % 8:
-            raise TypeError(f"view: {x.type} as {new_dtype}: dtypes narrower than a byte are not supported")
     lead, size = x.type.shape[:-1], x.type.shape[-1] if x.type.ndim else 1
-    before, after = x.type.dtype.itemsize, new_dtype.itemsize
+    before, after = element_bits(x.type.dtype), element_bits(new_dtype)
     if not x.type.ndim and before != after:
         raise ValueError(f"view: a scalar {x.type} cannot be viewed as {new_dtype}, which has a different size")
     if size * before % after:
         raise ValueError(
-            f"view: the {size * before} bytes of the last dim of {x.type} are not a multiple of the size of {new_dtype}"
+            f"view: the {size * before} bits of the last dim of {x.type} are not a multiple of the size of {new_dtype}"
         )
     cast = _cast(_split_complex(x, lead, size), lead, _cast_dtype(new_dtype))
     shape = (*lead, size * before // after) if x.type.ndim else ()
@@ -65,8 +62,8 @@ def _split_complex(x: "Array", lead: tuple[int, ...], size: int) -> Any:
 
 
 def _cast(x: "Array", lead: tuple[int, ...], dtype: DType) -> Any:
-    """Cast the bytes of the last dim to `dtype`; the size of the dim changes with the size of the dtype."""
-    before, after = x.type.dtype.itemsize, dtype.itemsize
+    """Cast the bits of the last dim to `dtype`; the size of the dim changes with the size of the dtype."""
+    before, after = element_bits(x.type.dtype), element_bits(dtype)
     if x.type.dtype == dtype:
         return x
     size = x.type.shape[-1] * before // after

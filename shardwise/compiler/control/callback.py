@@ -68,7 +68,7 @@ class Callback(Op):
             in program order); "watch" or "ordered_watch" (the same for a function without results, which derivatives
             ignore).
         vectorized: how vmap calls a pure function: "" (one slice at a time), "expand_dims" (unbatched operands get a
-            leading dim of size 1), "broadcast_all" (unbatched operands are broadcast).
+            leading dim of size 1), "broadcast_all" (unbatched operands are broadcast), "unsupported" (an error).
         partitioned: whether every device calls the function, which has no results, with its own shards.
     """
 
@@ -133,6 +133,11 @@ class Callback(Op):
         return self(*primals), ()
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        if self.vectorized == "unsupported":
+            raise NotImplementedError(
+                f"pure_callback: vmap of `{self.function.name}` needs a vmap_method: 'sequential', "
+                "'sequential_unrolled', 'expand_dims' or 'broadcast_all'"
+            )
         if not self.vectorized or self.effect:
             return vmap_by_scan(self, axis, operands, dims)
         size = axis.size if self.vectorized == "broadcast_all" else 1

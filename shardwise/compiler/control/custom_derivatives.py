@@ -50,22 +50,13 @@ class CotangentMap(Protocol):
 
 @record
 class Custom(CallLike):
-    """A call with a derivative rule. The last `captured` operands are values that the function closes over.
+    """A call with a derivative rule. The last `captured` operands are values that the function or its rules close over.
 
-    The rule receives all operands, because it may close over the same values.
+    The rule receives all operands. It raises an error if a value that the function closes over is differentiated.
     """
 
     opaque = True
     captured: int
-
-    def check_captured(self, tangents: Sequence[Any]) -> None:
-        """Raise an error if a captured value has a tangent."""
-        count = len(tangents) - self.captured
-        if any(tangent is not None for tangent in tangents[count:]):
-            raise TypeError(
-                f"{self.name}: `{self.program.name}` closes over a value that is being differentiated, but its "
-                "rule has no derivative for it. Pass the value as an argument."
-            )
 
     def _vmapped(self, axis: BatchAxis, dims: Sequence[int | None]) -> tuple[Program, tuple[int | None, ...]]:
         """Return the batched program and the batch dims of its results.
@@ -85,7 +76,6 @@ class CustomJvp(Custom):
     rule: JvpRule
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        self.check_captured(tangents)
         return self.rule.jvp(primals, tangents)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -106,7 +96,6 @@ class CustomVjp(Custom):
         raise forward_mode_error(self.program.name)
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        self.check_captured(tangents)
         return linearize_by_rule(self.rule, primals, tangents, self.program.out_types)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

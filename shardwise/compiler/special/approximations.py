@@ -322,20 +322,23 @@ class SineIntegral(CompositeFunction):
 @final
 @record
 class CosineIntegral(CompositeFunction):
-    """The cosine integral: Euler's constant + log x + the integral of (cos(t) - 1) / t from 0 to x; NaN below 0."""
+    """The cosine integral: Euler's constant + log |x| + the integral of (cos(t) - 1) / t from 0 to |x|.
+
+    At -∞, it is NaN, as in SciPy and JAX.
+    """
 
     name = "cosine_integral"
 
     def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
-        y = _at_least(x, 0)
+        y = absolute(x)
         small, f, g = _auxiliary_functions(y)
         near = log(small) + _chebyshev(small * small, _ci_near, 0, 36, 30)
         far = where(y == math.inf, y.full_like(0), f * sin(y) - g * cos(y))
-        return _propagate_nan(x, where(x >= 0, where(y <= 6, near, far), x.full_like(math.nan)))
+        return _propagate_nan(x, where(x == -math.inf, x.full_like(math.nan), where(y <= 6, near, far)))
 
     def numpy_function(self, x: NumpyArray) -> Any:
-        return np.where(x >= 0, scipy.special.sici(np.abs(x))[1], np.nan)
+        return scipy.special.sici(x)[1]
 
     def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:
         return dx * (cos(x) / x)

@@ -324,7 +324,7 @@ class TestVectorized:
         ("method", "shapes"),
         [
             ("sequential", [((), ())] * 3),
-            (None, [((), ())] * 3),
+            ("sequential_unrolled", [((), ())] * 3),
             ("expand_dims", [((3,), (1,))]),
             ("broadcast_all", [((3,), (3,))]),
         ],
@@ -342,6 +342,14 @@ class TestVectorized:
         found = sw.vmap(function, in_axes=(0, None))(jnp.arange(3.0), 10.0)
         assert found.tolist() == [10.0, 11.0, 12.0]
         assert seen == shapes
+
+    def test_vmap_needs_a_method(self):
+        def double(a):
+            return 2 * a
+
+        function = sw.vmap(lambda x: sw.pure_callback(double, SCALAR, x))
+        with pytest.raises(NotImplementedError, match="vmap of `double` needs a vmap_method: 'sequential'"):
+            function(jnp.arange(3.0))
 
 
 def test_callback_as_loop_condition():

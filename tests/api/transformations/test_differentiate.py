@@ -172,3 +172,11 @@ def test_gradient_of_a_real_function_of_complex_numbers():
     z = jnp.array([1 + 2j, 3])
     np.testing.assert_allclose(np.asarray(sw.grad(lambda z: (z * z.conj()).real.sum())(z)), [2 - 4j, 6])
     np.testing.assert_allclose(np.asarray(sw.jacrev(lambda z: z.real)(z)), np.eye(2))
+
+
+def test_zero_derivative_is_weakly_typed_if_the_primal_is():
+    for function in (lambda x: 3.0, jnp.sign, sw.lax.stop_gradient):
+        assert sw.grad(function)(2.0).weak_type
+        assert not sw.grad(function)(jnp.float32(2)).weak_type
+    assert sw.jvp(lambda x: 3.0, (2.0,), (1.0,))[1].weak_type
+    assert [x.weak_type for x in sw.vjp(lambda x, y: 3.0, 2.0, jnp.float32(1))[1](1.0)] == [True, False]

@@ -41,6 +41,11 @@ PROGRAMS = {
     "vmap of grad": lambda m: m.jax.vmap(grad_of_int(m))(m.np.arange(4)),
     "vmap, last axis": lambda m: m.jax.vmap(lambda z, x: z, 1, 1)(np.zeros((2, 3, 4), float0), np.ones((2, 3))),
     "vmap, size from float0": lambda m: m.jax.vmap(lambda z: 2.0)(ZERO),
+    "jacrev": lambda m: m.jax.jacrev(lambda x: {"a": 2.0 * x, "b": 1.5 * x.sum()}, allow_int=True)(m.np.arange(3)),
+    "jacrev of a Python int": lambda m: m.jax.jacrev(lambda x: 2.0 * x, allow_int=True)(3),
+    "jacrev of int8 and float": lambda m: m.jax.jacrev(lambda x, y: x * y, (0, 1), allow_int=True)(
+        np.arange(3, dtype=np.int8), 2.0
+    ),
     "vjp": lambda m: vjp_of_int(m, m.np.array(3)),
     "jit of vjp": lambda m: m.jax.jit(lambda x: vjp_of_int(m, x))(m.np.arange(3)),
     "jvp": lambda m: m.jax.jvp(lambda x: 2 * x, (m.np.arange(3),), (ZERO,)),

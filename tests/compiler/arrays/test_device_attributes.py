@@ -16,7 +16,7 @@ PROPERTIES = (
 )
 METHODS = (
     *("addressable_data", "devices", "to_device", "block_until_ready", "is_ready", "copy_to_host_async", "delete"),
-    *("is_deleted", "on_device_size_in_bytes", "unsafe_buffer_pointer", "tobytes", "tolist"),
+    *("is_deleted", "on_device_size_in_bytes", "unsafe_buffer_pointer", "tobytes"),
 )
 
 

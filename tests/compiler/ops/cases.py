@@ -667,7 +667,7 @@ def function_cases() -> list[Case]:
         cases += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
         cases += [case(op, f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
         cases.append(case(op, "f32[]~ f32[]~"))
-    cases += [case(Pow(), f"{name}[3,4] {name}[3,4]") for name in COMPLEX]
+        cases += [case(op, f"{name}[3,4] {name}[3,4]") for name in COMPLEX]
     return cases
 
 

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_err
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import powers  # the documented pair: see above
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise
+from shardwise.compiler.ops.elementwise.base import INEXACT, Elementwise
 from shardwise.compiler.ops.elementwise.expr import Expr, unary_function
 from shardwise.compiler.ops.elementwise.unary import Unary
 
@@ -199,10 +199,10 @@ class Atan(Unary):
 @final
 @record
 class Atan2(Elementwise):
-    """The angle of the point (x, y), where y is the first operand and x the second."""
+    """The angle of the point (x, y), where y is the first operand and x the second; complex by continuation."""
 
     name = hlo_name = "atan2"
-    accepts = FLOATS
+    accepts = INEXACT
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (y, x), (dy, dx) = map(Expr, primals), tangents
@@ -214,7 +214,9 @@ class Atan2(Elementwise):
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         y, x = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
-        return np.asarray(np.arctan2(y, x)).astype(operands[0].dtype)
+        is_complex = operands[0].dtype.kind == "c"
+        angle = -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y)) if is_complex else np.arctan2(y, x)
+        return np.asarray(angle).astype(operands[0].dtype)
 
 
 @final
