@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, update_wrapper
+from functools import update_wrapper
 from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple, final
@@ -43,6 +43,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Shard
 
 from shardwise.base._jaxlib import PERTURBED_SOLVE, record_tracebacks
 from shardwise.base.blas_threads import run_blas_in_calling_thread
+from shardwise.base.caches import registered_cache
 
 __all__ = [
     "AbstractMesh",
@@ -260,7 +261,7 @@ def _is_traced(args: Sequence[Any]) -> bool:
     return not core.trace_state_clean() or any(isinstance(arg, core.Tracer) for arg in args)
 
 
-@cache
+@registered_cache(maxsize=1)
 def _donation_errors_are_fatal() -> bool:
     """Return whether XLA ends the process, instead of raising an error, if a donated buffer is passed again."""
     return jax.default_backend() == "cpu" and jax.device_count() > 1

@@ -1,8 +1,7 @@
 """kernels: group the equations of a program into kernels as XLA's fusion does, to count the memory traffic.
 
 A matrix product, a collective or an indexed op is a kernel of its own. Elementwise ops, reductions and data movement
-are
-fused:
+are fused:
 
 - A value with one consumer is computed inside that consumer. Values that are cheaper to recompute than to store, such
   as broadcasts and casts, are computed inside each of their consumers.
