@@ -4,6 +4,7 @@
 
     python -m benchmarks.inside_jax                  # print the first table of docs/inside-jax.md
     python -m benchmarks.inside_jax --constraints    # print the second: with the plan's constraints
+    python -m benchmarks.inside_jax --compile        # print compile times
 """
 
 import argparse
@@ -36,6 +37,7 @@ if all(map(find_spec, ("equinox", "flax", "haiku", "optax"))):  # as in the envi
 else:
     jax_libraries = None
 
+LONG = 0.5  # the seconds from which on a compile time counts in the geometric mean
 TOLERANCE = 0.05  # the relative difference of bytes from which on the table states the collectives that differ
 
 
@@ -111,8 +113,28 @@ def table_rows() -> Iterator[str]:
             ratios.append(ours / theirs)
         ratio = f"{ours / theirs:.2f}" if theirs else ""
         yield f"| {work.name} | {theirs:,.0f} | {ours:,.0f} | {ratio} |"
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    yield f"| geometric mean of {len(ratios)} | | | {mean:.2f} |"
+    yield f"| geometric mean of {len(ratios)} | | | {_mean(ratios):.2f} |"
+
+
+def compile_rows() -> Iterator[str]:
+    """Yield a table of the times from a Python function to an executable, and the geometric mean of the long ones."""
+    yield "| program | `jax.jit` | `inside_jax.jit` | ratio |"
+    yield "|---|---|---|---|"
+    ratios = []
+    for work in programs():
+        function, args = work.on(peer)
+        compiles = [partial(compiled, jit, function, args) for jit in (inside_jax.jit, jax.jit)]
+        timing = interleaved(*compiles, Effort(3, 0.0))
+        ratio = timing.ours / timing.peer
+        if max(timing.ours, timing.peer) >= LONG:
+            ratios.append(ratio)
+        yield f"| {work.name} | {timing.peer:.2f} s | {timing.ours:.2f} s | {ratio:.2f} |"
+    yield f"| geometric mean of {len(ratios)} from {LONG} s on | | | {_mean(ratios):.2f} |"
+
+
+def _mean(ratios: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def constraint_rows() -> Iterator[str]:
@@ -135,6 +157,12 @@ def constraint_rows() -> Iterator[str]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inside_jax")
-    parser.add_argument("--constraints", action="store_true", help="print the table of pasted constraints")
-    for line in constraint_rows() if parser.parse_args().constraints else table_rows():
+    tables = parser.add_mutually_exclusive_group()
+    tables.set_defaults(rows=table_rows)
+    for option, rows_of, text in (
+        ("--constraints", constraint_rows, "print the table of pasted constraints"),
+        ("--compile", compile_rows, "print the table of compile times"),
+    ):
+        tables.add_argument(option, dest="rows", action="store_const", const=rows_of, help=text)
+    for line in parser.parse_args().rows():
         print(line, flush=True)

@@ -35,4 +35,5 @@ def assert_equal(ours, theirs):
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert isinstance(a, jax.Array)
         assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+        # Sums of large terms of both signs have the rounding error of the terms.
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=max(2e-5, 1e-6 * float(jnp.abs(b).max(initial=0))))
