@@ -106,7 +106,7 @@ class _Weight(NamedTuple):
     """The facts about a value that determine what it costs to reshard it along one axis.
 
     Attributes:
-        unsharded_bytes: its bytes per device if it is not sharded along this axis.
+        unsharded_bytes: its bytes per device, with padding, if it is not sharded along this axis.
         times: how many times it is produced.
         paddings: for each dim, the factor by which padding enlarges the value if the axis shards this dim too; empty if
             there is no padding.
@@ -369,12 +369,13 @@ class _AxisProblem:
                 state = rows[uses.producer].results[uses.number]
             if isinstance(state, int):
                 counts[state] *= mesh.shape[name]
-        paddings: tuple[float, ...] = ()
-        if any([size % mesh.device_count for size in type.shape]):
-            paddings = tuple(
-                [_padding(size, count * self.count) for size, count in zip(type.shape, counts, strict=True)]
-            )
-        return _Weight(type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value], paddings)
+        unsharded_bytes, times = type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value]
+        if not any([size % mesh.device_count for size in type.shape]):
+            return _Weight(unsharded_bytes, times, ())
+        padded = [_padding(size, count) for size, count in zip(type.shape, counts, strict=True)]
+        with_axis = [_padding(size, count * self.count) for size, count in zip(type.shape, counts, strict=True)]
+        paddings = tuple([further / own for further, own in zip(with_axis, padded, strict=True)])
+        return _Weight(unsharded_bytes * math.prod(padded), times, paddings)
 
     def _greedy(self) -> list[int]:
         """Return a greedy solution: each variable in turn at its cheapest label. It is the hint of `eliminate`.
