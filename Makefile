@@ -9,9 +9,10 @@ WORKERS ?= 2
 MINUTES ?= 20
 
 # The tests of what users reach. Those that do not compare with jax run in the environment without it, and all other tests
-# beside it. test_quantized.py needs XLA's default emitters. EXAMPLES calls every public function.
-EXAMPLES := tests/test_examples.py
-USERS := tests/api tests/base tests/execute tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower \
+# beside it. test_examples.py calls every public function. Those of USERS use XLA's default emitters, which test_quantized.py
+# needs.
+API := tests/api tests/base tests/execute tests/runtime tests/test_examples.py
+USERS := tests/compiler/test_pipeline.py tests/compiler/lower \
 	tests/compiler/arrays/test_operands_jax_array_protocol.py tests/compiler/trace/test_provenance_named_scope.py \
 	tests/lax/test_collectives.py tests/nn/test_quantized.py tests/test_core.py tests/test_docs.py \
 	tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py tests/test_seeds.py
@@ -58,8 +59,8 @@ quick: style
 	$(BIN)/lint-imports
 	$(OLDER_EMITTERS) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(QUICK)
 
-# Types are checked while the users' tests run; all other tests start when both have passed. They and the examples use XLA's
-# older emitters, which compile in half the time; the users' tests and `make slow` use the default ones.
+# Types are checked while the users' tests run; all other tests start when both have passed. Most tests use XLA's older
+# emitters, which compile in half the time; those of USERS, such as the documents, and `make slow` use the default ones.
 test: test-all
 
 style: .venv/.checks-installed
@@ -74,15 +75,15 @@ test-users: style .venv-nojax/.checks-installed
 	@echo "What users reach, where jax is not installed:"
 	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
 	$(NOJAX)/pytest -n $(WORKERS) --dist worksteal -m "not jax and not slow" $(USERS)
-	$(OLDER_EMITTERS) $(NOJAX)/pytest -n $(WORKERS) --dist worksteal $(EXAMPLES)
+	$(OLDER_EMITTERS) $(NOJAX)/pytest -n $(WORKERS) --dist worksteal -m "not jax and not slow" $(API)
 
 test-all: types test-users
 	@echo "All other tests, where jax is an oracle:"
-	$(OLDER_EMITTERS) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(patsubst %,--only-with-jax=%,$(USERS) $(EXAMPLES))
+	$(OLDER_EMITTERS) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" $(patsubst %,--only-with-jax=%,$(USERS) $(API))
 
 # The users' tests with the oldest and the newest supported jaxlib and those between, each where its Python is installed.
 test-versions:
-	$(PYTHON) tests/jaxlib_versions.py -n $(WORKERS) -m "not jax and not slow" $(USERS) $(EXAMPLES)
+	$(PYTHON) tests/jaxlib_versions.py -n $(WORKERS) -m "not jax and not slow" $(USERS) $(API)
 
 # Libraries written for JAX, on Shardwise and on JAX, each group in an environment of its own: their pins conflict. If all
 # of them run, write the table of docs/ecosystem.md.

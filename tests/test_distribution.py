@@ -99,13 +99,9 @@ except SystemExit:
 
 
 # The modules at the top by default, and all modules where the tests may take long.
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("platform", "listing"),
-    [
-        ("win32", "iter_modules"),
-        pytest.param("win32", "walk_packages", marks=pytest.mark.slow),
-        pytest.param("darwin", "walk_packages", marks=pytest.mark.slow),
-    ],
+    ("platform", "listing"), [("win32", "iter_modules"), ("win32", "walk_packages"), ("darwin", "walk_packages")]
 )
 def test_package_can_be_imported_without_posix(platform, listing, tmp_path):
     """This shows import time only: the system below is still Linux."""

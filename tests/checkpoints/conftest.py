@@ -37,7 +37,7 @@ class Store:
         del self._objects[f"bucket/{key}"]
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=["s3", pytest.param("gs", marks=pytest.mark.slow)])
 def store(request, monkeypatch):
     """Serve an object store of every scheme, one after the other."""
     handler, variables, endpoint = SERVERS[request.param]

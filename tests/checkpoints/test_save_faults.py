@@ -130,6 +130,7 @@ def test_a_read_only_manager_reads_a_read_only_folder(tmp_path):
     assert line == "1 {'x': 3}"
 
 
+@pytest.mark.slow
 def test_of_two_writers_of_one_step_one_is_refused(tmp_path):
     results = {}
     barrier = threading.Barrier(2)

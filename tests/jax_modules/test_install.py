@@ -64,6 +64,7 @@ def test_a_library_that_imports_private_names(tmp_path):
     run("import sys, shardwise; sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library", str(tmp_path))
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize(
     ("statement", "message"),
     [

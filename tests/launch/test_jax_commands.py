@@ -49,6 +49,7 @@ def test_advise_prints_changes_with_their_savings(tmp_path):
     assert "JAX compiled 1 function for several devices" in run.stdout
 
 
+@pytest.mark.slow
 def test_the_summary_follows_a_script_that_exits(tmp_path):
     run = shardwise(tmp_path, "advise", "SCRIPT", source=f"{SCRIPT}sys.exit(3)\n")
     assert run.returncode == 3, run.stderr

@@ -37,6 +37,7 @@ jax.distributed.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_import_of_jax_means_this_package_in_every_process(tmp_path):
     script = tmp_path / "as_jax.py"
     script.write_text(AS_JAX)

@@ -9,7 +9,7 @@ FAST = tuple(case for case in cases(MODULE) if case != "every_move")
 MANY = tuple(case for case in cases(MODULE) if case != "values_that_differ")  # which is for two processes
 
 
-@pytest.mark.parametrize("case", FAST)
+@pytest.mark.parametrize("case", [pytest.param(each, marks=[pytest.mark.slow] * (each == "moves")) for each in FAST])
 def test_on_two_processes(case):
     check_case(run_cases(MODULE, 2, 2, FAST)[case])
 

@@ -246,6 +246,7 @@ def test_collectives_are_permutes_of_keys_and_values(mesh, causal, layout):
         assert plan.wire_bytes == permutes * block
 
 
+@pytest.mark.slow
 def test_gradients_of_bfloat16_keys_travel_in_float32(mesh):
     forward, both = plans(mesh, SIZES, dtype=ml_dtypes.bfloat16)
     block = 2 * SIZES.batch * 4 * 1 * SIZES.head_dim * 2

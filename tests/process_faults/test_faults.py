@@ -141,6 +141,7 @@ def test_debug_launch_order_finds_the_first_different_launch():
 PROXIES = {name: "http://192.0.2.1:3128" for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY")}
 
 
+@pytest.mark.slow
 def test_a_program_ends_without_shutdown_and_proxies_are_ignored():
     with group("end", **PROXIES) as started:
         for worker in started.workers:

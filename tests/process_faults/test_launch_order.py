@@ -95,9 +95,8 @@ def test_equal_orders_are_confirmed(tmp_path):
     assert [code for *_, code in run("alike", tmp_path)] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    "mode", ["numpy", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("scalar", "captured", "key"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["numpy", "scalar", "captured", "key"])
 def test_different_host_values_are_found_with_the_debug_setting(mode, tmp_path):
     for out, err, code in run(mode, tmp_path):
         assert "right" in out

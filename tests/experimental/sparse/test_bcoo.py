@@ -28,7 +28,7 @@ def losses(api, layout, names):
     return compute
 
 
-@pytest.mark.table(default=2)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_values_like_dense_arrays(layout):
     data, indices = layout.arrays()
@@ -152,6 +152,7 @@ def test_vmap_maps_batch_dims(layout):
             assert results[name].shape == (layout.shape[0], *expected[name].shape)
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize(("n_batch", "n_dense"), [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (3, 0), (1, 2)])
 def test_fromdense(n_batch, n_dense):
     random = np.random.default_rng(0)
