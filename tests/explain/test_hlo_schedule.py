@@ -1,10 +1,14 @@
 """Schedules of hand-written modules, compared with times worked out by hand, and of recorded ones."""
 
+import gzip
+from pathlib import Path
+
 import pytest
 
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.traffic import all_gather, all_reduce
 from shardwise.explain.hlo_schedule import read_schedule
+from shardwise.explain.hlo_wire import wire
 
 H200 = chip("h200")
 SHARD = 1 << 20
@@ -105,3 +109,26 @@ def test_an_asynchronous_call_of_a_collective_is_the_collective():
 def test_a_module_that_is_not_scheduled_is_an_error():
     with pytest.raises(ValueError, match="the module is not scheduled"):
         read_schedule(module(header="replica_count=8"), H200)
+
+
+# Compiled for 8 H200s: eight scanned layers of a transformer, fully sharded (`benchmarks/gpu_schedule.py`).
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.mark.parametrize(
+    ("file", "launches", "exposed"),
+    [
+        ("jax", {"all-gather": 139, "all-reduce": 1, "all-to-all": 169, "reduce-scatter": 10}, 39.03e-3),
+        ("ours", {"all-gather": 98, "all-reduce": 1, "all-to-all": 20, "reduce-scatter": 17}, 5.80e-3),
+    ],
+)
+def test_recorded_modules(file, launches, exposed):
+    text = gzip.decompress((RECORDED / f"fsdp_scanned_{file}.hlo.gz").read_bytes()).decode()
+    schedule = read_schedule(text, H200)
+    assert schedule.counts() == launches == wire(text).kinds()
+    assert sum(each.times * each.collective.sent for each in schedule.launches) == wire(text).sent
+    assert schedule.exposed_seconds == pytest.approx(exposed, rel=1e-3)
+    assert schedule.communication_seconds == pytest.approx(
+        sum(each.times * H200.ring_of(range(8)).time(each.traffic) for each in wire(text).collectives)
+    )
+    assert all(0 <= each.exposed <= schedule.communication_seconds for each in schedule.launches)

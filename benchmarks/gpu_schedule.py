@@ -1,0 +1,90 @@
+"""When collectives run: training steps compiled for GPUs that are not present, Shardwise's modules beside JAX's.
+
+Both sides' compiled, scheduled HLO goes through the same reader (`explain/hlo_schedule.py`). A collective is exposed
+while the device waits for it. Needs JAX and its CUDA plugin; no GPU, if a file describes one in XLA's text format.
+
+    python -m benchmarks.gpu_schedule --topology 1x1x8 --target-config h200.txtpb
+"""
+
+import argparse
+import importlib
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_steps import KINDS, lower_step
+from shardwise.compiler.plan.hardware import chip
+from shardwise.explain.hlo_schedule import read_schedule
+
+LIBRARIES = {"ours": "shardwise", "JAX": "jax"}
+NOTHING = 1e-6  # shorter waits count as this many seconds, so that a ratio exists
+ROWS = {"tensor parallel": 8}  # rows of the batch per device along its axes; one if it is not listed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_schedule")
+    parser.add_argument("--topology", default="1x1x8", help="partitions × hosts × GPUs of a host")
+    parser.add_argument("--target-config", type=Path, help="the GPU, in XLA's text format; default: this machine's")
+    parser.add_argument("--hardware", default="h200", help="the chip that prices kernels and links")
+    parser.add_argument("--only", default="", help="the steps whose name contains this")
+    parser.add_argument("--keep", type=Path, help="a folder for the compiled modules")
+    parser.add_argument("--side", choices=LIBRARIES, help="print the figures of one side, as JSON")
+    arguments = parser.parse_args()
+    for line in table(sys.argv[1:]) if arguments.side is None else map(json.dumps, figures(arguments)):
+        print(line, flush=True)
+
+
+def table(arguments: list[str]) -> Iterator[str]:
+    """Yield the table of both sides. Each runs in a process of its own: a process loads a plugin once."""
+    sides = []
+    for side in LIBRARIES:
+        command = [sys.executable, "-m", "benchmarks.gpu_schedule", "--side", side, *arguments]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        sides.append([json.loads(line) for line in output.splitlines()])
+    yield "| step | | launches | on links | exposed | kernels | temporaries |"
+    yield "|---|---|---|---|---|---|---|"
+    ratios = []
+    for ours, theirs in zip(*sides, strict=True):
+        for side, row in zip(LIBRARIES, (ours, theirs), strict=True):
+            launches = ", ".join(f"{count} {kind}" for kind, count in sorted(row["launches"].items()))
+            times = (f"{1e3 * row[key]:.2f} ms" for key in ("links", "exposed", "kernels"))
+            yield " | ".join([f"| {row['step']}", side, launches, *times, f"{row['temporaries'] / 2**30:.2f} GiB |"])
+        ratios.append(max(ours["exposed"], NOTHING) / max(theirs["exposed"], NOTHING))
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    yield f"\nexposed, ours against JAX's, geometric mean of {len(ratios)}: {mean:.2f}"
+
+
+def figures(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Compile the steps of one side, and yield their figures."""
+    library = importlib.import_module(LIBRARIES[arguments.side])
+    topologies = importlib.import_module(f"{library.__name__}.experimental.topologies")
+    options = {"topology": arguments.topology}
+    if arguments.target_config:
+        options["target_config"] = arguments.target_config.read_text()
+    devices = topologies.get_topology_desc("", "cuda", **options).devices
+    for kind in KINDS:
+        for scanned in (True, False):
+            name = f"{kind}, {'scanned' if scanned else 'unrolled'}"
+            if arguments.only in name:
+                # XLA's autotuner needs a GPU.
+                lowered = lower_step(library, devices, kind, scanned, ROWS.get(kind, 1))
+                compiled = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0})
+                schedule = read_schedule(compiled.as_text(), chip(arguments.hardware))
+                if arguments.keep is not None:
+                    (arguments.keep / f"{name}, {arguments.side}.hlo").write_text(compiled.as_text())
+                yield {
+                    "step": name,
+                    "launches": schedule.counts(),
+                    "links": schedule.communication_seconds,
+                    "exposed": schedule.exposed_seconds,
+                    "kernels": schedule.compute_seconds,
+                    "temporaries": compiled.memory_analysis().temp_size_in_bytes,
+                }
+
+
+if __name__ == "__main__":
+    main()
