@@ -100,6 +100,7 @@ class Hlo(Protocol):
     """The StableHLO builder that `lower` receives. Operands and results are `HloValue`s."""
 
     platform: str  # PJRT's name of the target platform: cpu, cuda, rocm, tpu or another
+    mesh: AbstractMesh
 
     def unsupported(self, reason: str) -> Exception: ...
 

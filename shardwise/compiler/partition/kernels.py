@@ -148,12 +148,12 @@ class _Grouping:
         return equation.op.fusion.is_view or self._is_removed(equation)
 
     def _is_removed(self, equation: Equation) -> bool:
-        """Return whether an equation is a collective along axes of size one, which XLA removes."""
+        """Return whether an equation is a collective that sends nothing, as along axes of size one: it is removed."""
         op = equation.op
         if not op.removed_on_one_device or len(equation.inputs) != 1:
             return False
         (operand,), (result,) = equation.inputs, equation.outputs
-        return operand.type == result.type and self.mesh.extent(op.communicates_along) == 1
+        return operand.type == result.type and not op.bytes_sent(operand.type, self.mesh)
 
     def _is_literal(self, equation: Equation) -> bool:
         """Return whether an equation is a scalar constant, which is an immediate in its consumers and not in memory."""

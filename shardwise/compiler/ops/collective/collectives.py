@@ -288,6 +288,17 @@ class Permute(CollectivePermute):
     def communicates_along(self) -> tuple[str, ...]:
         return self.after
 
+    def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
+        return super().traffic(operand, mesh) if self._moves(mesh) else NOTHING_SENT
+
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        return super().lower(hlo, x) if self._moves(hlo.mesh) else x  # XLA would copy the shard
+
+    def _moves(self, mesh: AbstractMesh) -> bool:
+        """Return whether a device sends its shard to another one: not if only axes of one device change."""
+        before, after = ([axis for axis in axes if mesh.shape[axis] > 1] for axes in (self.before, self.after))
+        return before != after
+
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
         """Return pairs in which each target has its own source, at the target's position along all other axes.
 

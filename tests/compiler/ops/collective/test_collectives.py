@@ -269,6 +269,18 @@ def test_a_permute_changes_the_axes_and_every_device_sends_once(mesh):
         assert sorted(source for source, _ in permute.pairs(mesh)) == list(range(mesh.size))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "sent"),
+    [(("node", "data"), ("data",), 0), (("data",), ("data", "node"), 0), (("data",), ("model",), 24)],
+    ids=["removed", "added", "moved"],
+)
+def test_a_permute_of_axes_with_one_device_sends_nothing(before, after, sent):
+    mesh, shard = AbstractMesh((1, 2, 2), ("node", "data", "model")), ArrayType((2, 3), np.float32)
+    permute = Permute(before, after)
+    assert permute.bytes_sent(shard, mesh) == sent
+    assert all(source == target for source, target in permute.pairs(mesh)) == (not sent)
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_a_reduce_scatter_is_a_local_slice_of_an_all_reduce(mesh):
     shards = random_shards(mesh, np.dtype(np.int32))
@@ -368,7 +380,7 @@ def test_sums_wrap_around():
         (AllGather(0, ("a",), 4), 3),
         (ReduceScatter(0, ("a",), 4, SUM), 3 / 4),
         (AllToAll(0, 1, ("a", "b"), 8), 7 / 8),
-        (Permute(("a",), ("a",)), 1),
+        (Permute(("a", "b"), ("b", "a")), 1),
         (CoarseningPermute(("a",), ("b",), 2), 1),
         (LocalSlice(0, ("a",), 4), 0),
         (ToPartial(("a",)), 0),
