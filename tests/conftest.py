@@ -18,10 +18,13 @@ os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and every deri
 os.environ["SHARDWISE_PROGRESS"] = "false"  # with `pytest -s`, standard error may be a terminal
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # JAX is an oracle for programs on several devices
 
+import hypothesis
 import pytest
 
 import shardwise as sw
 
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy machine is slow; tests assert no times
+hypothesis.settings.load_profile("any machine")
 gc.disable()  # until all tests are collected, which creates millions of objects and no garbage
 
 

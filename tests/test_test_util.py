@@ -164,7 +164,7 @@ def test_sharded_arguments_keep_their_sharding(mesh):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     coefficients=st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=4),
     points=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=5),

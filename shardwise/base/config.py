@@ -296,6 +296,12 @@ SETTINGS = {
         "compilation takes longer, and equal layers may get different layouts",
         affects_tracing=True,
     ),
+    "schedule_communication": Setting(
+        True,
+        "whether the plan schedules communication where it overlaps with compute, as on GPUs: collectives that are "
+        "needed together share a launch",
+        affects_tracing=True,
+    ),
     "optimization_level": Setting(
         "UNKNOWN",
         "XLA's effort for fast programs, UNKNOWN for its default; `CompilerEffortLevel` has the levels",
@@ -436,6 +442,7 @@ class Config(threading.local):
     traceback_filtering: str
     memory_limit: int
     improve_plans: bool
+    schedule_communication: bool
     optimization_level: str
     memory_fitting_level: str
     chip_table: str

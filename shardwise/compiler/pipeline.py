@@ -40,12 +40,14 @@ from shardwise.compiler.transforms.merge_factorizations import merge_factorizati
 from shardwise.compiler.transforms.merge_stacks import merge_stacks
 
 if TYPE_CHECKING:
+    from shardwise.compiler.schedule import schedule as scheduling
     from shardwise.compiler.search import fit_memory, move_exchanges
     from shardwise.compiler.search import improve as improving
 else:  # loaded on first use: few programs need them
     fit_memory = module_of("shardwise.compiler.search.fit_memory")
     improving = module_of("shardwise.compiler.search.improve")
     move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
+    scheduling = module_of("shardwise.compiler.schedule.schedule")
 # `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
 # unused equations.
 SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, merge_factorizations, dce)
@@ -138,6 +140,10 @@ def run_stages(
         planned = fit_memory.fit_memory(planned, memory_limit, donors)
         dump.add("fit_memory", planned)
     problem, plan, local = planned
+    if chip.overlaps and config.schedule_communication and local.collectives():
+        set_stage("scheduling")
+        local = scheduling.schedule(local, chip, memory_limit, donors)
+        dump.add("schedule", local)
     set_stage("lowering")
     module = lower(local, donated, platform, as_partitions)
     dump.add("lower", module)

@@ -64,3 +64,13 @@ def one_after_another(*collectives: Traffic) -> Traffic:
     """Return the traffic of collectives of which each starts when the one before has ended."""
     choices = product(*[traffic for traffic in collectives if traffic])
     return tuple([Algorithm(*map(sum, zip(*chosen, strict=True))) for chosen in choices if chosen])
+
+
+def in_one_launch(*collectives: Traffic) -> Traffic:
+    """Return the traffic of collectives of one kind that are sent together: each hop carries the bytes of all."""
+    return tuple(
+        [
+            Algorithm(sum([each.bytes_sent for each in same]), max([each.hops for each in same]))
+            for same in zip(*collectives, strict=True)
+        ]
+    )

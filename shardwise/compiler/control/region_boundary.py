@@ -95,12 +95,13 @@ class Merge(_SameType):
 @final
 @record
 class Unstack(BoundaryOp):
-    """Slices along dim 0, which is not sharded."""
+    """Slices along dim 0, which is not sharded, for each of `results` programs."""
 
     name = "unstack"
     leading = 1
     reduces_operands_first = reads_slices = True
     length: int
+    results: int = field(default=1, repr=False)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -108,11 +109,11 @@ class Unstack(BoundaryOp):
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if not x.ndim or x.shape[0] != self.length:
             raise TypeError(f"{x} does not have {self.length} slices along its first dim")
-        return (x.without((0,)),)
+        return (x.without((0,)),) * self.results
 
     def factors(self, x: ArrayType) -> FactorRule:
         dims = _single_factor_dims(x)
-        return FactorRule((dims,), (dims[1:],), x.shape, need_replication=frozenset({0}))
+        return FactorRule((dims,), (dims[1:],) * self.results, x.shape, need_replication=frozenset({0}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0]

@@ -41,7 +41,7 @@ from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.shrink_residuals import shrink_loop_residuals
 from shardwise.compiler.transforms.transpose import transpose_program
 
-_COUNTER = ArrayType((), np.int32)
+COUNTER = ArrayType((), np.int32)
 
 
 @final
@@ -403,33 +403,33 @@ class Scan(ControlRules):
         def iteration(counter: HloValue, state: Sequence[Any]) -> list[Any]:
             index = counter
             if self.reverse:
-                index = hlo.op("stablehlo.subtract", (hlo.constant(self.length - 1, _COUNTER), counter), _COUNTER)
-            slices = [_slice_at(hlo, x, index) for x in sliced]
+                index = hlo.op("stablehlo.subtract", (hlo.constant(self.length - 1, COUNTER), counter), COUNTER)
+            slices = [slice_at(hlo, x, index) for x in sliced]
             outputs = hlo.program(self.program, [*consts, *state[:width], *slices])
-            written = [_update_at(hlo, x, y, index) for x, y in zip(state[width:], outputs[width:], strict=True)]
+            written = [update_at(hlo, x, y, index) for x, y in zip(state[width:], outputs[width:], strict=True)]
             return [*outputs[:width], *written]
 
         def unrolled(values: Sequence[Any]) -> list[Any]:
             counter, *state = values
             for _ in range(unroll):
                 state = iteration(counter, state)
-                counter = hlo.op("stablehlo.add", (counter, hlo.constant(1, _COUNTER)), _COUNTER)
+                counter = hlo.op("stablehlo.add", (counter, hlo.constant(1, COUNTER)), COUNTER)
             return [counter, *state]
 
         in_loop = self.length // unroll * unroll
-        values: list[Any] = [hlo.constant(0, _COUNTER), *start, *stacks]
+        values: list[Any] = [hlo.constant(0, COUNTER), *start, *stacks]
         if in_loop == unroll:
             values = unrolled(values)
         else:
             ordered = self.effect == "ordered"
             values = hlo.loop(
                 values,
-                lambda state: lower_compare(hlo, "LT", state[0], hlo.constant(in_loop, _COUNTER)),
+                lambda state: lower_compare(hlo, "LT", state[0], hlo.constant(in_loop, COUNTER)),
                 unrolled,
                 ordered,
             )
         for number in range(in_loop, self.length):
-            values[1:] = iteration(hlo.constant(number, _COUNTER), values[1:])
+            values[1:] = iteration(hlo.constant(number, COUNTER), values[1:])
         return values[1:]
 
 
@@ -494,9 +494,9 @@ def _computable(equations: Sequence[Equation], inputs: Sequence[Value]) -> tuple
     return tuple(computable)
 
 
-def _slice_at(hlo: Hlo, x: HloValue, index: HloValue) -> Any:
+def slice_at(hlo: Hlo, x: HloValue, index: HloValue) -> Any:
     """Lower x[index]."""
-    zero = hlo.constant(0, _COUNTER)
+    zero = hlo.constant(0, COUNTER)
     sizes = (1, *x.type.shape[1:])
     row = hlo.op(
         "stablehlo.dynamic_slice",
@@ -507,8 +507,8 @@ def _slice_at(hlo: Hlo, x: HloValue, index: HloValue) -> Any:
     return hlo.op("stablehlo.reshape", (row,), x.type.without((0,)))
 
 
-def _update_at(hlo: Hlo, x: HloValue, y: HloValue, index: HloValue) -> Any:
+def update_at(hlo: Hlo, x: HloValue, y: HloValue, index: HloValue) -> Any:
     """Lower x.at[index].set(y)."""
-    zero = hlo.constant(0, _COUNTER)
+    zero = hlo.constant(0, COUNTER)
     row = hlo.op("stablehlo.reshape", (y,), y.type.with_shape((1, *y.type.shape)))
     return hlo.op("stablehlo.dynamic_update_slice", (x, row, index, *[zero] * (x.type.ndim - 1)), x.type)

@@ -234,6 +234,9 @@ class Op:
         reduces_across_devices: whether the op is a collective that reduces.
         removed_on_one_device: whether XLA removes a collective over one device whose result has its operand's type.
         lowers_narrow: whether XLA compiles the op for 2-bit integers.
+        launch: for a collective, the number of the launch that it shares with adjacent ones; None if it has its own.
+        runs_programs_together: for an op that holds programs, whether one iteration runs them all, each for another
+            iteration, so that none needs another's results.
         registry: all op classes by name.
 
     Boundary ops connect the programs of a control op with the values outside. Other ops keep these defaults:
@@ -267,6 +270,8 @@ class Op:
     reduces_across_devices: ClassVar[bool] = False
     removed_on_one_device: ClassVar[bool] = False
     lowers_narrow: ClassVar[bool] = True
+    launch: int | None = None
+    runs_programs_together: ClassVar[bool] = False
     is_boundary: ClassVar[bool] = False
     reduces_operands_first: ClassVar[bool] = False
     reads_slices: ClassVar[bool] = False

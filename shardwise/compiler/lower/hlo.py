@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, DTypeLike, is_float, short_name
+from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.op import HloValue, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
@@ -350,12 +351,14 @@ class Builder:
         """Append the ops of a program, by their `lower` rules, and return its results."""
         env: dict[Value, HloValue] = dict(zip(program.inputs, operands, strict=True))
         metadata = self._metadata
-        for group in _group_barriers(program):
+        for group in issue_groups(program):
             if group[0].op.fusion.is_barrier:
                 self.at(group[0].source, "barrier")
                 inputs = [env[equation.inputs[0]] for equation in group]
                 results = self.many("stablehlo.optimization_barrier", inputs, [x.type for x in inputs])
                 env.update(zip((equation.outputs[0] for equation in group), results, strict=True))
+            elif len(group) > 1:
+                self._launch(group, env)
             else:
                 self._equation(group[0], env)
         self._metadata = metadata  # a loop appends ops of its own after its body
@@ -375,6 +378,19 @@ class Builder:
         else:
             results = equation.op.lower(self, *[env[value] for value in equation.inputs])
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
+
+    def _launch(self, group: Sequence[Equation], env: dict[Value, HloValue]) -> None:
+        """Append the collectives of one launch."""
+        sent = []
+        for equation in group:
+            self.at(equation.source, equation.op.name)
+            sent.append(_collective(equation).lower_operand(self, env[equation.inputs[0]]))
+        self.at(group[0].source, group[0].op.name)
+        received = _collective(group[0]).lower_launch(self, sent)
+        for equation, x in zip(group, received, strict=True):
+            self.at(equation.source, equation.op.name)
+            result = _collective(equation).lower_received(self, x, equation.inputs[0].type)
+            env[equation.outputs[0]] = result
 
     def _convert(self, x: HloValue, dtype: DTypeLike) -> HloValue:
         return self.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
@@ -474,20 +490,9 @@ class Builder:
         return runs
 
 
-def _group_barriers(program: Program) -> Iterator[list[Equation]]:
-    """Yield equations one by one, but adjacent barriers as a group: they become one op that waits for all operands."""
-    barriers: list[Equation] = []
-    for equation in program.equations:
-        joins = equation.op.fusion.is_barrier and all(equation.inputs[0] not in b.outputs for b in barriers)
-        if barriers and not joins:
-            yield barriers
-            barriers = []
-        if equation.op.fusion.is_barrier:
-            barriers.append(equation)
-        else:
-            yield [equation]
-    if barriers:
-        yield barriers
+def _collective(equation: Equation) -> Collective:
+    assert isinstance(equation.op, Collective)
+    return equation.op
 
 
 def _is_narrow(equation: Equation) -> bool:

@@ -1,7 +1,7 @@
 """kernels: group the equations of a program into kernels as XLA's fusion does, to count the memory traffic.
 
-A matrix product, a collective or an indexed op is a kernel of its own. Elementwise ops, reductions and data movement
-are fused:
+A matrix product, a collective or an indexed op is a kernel of its own; collectives of one launch are one kernel.
+Elementwise ops, reductions and data movement are fused:
 
 - A value with one consumer is computed inside that consumer. Values that are cheaper to recompute than to store, such
   as broadcasts and casts, are computed inside each of their consumers.
@@ -136,6 +136,8 @@ class _Grouping:
             self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
         elif op.fusion.fuses and len(equation.outputs) == 1:
             self._fuse(equation)
+        elif op.launch is not None and self.grouped and self.grouped[-1].root.op.launch == op.launch:
+            self._join_launch(equation)
         else:
             self._start(equation, [equation], self._reads(equation), None)
 
@@ -190,6 +192,12 @@ class _Grouping:
         self.grouped.append(Kernel(root, members, dict(reads), {}))
         self.loops.append(loop)
         self._record(root, len(self.grouped) - 1)
+
+    def _join_launch(self, equation: Equation) -> None:
+        kernel = self.grouped[-1]
+        kernel.equations.append(equation)
+        kernel.reads.update(self._reads(equation))
+        self._record(equation, len(self.grouped) - 1)
 
     def _record(self, root: Equation, number: int) -> None:
         for value in root.outputs:

@@ -126,15 +126,26 @@ class Sweep:
             self.found = [*self.enclosing, now]
 
     def _inner(self, equation: Equation, op: Control, around: Level, own_bytes: int, times: int, depth: int) -> None:
-        """Sweep over the programs of a control op. Its caller holds constants and carries; the programs hold slices."""
+        """Sweep over the programs of a control op.
+
+        Its caller holds constants and carries; the programs hold slices, and what another program passes on to them. If
+        programs run together, each for another iteration, what one writes exists beside what another reads.
+        """
         inner_times = times * (1 if op.trip_count is None else op.trip_count)
+        passed = [binding for binding in op.bindings if binding.targets and binding.sources[0].kind == "exit"]
+        written = sum(
+            op.programs[end.program].inputs[end.number].type.nbytes
+            for binding in passed
+            for end in binding.targets
+            if end.kind == "entry"
+        )
         self.enclosing.append(around)
-        self.enclosing_bytes += own_bytes
+        self.enclosing_bytes += own_bytes + written
         for index, program in enumerate(op.programs):
             slices = {
                 program.inputs[end.number]
                 for binding in op.bindings
-                if binding.boundary.leading
+                if binding.boundary.leading or binding in passed
                 for end in binding.targets
                 if end.kind == "entry" and end.program == index
             }
@@ -145,7 +156,7 @@ class Sweep:
             }
             self._program(program, held, set(slices), inner_times, depth + 1)
         self.enclosing.pop()
-        self.enclosing_bytes -= own_bytes
+        self.enclosing_bytes -= own_bytes + written
 
 
 def _reused_operand(

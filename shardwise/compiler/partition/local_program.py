@@ -1,8 +1,9 @@
 """LocalProgram: the program that every device runs on its shards, with the layouts of its inputs and outputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import final
 
 from shardwise.compiler.ir.format import format_stage
@@ -15,6 +16,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.traffic import Traffic, in_one_launch
 from shardwise.errors import ProgramError
 
 
@@ -65,11 +67,22 @@ class LocalProgram:
         """Return the bytes that each device sends when the equation runs once."""
         return equation.op.bytes_sent(equation.inputs[0].type, self.mesh) if equation.inputs else 0
 
+    @cached_property
+    def launches(self) -> dict[Equation, tuple[Equation, ...]]:
+        """The collectives of each launch with several, by each of them."""
+        return {equation: launch for launch in _shared_launches(self.program) for equation in launch}
+
+    def launch_seconds(self, launch: Sequence[Equation], chip: Chip) -> float:
+        """Return the estimated seconds of one launch of collectives."""
+        op = launch[0].op
+        traffic = in_one_launch(*(_traffic(equation, self.mesh) for equation in launch))
+        return chip.collective_time(traffic, self.mesh, op.communicates_along)
+
     def collective_seconds(self, equation: Equation, chip: Chip) -> float:
-        """Return the estimated seconds of a collective that runs once."""
-        op = equation.op
-        assert isinstance(op, Collective)
-        return chip.collective_time(op.traffic(equation.inputs[0].type, self.mesh), self.mesh, op.communicates_along)
+        """Return the estimated seconds of a collective that runs once; of a shared launch, its share by bytes."""
+        launch = self.launches.get(equation, (equation,))
+        share = self.bytes_sent(equation) / sum(map(self.bytes_sent, launch)) if len(launch) > 1 else 1.0
+        return share * self.launch_seconds(launch, chip)
 
     @cached_property
     def sent(self) -> float:
@@ -106,6 +119,22 @@ def _with_times(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
         yield equation, times
         for inner in equation.op.programs:
             yield from _with_times(inner, times * (1 if equation.op.trip_count is None else equation.op.trip_count))
+
+
+def _shared_launches(program: Program) -> Iterator[tuple[Equation, ...]]:
+    """Yield the collectives of each launch that has several, in nested programs too."""
+    for number, group in groupby(program.equations, key=lambda equation: equation.op.launch):
+        launch = tuple(group)
+        if number is not None and len(launch) > 1:
+            yield launch
+        for equation in launch if number is None else ():
+            for inner in equation.op.programs:
+                yield from _shared_launches(inner)
+
+
+def _traffic(equation: Equation, mesh: AbstractMesh) -> Traffic:
+    assert isinstance(equation.op, Collective)
+    return equation.op.traffic(equation.inputs[0].type, mesh)
 
 
 def verify_local(local: LocalProgram) -> LocalProgram:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
+from shardwise.compiler.report.kernel_times import bytes_sent, kernel_seconds
 
 # How many kernels the scheduler looks ahead. Without a bound, all gathers of arguments would start at once, however
 # late their results are needed. Their results would not fit in memory, and live bytes, counted in program order, would
@@ -121,7 +121,7 @@ def timeline(
         for index, value in enumerate(local.program.inputs)
     }
     sweep = _LiveBytes(local, inputs, donated or {})
-    level = _Schedule(local, chip, sweep.live).level(local.program, 0)
+    level = _Schedule(local, chip, sweep.live).level((local.program,), 0)
     alive = [held for around in sweep.at_peak() for held in around.live.values()] if lists_alive else []
     alive.sort(key=lambda held: -held.bytes)
     peak = level.numbers.get(sweep.at, 0) if sweep.at is not None else 0
@@ -166,9 +166,9 @@ class _Schedule:
     chip: Chip
     live: Mapping[Equation, int]
 
-    def level(self, program: Program, depth: int) -> _Level:
-        """Return the steps of one run of a program and its nested programs."""
-        kernels = self.local.kernel_groups(program).kernels
+    def level(self, programs: Sequence[Program], depth: int) -> _Level:
+        """Return the steps of one run of programs that run together, and of their nested programs."""
+        kernels = [kernel for program in programs for kernel in self.local.kernel_groups(program).kernels]
         parts = [self._part(kernel, depth) for kernel in kernels]
         starts = self._starts(kernels, parts)
         level = _Level([], {})
@@ -188,35 +188,24 @@ class _Schedule:
         op = kernel.root.op
         if op.programs:
             part = _Level([], {})
-            for inner in (self.level(program, depth + 1) for program in op.programs):
+            runs = (op.programs,) if op.runs_programs_together else tuple((program,) for program in op.programs)
+            for inner in (self.level(programs, depth + 1) for programs in runs):
                 offset = len(part.steps)
                 part.steps += [step.repeated(part.seconds, 1) for step in inner.steps]
                 part.numbers.update({equation: offset + number for equation, number in inner.numbers.items()})
                 part.seconds += inner.seconds
             return part
-        sent = self.local.bytes_sent(kernel.root)
+        sent = bytes_sent(self.local, kernel)
         accessed = kernel.bytes_accessed
         if not sent and not accessed:
             return _Level([], {})
         flops = op.flops(*(value.type for value in kernel.root.inputs))
-        seconds = self._seconds(kernel, sent, flops)
+        seconds = kernel_seconds(self.local, kernel, self.chip)
         held = max((self.live[equation] for equation in kernel.equations if equation in self.live), default=0)
         row = idle_of(kernel.root.source)
         idle = row.share * seconds if row else 0.0
         step = Step(op.name, kernel.root.source, 0.0, seconds, held, sent, 1, depth, flops, accessed, idle)
         return _Level([step], dict.fromkeys(kernel.equations, 0), seconds)
-
-    def _seconds(self, kernel: Kernel, sent: float, flops: float) -> float:
-        op, accessed = kernel.root.op, kernel.bytes_accessed
-        if sent:
-            return self.local.collective_seconds(kernel.root, self.chip)
-        if not op.is_contraction:
-            return self.chip.memory_time(accessed)
-        dtype = kernel.root.inputs[0].type.dtype
-        keys = op.keys_per_query(*(value.type for value in kernel.root.inputs))
-        if keys is not None:
-            return self.chip.attention_time(flops, keys, accessed, dtype)
-        return self.chip.product_time(*product_shape(kernel.root), accessed, dtype)
 
     def _trip_count(self, kernel: Kernel) -> int:
         count = kernel.root.op.trip_count
@@ -300,21 +289,3 @@ def list_schedule(
             if not missing[follower]:
                 offer(follower, max(ends[other] for other in needs[follower]))
     return starts
-
-
-def product_shape(equation: Equation) -> tuple[int, int, int, int]:
-    """Return a product as `batch` products of m × k and k × n matrices."""
-    rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-    left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands)
-    result = {factor for dim in rule.results[0] for factor in dim}
-    batch = m = n = k = 1
-    for factor, size in enumerate(rule.sizes):
-        if factor not in result:
-            k *= size
-        elif factor in left and factor in right:
-            batch *= size
-        elif factor in left:
-            m *= size
-        else:
-            n *= size
-    return batch, m, n, k

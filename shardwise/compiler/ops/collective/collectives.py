@@ -4,9 +4,12 @@ Devices that differ only in their positions along `axes` communicate; the first 
 axis_index_groups) are lists of positions along the axes; the devices of each group exchange data, in the group's order.
 `exchange` is the numpy reference of a collective: it maps the operand's shards on all devices, in mesh order, to the
 result's shards.
+
+Adjacent collectives of one kind with the same `launch` are sent together: they become one op of XLA with several
+operands. The schedule (`compiler/schedule`) chooses the launches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field
 from functools import reduce
 from typing import Any, final
@@ -57,6 +60,22 @@ class Collective(Op):
         """Return the bytes and hops of each algorithm of the collective; `operand` is the type of a device's shard."""
         raise self.missing_rule("traffic")
 
+    def launch_key(self, operand: ArrayType) -> Hashable:
+        """Return what collectives that share a launch have in common; None if this one cannot share a launch."""
+        return None
+
+    def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
+        """Append one launch that exchanges operands that `lower_operand` returned."""
+        raise self.missing_rule("lower_launch")
+
+    def lower_operand(self, hlo: Hlo, x: HloValue) -> Any:
+        """Append the ops before the launch, and return what is sent."""
+        return x
+
+    def lower_received(self, hlo: Hlo, received: HloValue, operand: ArrayType) -> Any:
+        """Append the ops after the launch, and return the result; `operand` is the type of the operand."""
+        return received
+
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         """Return the bytes that each device sends around a ring."""
         traffic = self.traffic(operand, mesh)
@@ -105,6 +124,7 @@ class AllReduce(Collective):
     axes: tuple[str, ...]
     reduction: Reduction
     groups: Groups | None = field(default=None, repr=False)
+    launch: int | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _check_reducible(self, x)
@@ -119,13 +139,18 @@ class AllReduce(Collective):
         count = max(map(len, self.groups)) if self.groups else mesh.extent(self.axes)
         return all_reduce(operand.nbytes, count)
 
+    def launch_key(self, operand: ArrayType) -> Hashable:
+        # A minimum or maximum of floats has ops around it, and StableHLO reduces operands of one dtype.
+        is_plain = bool(operand.size) and not self.reduction.selects
+        return (self.name, self.axes, self.reduction, self.groups, operand.dtype) if is_plain else None
+
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        return _lower_propagating_nan(hlo, self.reduction, x, lambda y: self.lower_launch(hlo, (y,))[0])
+
+    def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
         groups = hlo.group_attributes(self.axes, self.groups)
-
-        def reduce(y: HloValue) -> Any:
-            return hlo.op("stablehlo.all_reduce", (y,), y.type, groups, (hlo.reducer(self.reduction, y.type.dtype),))
-
-        return _lower_propagating_nan(hlo, self.reduction, x, reduce)
+        reducer = hlo.reducer(self.reduction, operands[0].type.dtype)
+        return hlo.many("stablehlo.all_reduce", operands, [x.type for x in operands], groups, (reducer,))
 
 
 @final
@@ -139,6 +164,7 @@ class AllGather(Collective):
     axes: tuple[str, ...]
     count: int
     groups: Groups | None = field(default=None, repr=False)
+    launch: int | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scale_dim(x, self.dim, self.count, 1)
@@ -151,15 +177,25 @@ class AllGather(Collective):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return all_gather(operand.nbytes, self.count)
 
+    def launch_key(self, operand: ArrayType) -> Hashable:
+        return (self.name, self.axes, self.count, self.groups) if operand.size else None
+
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        attributes = f"all_gather_dim = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
-        if not self.dim:
-            return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
+        (received,) = self.lower_launch(hlo, (self.lower_operand(hlo, x),))
+        return self.lower_received(hlo, received, x.type)
+
+    def lower_operand(self, hlo: Hlo, x: HloValue) -> Any:
         # XLA's all-gather along a non-leading dim copies shards before and after sending. Gathering along a new leading
         # dim needs only the copy afterwards.
-        shard = Reshape((1, *x.type.shape)).lower(hlo, x)
-        stack = hlo.op("stablehlo.all_gather", (shard,), _scale_dim(shard.type, 0, self.count, 1), attributes)
-        return lower_unstack(hlo, stack, self.dim)
+        return Reshape((1, *x.type.shape)).lower(hlo, x) if self.dim else x
+
+    def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
+        attributes = f"all_gather_dim = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
+        out = [_scale_dim(x.type, 0, self.count, 1) for x in operands]
+        return hlo.many("stablehlo.all_gather", operands, out, attributes)
+
+    def lower_received(self, hlo: Hlo, received: HloValue, operand: ArrayType) -> Any:
+        return lower_unstack(hlo, received, self.dim) if self.dim else received
 
 
 @final

@@ -1,0 +1,45 @@
+"""The estimated time of a kernel on a chip: of a product, of memory traffic, or of a launch of collectives."""
+
+from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.plan.chip import Chip
+
+
+def bytes_sent(local: LocalProgram, kernel: Kernel) -> float:
+    """Return the bytes that each device sends when a kernel runs once; 0 if it is not a launch of collectives."""
+    launch = kernel.equations if kernel.root.op.launch is not None else (kernel.root,)
+    return sum(map(local.bytes_sent, launch))
+
+
+def kernel_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
+    """Return the estimated seconds of a kernel that runs once and holds no programs."""
+    root, op, accessed = kernel.root, kernel.root.op, kernel.bytes_accessed
+    if local.bytes_sent(root):
+        return local.launch_seconds(local.launches.get(root, (root,)), chip)
+    if not op.is_contraction:
+        return chip.memory_time(accessed)
+    types = [value.type for value in root.inputs]
+    keys = op.keys_per_query(*types)
+    if keys is not None:
+        return chip.attention_time(op.flops(*types), keys, accessed, types[0].dtype)
+    return chip.product_time(*product_shape(root), accessed, types[0].dtype)
+
+
+def product_shape(equation: Equation) -> tuple[int, int, int, int]:
+    """Return a product as `batch` products of m × k and k × n matrices."""
+    rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
+    left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands)
+    result = {factor for dim in rule.results[0] for factor in dim}
+    batch = m = n = k = 1
+    for factor, size in enumerate(rule.sizes):
+        if factor not in result:
+            k *= size
+        elif factor in left and factor in right:
+            batch *= size
+        elif factor in left:
+            m *= size
+        else:
+            n *= size
+    return batch, m, n, k

@@ -1,0 +1,95 @@
+"""KernelGraph: the kernels of one program with their times and dependencies, as the schedule reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import final
+
+from shardwise.compiler.ir.issue_groups import issue_groups
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.report.kernel_times import kernel_seconds
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class KernelGraph:
+    """The kernels of a program in program order.
+
+    Times are seconds of compute from the start of the program, in which no kernel waits for a collective.
+
+    Attributes:
+        local: the program of one device, which contains `program`.
+        program: the program.
+        chip: the hardware that prices kernels.
+    """
+
+    local: LocalProgram
+    program: Program
+    chip: Chip
+
+    @cached_property
+    def kernels(self) -> Sequence[Kernel]:
+        return self.local.kernel_groups(self.program).kernels
+
+    @cached_property
+    def starts(self) -> list[float]:
+        """The time at which each kernel starts, and the time of the end."""
+        return list(accumulate((self._compute_seconds(kernel) for kernel in self.kernels), initial=0.0))
+
+    @property
+    def seconds(self) -> float:
+        """The time of all kernels."""
+        return self.starts[-1]
+
+    @cached_property
+    def number_of(self) -> dict[Equation, int]:
+        """The number of the kernel of each equation."""
+        return {equation: number for number, kernel in enumerate(self.kernels) for equation in kernel.equations}
+
+    @cached_property
+    def available(self) -> dict[Value, float]:
+        """The time at which each value could exist, if short kernels were moved forward.
+
+        What such a kernel needs, as the cast of a weight does, may exist from the start.
+        """
+        times = dict.fromkeys(self.program.inputs, 0.0)
+        for group in issue_groups(self.program):
+            ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
+            for equation in group:
+                is_late = not is_movable(self.local, equation) and equation in self.number_of
+                time = self.starts[self.number_of[equation] + 1] if is_late else ready
+                times.update(dict.fromkeys(equation.outputs, time))
+        return times
+
+    @cached_property
+    def needed(self) -> dict[Value, float]:
+        """The time at which each value is first read by a kernel; results of the program are needed at its end."""
+        times = {value: self.seconds for value in self.program.values()}
+        for group in reversed(list(issue_groups(self.program))):
+            passed_on = min((times[value] for equation in group for value in equation.outputs), default=self.seconds)
+            for equation in group:
+                number = self.number_of.get(equation)
+                time = passed_on if number is None else self.starts[number]
+                for value in equation.inputs:
+                    times[value] = min(times[value], time)
+        return times
+
+    def _compute_seconds(self, kernel: Kernel) -> float:
+        """Return the seconds of all runs of a kernel, without collectives."""
+        op = kernel.root.op
+        if op.programs:
+            inner = sum(KernelGraph(self.local, program, self.chip).seconds for program in op.programs)
+            return inner * (1 if op.trip_count is None else op.trip_count)
+        if self.local.bytes_sent(kernel.root) or not kernel.bytes_accessed:
+            return 0.0
+        return kernel_seconds(self.local, kernel, self.chip)
+
+
+def is_movable(local: LocalProgram, equation: Equation) -> bool:
+    """Return whether an equation is part of a short kernel, without effects, that could run earlier."""
+    op = equation.op
+    return not (op.is_contraction or op.programs or op.effect or local.bytes_sent(equation))

@@ -1,0 +1,168 @@
+"""rotate: let the communication of a loop run beside the compute of other iterations.
+
+A loop over layers gathers a layer's weights, computes, and reduces the layer's gradients. The gathers need only slices
+of arguments, so those of the next iteration can run beside this iteration's kernels. Nothing in the loop needs the
+reduced gradients, so they can be reduced beside the next iteration's kernels. Memory grows by the gathered weights and
+the unreduced gradients of one iteration.
+"""
+
+from collections.abc import Iterable
+
+from shardwise.compiler.control.pipelined_scan import PipelinedScan
+from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.schedule.kernel_graph import is_movable
+from shardwise.compiler.transforms.dce import dce
+
+_SHORTEST = 4  # iterations; of fewer, most would be outside the loop
+
+
+def rotate(local: LocalProgram, equation: Equation) -> Equation:
+    """Return the loop of an equation with its communication moved to other iterations; unchanged if none can move."""
+    op = equation.op
+    if not isinstance(op, Scan) or op.length < _SHORTEST or op.unroll > 1 or op.effect:
+        return equation
+    loop = _Loop(local, op)
+    if not loop.gathers and not loop.reductions:
+        return equation
+    rotated, order = loop.rotated()
+    return equation.replace(op=rotated, outputs=[equation.outputs[number] for number in order])
+
+
+class _Loop:
+    """A scan whose body is cut into three programs.
+
+    Attributes:
+        gathers: the collectives that need only consts and slices.
+        reductions: the collectives whose results only reach stacked results, through short kernels.
+    """
+
+    def __init__(self, local: LocalProgram, op: Scan):
+        self.local = local
+        self.op = op
+        self.body = op.program
+        self.gathers = self._find_gathers()
+        self.reductions, self.after = self._find_reductions()
+
+    def _find_gathers(self) -> list[Equation]:
+        consts, _, slices = self.op.split_operands(self.body.inputs)
+        early = set(consts) | set(slices)  # values that need no carry
+        varying = set(slices)
+        gathers = []
+        for equation in self.body.equations:
+            if not early.issuperset(equation.inputs):
+                continue
+            if self.local.bytes_sent(equation):
+                if not varying.isdisjoint(equation.inputs):
+                    gathers.append(equation)
+            elif is_movable(self.local, equation):
+                early.update(equation.outputs)
+                if not varying.isdisjoint(equation.inputs):
+                    varying.update(equation.outputs)
+        return gathers
+
+    def _find_reductions(self) -> tuple[list[Equation], list[Equation]]:
+        """Return the collectives that can wait for the next iteration, and the equations between them and results."""
+        carried = self.op.carried
+        rows = set(self.body.outputs[carried:]) - set(self.body.outputs[:carried])
+        users: dict[Value, list[Equation]] = {}
+        for equation in self.body.equations:
+            for value in equation.inputs:
+                users.setdefault(value, []).append(equation)
+        late: set[Equation] = set()
+        reductions = []
+        for equation in reversed(self.body.equations):
+            can_wait = all(value in rows or users.get(value) for value in equation.outputs) and all(
+                value not in self.body.outputs[:carried] and all(user in late for user in users.get(value, ()))
+                for value in equation.outputs
+            )
+            if not can_wait or equation in self.gathers:
+                continue
+            if self.local.bytes_sent(equation):
+                if equation.op.reduces_across_devices:
+                    reductions.append(equation)
+                    late.add(equation)
+            elif is_movable(self.local, equation):
+                late.add(equation)
+        return reductions[::-1], self._needed_after(reductions, late)
+
+    def _needed_after(self, reductions: Iterable[Equation], late: set[Equation]) -> list[Equation]:
+        """Return the late equations that depend on a reduction."""
+        reached = {value for equation in reductions for value in equation.outputs}
+        after = []
+        for equation in self.body.equations:
+            if equation in late and not reached.isdisjoint(equation.inputs):
+                reached.update(equation.outputs)
+                after.append(equation)
+        return after
+
+    def rotated(self) -> tuple[PipelinedScan, list[int]]:
+        """Return the loop, and for each of its results the number of the scan's result."""
+        op, body = self.op, self.body
+        consts, carry, slices = op.split_operands(body.inputs)
+        fetched = [equation.outputs[0] for equation in self.gathers]
+        moved = {*self.gathers, *self.reductions, *self.after}
+        finished_values = {value for equation in (*self.reductions, *self.after) for value in equation.outputs}
+        results = range(op.carried, len(body.outputs))
+        kept = [number for number in results if body.outputs[number] not in finished_values]
+        finished = [number for number in results if body.outputs[number] in finished_values]
+        finish_equations = [equation for equation in body.equations if equation in {*self.reductions, *self.after}]
+        pending = list(
+            dict.fromkeys(
+                value
+                for equation in finish_equations
+                for value in equation.inputs
+                if value not in finished_values and value not in consts
+            )
+        )
+        fetch = Program((*consts, *slices), body.equations, tuple(fetched), f"fetch_{body.name}")
+        program = Program(
+            (*consts, *carry, *slices, *fetched),
+            tuple(equation for equation in body.equations if equation not in moved),
+            (*body.outputs[: op.carried], *(body.outputs[number] for number in kept), *pending),
+            body.name,
+        )
+        finish = Program(
+            (*consts, *pending),
+            tuple(finish_equations),
+            tuple(body.outputs[n] for n in finished),
+            f"finish_{body.name}",
+        )
+        rotated = PipelinedScan(
+            _copy(_without_barriers(dce(fetch))),
+            dce(program),
+            _copy(finish),
+            op.length,
+            op.consts,
+            op.carried,
+            op.reverse,
+        )
+        return rotated, [*range(op.carried), *kept, *finished]
+
+
+def _without_barriers(program: Program) -> Program:
+    """Return a program without barriers: iterations of a loop are not merged with anything."""
+    same: dict[Value, Value] = {}
+    equations = []
+    for equation in program.equations:
+        inputs = [same.get(value, value) for value in equation.inputs]
+        if equation.op.fusion.is_barrier:
+            same[equation.outputs[0]] = inputs[0]
+        else:
+            equations.append(equation.replace(inputs=inputs))
+    return program.with_equations(equations, [same.get(value, value) for value in program.outputs])
+
+
+def _copy(program: Program) -> Program:
+    """Return a program with values of its own."""
+    new: dict[Value, Value] = {value: Value(value.type) for value in program.values()}
+    return Program(
+        tuple(new[value] for value in program.inputs),
+        tuple(
+            equation.replace(inputs=[new[v] for v in equation.inputs], outputs=[new[v] for v in equation.outputs])
+            for equation in program.equations
+        ),
+        tuple(new[value] for value in program.outputs),
+        program.name,
+    )

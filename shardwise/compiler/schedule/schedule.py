@@ -1,0 +1,69 @@
+"""schedule: when collectives run, and in how many launches. A rewrite of the program of one device.
+
+XLA receives collectives one by one, at the op that needs them, and decides when they start. It hides a long collective
+behind kernels, but one at a time, and of several short ones most are exposed. The schedule therefore makes the launches
+that are worth hiding: collectives share launches (`buckets.py`).
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import final
+
+from shardwise.compiler.control.pipelined_scan import PipelinedScan
+from shardwise.compiler.ir.control import Control
+from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.partition.local_program import LocalProgram, verify_local
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.schedule.barriers import advance_barriers
+from shardwise.compiler.schedule.buckets import buckets, largest_buckets
+from shardwise.compiler.schedule.kernel_graph import KernelGraph
+from shardwise.compiler.schedule.order import order_by_launches
+from shardwise.compiler.schedule.rotate import rotate
+
+
+def schedule(
+    local: LocalProgram, chip: Chip, memory_limit: int | None = None, donated: Collection[int] = ()
+) -> LocalProgram:
+    """Return the program with its communication scheduled.
+
+    Args:
+        local: the program of one device.
+        chip: the hardware.
+        memory_limit: the most bytes that each device should hold.
+        donated: the inputs whose buffers are reused for outputs.
+    """
+    program = _Scheduler(local, chip).schedule(local.program)
+    if program is local.program:
+        return local
+    return verify_local(replace(local, program=program))
+
+
+@final
+@dataclass(frozen=True)
+class _Scheduler:
+    """Schedules the programs of one device. `numbers` are those of launches."""
+
+    local: LocalProgram
+    chip: Chip
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def schedule(self, program: Program) -> Program:
+        """Return a program with the communication in it, and in the programs that it holds, scheduled."""
+        program = advance_barriers(self.local, program)
+        ordered = self._share_launches(program, buckets)
+        return ordered.with_equations(map(self._schedule_inner, ordered.equations))
+
+    def _schedule_inner(self, equation: Equation) -> Equation:
+        rotated = rotate(self.local, equation)
+        match op := rotated.op:
+            case PipelinedScan(fetch, body, finish):
+                fetch, finish = (self._share_launches(part, largest_buckets) for part in (fetch, finish))
+                return rotated.replace(op=op.with_programs((fetch, self.schedule(body), finish)))
+            case Control():
+                return rotated.replace(op=op.map_programs(self.schedule))
+            case _:
+                return rotated
+
+    def _share_launches(self, program: Program, choose: Callable[[KernelGraph], list[list[Equation]]]) -> Program:
+        return order_by_launches(program, choose(KernelGraph(self.local, program, self.chip)), self.numbers)
