@@ -7,9 +7,10 @@ reduction, such as that of a gradient, is needed long after its operand is ready
 after the last operand is ready. This is the same problem with time reversed.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.collective.collectives import Collective
@@ -44,22 +45,21 @@ class _Item:
         return _Item(self.equation, -self.number, end - self.need, end - self.ready)
 
 
-def buckets(graph: KernelGraph) -> list[list[Equation]]:
-    """Return the collectives of a program that share a launch, for each launch with several."""
+def buckets(graph: KernelGraph, in_own_stage: bool = False) -> list[list[Equation]]:
+    """Return the collectives of a program that share a launch, for each launch with several.
+
+    Args:
+        graph: the kernels of the program.
+        in_own_stage: whether the program runs beside another iteration's compute, so that nothing waits for its first
+            result. Then launches may be long.
+    """
     launches: list[list[Equation]] = []
     for group in _shareable(graph):
         reduces = group[0].equation.op.reduces_across_devices
         items = [item.reversed(graph.seconds) for item in group] if reduces else group
-        launches += [[item.equation for item in launch] for launch in _fill(items, graph) if len(launch) > 1]
+        filling = _Filling(graph, reduces, math.inf if in_own_stage else _capacity(group, graph))
+        launches += [[item.equation for item in launch] for launch in filling.launches(items) if len(launch) > 1]
     return launches
-
-
-def largest_buckets(graph: KernelGraph) -> list[list[Equation]]:
-    """Return the collectives that can share a launch, in a program that runs beside another iteration's compute.
-
-    All its results are needed in the next iteration, and none sooner.
-    """
-    return [[item.equation for item in group] for group in _shareable(graph) if len(group) > 1]
 
 
 def _shareable(graph: KernelGraph) -> list[list[_Item]]:
@@ -80,37 +80,84 @@ def _key(equation: Equation, local: LocalProgram) -> Hashable:
     return op.launch_key(equation.inputs[0].type)
 
 
-def _fill(items: Sequence[_Item], graph: KernelGraph) -> Iterator[list[_Item]]:
-    """Yield the launches of collectives with one key, in the order of their first needs."""
-
-    def seconds(launch: Sequence[_Item]) -> float:
-        return graph.local.launch_seconds([item.equation for item in launch], graph.chip)
-
-    capacity = _capacity([seconds([item]) for item in items], items, graph)
-    launch: list[_Item] = []
-    before = 0.0  # the first need of the launch before
-    for item in sorted(items, key=lambda item: (item.need, item.number)):
-        if launch:
-            first = launch[0].need
-            together = [*launch, item]
-            start = max(before, *(other.ready for other in together))
-            alone = max(0.0, seconds(launch) - (first - max(before, *(other.ready for other in launch))))
-            alone += max(0.0, seconds([item]) - (item.need - max(first, item.ready)))
-            fits = item.ready <= first and seconds(together) <= capacity
-            if fits and max(0.0, seconds(together) - (first - start)) <= alone:
-                launch = together
-                continue
-            yield launch
-            before = first
-        launch = [item]
-    if launch:
-        yield launch
-
-
-def _capacity(seconds: Sequence[float], items: Sequence[_Item], graph: KernelGraph) -> float:
+def _capacity(items: Sequence[_Item], graph: KernelGraph) -> float:
     """Return the longest time of a launch."""
-    op, local = items[0].equation.op, graph.local
+    longest = max(graph.local.launch_seconds([item.equation], graph.chip) for item in items)
+    return max(_LONGEST * longest, _LATENCIES * _latency(items[0].equation, graph))
+
+
+def _latency(equation: Equation, graph: KernelGraph) -> float:
+    op, mesh = equation.op, graph.local.mesh
     assert isinstance(op, Collective)
-    hops = max(algorithm.hops for algorithm in op.traffic(items[0].equation.inputs[0].type, local.mesh))
-    latency = hops * graph.chip.ring(local.mesh, op.communicates_along).latency
-    return max(_LONGEST * max(seconds), _LATENCIES * latency)
+    ring = graph.chip.ring(mesh, op.communicates_along)
+    return min(algorithm.hops for algorithm in op.traffic(equation.inputs[0].type, mesh)) * ring.latency
+
+
+@final
+@dataclass(frozen=True)
+class _Filling:
+    """Fills launches with collectives of one key.
+
+    Attributes:
+        graph: the kernels.
+        copies: whether XLA copies the operands of a shared launch into one array, and the results out of it, as it does
+            for reductions.
+        capacity: the longest time of a launch.
+    """
+
+    graph: KernelGraph
+    copies: bool
+    capacity: float
+
+    def launches(self, items: Sequence[_Item]) -> list[list[_Item]]:
+        """Return launches in the order of their first needs."""
+        launches: list[list[_Item]] = []
+        links = _Links(0.0, 0.0)  # before the last launch
+        for item in sorted(items, key=lambda item: (item.need, item.number)):
+            if launches and self._joins(item, launches[-1], links):
+                launches[-1].append(item)
+            else:
+                links = self._after(launches[-1], links) if launches else links
+                launches.append([item])
+        return launches
+
+    def _joins(self, item: _Item, launch: Sequence[_Item], links: "_Links") -> bool:
+        """Return whether a collective joins a launch: if the device then does not wait longer, copying included."""
+        together = [*launch, item]
+        if item.ready > launch[0].need or self._seconds(together) > self.capacity:
+            return False
+        apart = self._exposed(launch, links) + self._exposed([item], self._after(launch, links))
+        saved = apart - self._exposed(together, links)
+        if self.copies:
+            # Hidden latency is saved too: a launch occupies the device and its links.
+            saved = max(saved, _latency(item.equation, self.graph))
+            saved -= self._copying(together if len(launch) == 1 else [item])
+        return saved >= 0
+
+    def _start(self, launch: Sequence[_Item], links: "_Links") -> float:
+        """Return when a launch starts: not long before it is needed, because its results take memory."""
+        need = launch[0].need
+        earliest = links.need if links.need + self._seconds(launch) <= need else 0.0
+        return max(earliest, links.free, *(item.ready for item in launch))
+
+    def _exposed(self, launch: Sequence[_Item], links: "_Links") -> float:
+        """Return the time in which the device waits for a launch."""
+        return max(0.0, self._start(launch, links) + self._seconds(launch) - launch[0].need)
+
+    def _after(self, launch: Sequence[_Item], links: "_Links") -> "_Links":
+        return _Links(self._start(launch, links) + self._seconds(launch), launch[0].need)
+
+    def _seconds(self, launch: Sequence[_Item]) -> float:
+        return self.graph.local.launch_seconds([item.equation for item in launch], self.graph.chip)
+
+    def _copying(self, items: Sequence[_Item]) -> float:
+        """Return the time in which operands and results are copied: each is read and written once."""
+        values = [value for item in items for value in (*item.equation.inputs, *item.equation.outputs)]
+        return self.graph.chip.memory_time(2.0 * sum(value.type.nbytes for value in values))
+
+
+class _Links(NamedTuple):
+    """The links before a launch: the time when they are free, and the first need of the launch before."""
+
+    free: float
+    need: float

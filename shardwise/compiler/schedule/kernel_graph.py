@@ -52,16 +52,21 @@ class KernelGraph:
 
     @cached_property
     def available(self) -> dict[Value, float]:
-        """The time at which each value could exist, if short kernels were moved forward.
+        """The time at which each value could exist.
 
-        What such a kernel needs, as the cast of a weight does, may exist from the start.
+        Short kernels that need only arguments, as the cast of a weight does, could run at any time; other kernels run
+        in program order. A value that passes through a barrier waits for all that passes through it.
         """
         times = dict.fromkeys(self.program.inputs, 0.0)
+        moved = set(self.program.inputs)  # arguments, and what short kernels compute of them
         for group in issue_groups(self.program):
             ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
             for equation in group:
-                is_late = not is_movable(self.local, equation) and equation in self.number_of
-                time = self.starts[self.number_of[equation] + 1] if is_late else ready
+                is_moved = is_movable(self.local, equation) and moved.issuperset(equation.inputs)
+                if is_moved:
+                    moved.update(equation.outputs)
+                has_place = not is_moved and equation in self.number_of
+                time = self.starts[self.number_of[equation] + 1] if has_place else ready
                 times.update(dict.fromkeys(equation.outputs, time))
         return times
 

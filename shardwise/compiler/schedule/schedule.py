@@ -5,7 +5,7 @@ behind kernels, but one at a time, and of several short ones most are exposed. T
 that are worth hiding: collectives share launches (`buckets.py`).
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import final
@@ -16,7 +16,7 @@ from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.schedule.barriers import advance_barriers
-from shardwise.compiler.schedule.buckets import buckets, largest_buckets
+from shardwise.compiler.schedule.buckets import buckets
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.order import order_by_launches
 from shardwise.compiler.schedule.rotate import rotate
@@ -51,19 +51,20 @@ class _Scheduler:
     def schedule(self, program: Program) -> Program:
         """Return a program with the communication in it, and in the programs that it holds, scheduled."""
         program = advance_barriers(self.local, program)
-        ordered = self._share_launches(program, buckets)
+        ordered = self._share_launches(program)
         return ordered.with_equations(map(self._schedule_inner, ordered.equations))
 
     def _schedule_inner(self, equation: Equation) -> Equation:
         rotated = rotate(self.local, equation)
         match op := rotated.op:
             case PipelinedScan(fetch, body, finish):
-                fetch, finish = (self._share_launches(part, largest_buckets) for part in (fetch, finish))
+                fetch, finish = (self._share_launches(part, in_own_stage=True) for part in (fetch, finish))
                 return rotated.replace(op=op.with_programs((fetch, self.schedule(body), finish)))
             case Control():
                 return rotated.replace(op=op.map_programs(self.schedule))
             case _:
                 return rotated
 
-    def _share_launches(self, program: Program, choose: Callable[[KernelGraph], list[list[Equation]]]) -> Program:
-        return order_by_launches(program, choose(KernelGraph(self.local, program, self.chip)), self.numbers)
+    def _share_launches(self, program: Program, in_own_stage: bool = False) -> Program:
+        launches = buckets(KernelGraph(self.local, program, self.chip), in_own_stage)
+        return order_by_launches(program, launches, self.numbers)

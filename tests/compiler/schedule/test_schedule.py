@@ -57,7 +57,7 @@ def arguments():
     rng = np.random.default_rng(0)
     params = [rng.standard_normal((LAYERS, *shape)) / 4 for shape in ((MODEL, HIDDEN), (HIDDEN, MODEL), (MODEL,))]
     params = [np.float32(param) for param in params]
-    return params, [np.zeros_like(param) for param in params], np.float32(rng.standard_normal((16, MODEL)))
+    return params, [np.zeros_like(param) for param in params], np.float32(rng.standard_normal((512, MODEL)))
 
 
 def place(mesh, how):
