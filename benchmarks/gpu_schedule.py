@@ -22,7 +22,6 @@ from shardwise.explain.hlo_schedule import read_schedule
 
 LIBRARIES = {"ours": "shardwise", "JAX": "jax"}
 NOTHING = 1e-6  # shorter waits count as this many seconds, so that a ratio exists
-ROWS = {"tensor parallel": 8}  # rows of the batch per device along its axes; one if it is not listed
 
 
 def main() -> None:
@@ -71,7 +70,7 @@ def figures(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             name = f"{kind}, {'scanned' if scanned else 'unrolled'}"
             if arguments.only in name:
                 # XLA's autotuner needs a GPU.
-                lowered = lower_step(library, devices, kind, scanned, ROWS.get(kind, 1))
+                lowered = lower_step(library, devices, kind, scanned)
                 compiled = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0})
                 schedule = read_schedule(compiled.as_text(), chip(arguments.hardware))
                 if arguments.keep is not None:

@@ -112,40 +112,33 @@ class _Filling:
     def launches(self, items: Sequence[_Item]) -> list[list[_Item]]:
         """Return launches in the order of their first needs."""
         launches: list[list[_Item]] = []
-        links = _Links(0.0, 0.0)  # before the last launch
+        before = _Links(0.0, 0.0, 0.0)  # before the last launch
         for item in sorted(items, key=lambda item: (item.need, item.number)):
-            if launches and self._joins(item, launches[-1], links):
+            if launches and self._joins(item, launches[-1], before):
                 launches[-1].append(item)
             else:
-                links = self._after(launches[-1], links) if launches else links
+                before = self._after(launches[-1], before) if launches else before
                 launches.append([item])
         return launches
 
-    def _joins(self, item: _Item, launch: Sequence[_Item], links: "_Links") -> bool:
+    def _joins(self, item: _Item, launch: Sequence[_Item], before: "_Links") -> bool:
         """Return whether a collective joins a launch: if the device then does not wait longer, copying included."""
         together = [*launch, item]
         if item.ready > launch[0].need or self._seconds(together) > self.capacity:
             return False
-        apart = self._exposed(launch, links) + self._exposed([item], self._after(launch, links))
-        saved = apart - self._exposed(together, links)
+        saved = self._after([item], self._after(launch, before)).waited - self._after(together, before).waited
         if self.copies:
             # Hidden latency is saved too: a launch occupies the device and its links.
             saved = max(saved, _latency(item.equation, self.graph))
             saved -= self._copying(together if len(launch) == 1 else [item])
         return saved >= 0
 
-    def _start(self, launch: Sequence[_Item], links: "_Links") -> float:
-        """Return when a launch starts: not long before it is needed, because its results take memory."""
-        need = launch[0].need
-        earliest = links.need if links.need + self._seconds(launch) <= need else 0.0
-        return max(earliest, links.free, *(item.ready for item in launch))
-
-    def _exposed(self, launch: Sequence[_Item], links: "_Links") -> float:
-        """Return the time in which the device waits for a launch."""
-        return max(0.0, self._start(launch, links) + self._seconds(launch) - launch[0].need)
-
-    def _after(self, launch: Sequence[_Item], links: "_Links") -> "_Links":
-        return _Links(self._start(launch, links) + self._seconds(launch), launch[0].need)
+    def _after(self, launch: Sequence[_Item], before: "_Links") -> "_Links":
+        """Return the links after a launch. It starts not long before it is needed: its results take memory."""
+        need, seconds = launch[0].need, self._seconds(launch)
+        earliest = before.need if before.need + seconds <= need else 0.0
+        free = max(earliest, before.free, *(item.ready for item in launch)) + seconds
+        return _Links(free, need, max(before.waited, free - need))
 
     def _seconds(self, launch: Sequence[_Item]) -> float:
         return self.graph.local.launch_seconds([item.equation for item in launch], self.graph.chip)
@@ -157,7 +150,14 @@ class _Filling:
 
 
 class _Links(NamedTuple):
-    """The links before a launch: the time when they are free, and the first need of the launch before."""
+    """The links between two launches.
+
+    Attributes:
+        free: the time when they are free, as if the device never waited.
+        need: the first need of the launch before.
+        waited: how long the device has waited so far. All later needs are later by this time.
+    """
 
     free: float
     need: float
+    waited: float

@@ -13,6 +13,7 @@ from typing import final
 from shardwise.compiler.control.pipelined_scan import PipelinedScan
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.schedule.barriers import advance_barriers
@@ -33,19 +34,26 @@ def schedule(
         memory_limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
     """
-    program = _Scheduler(local, chip).schedule(local.program)
-    if program is local.program:
-        return local
-    return verify_local(replace(local, program=program))
+    for rotates in (True, False):  # a rotated loop holds what two iterations communicate
+        program = _Scheduler(local, chip, rotates).schedule(local.program)
+        scheduled = verify_local(replace(local, program=program))
+        if _fits(scheduled, memory_limit, donated):
+            return scheduled
+    return local
+
+
+def _fits(local: LocalProgram, limit: int | None, donated: Collection[int]) -> bool:
+    return limit is None or total_bytes(local.program) <= limit or peak(local, donated)[0] <= limit
 
 
 @final
 @dataclass(frozen=True)
 class _Scheduler:
-    """Schedules the programs of one device. `numbers` are those of launches."""
+    """Schedules the programs of one device. `rotates`: also across iterations. `numbers` are those of launches."""
 
     local: LocalProgram
     chip: Chip
+    rotates: bool
     numbers: Iterator[int] = field(default_factory=count)
 
     def schedule(self, program: Program) -> Program:
@@ -55,7 +63,7 @@ class _Scheduler:
         return ordered.with_equations(map(self._schedule_inner, ordered.equations))
 
     def _schedule_inner(self, equation: Equation) -> Equation:
-        rotated = rotate(self.local, equation)
+        rotated = rotate(self.local, equation) if self.rotates else equation
         match op := rotated.op:
             case PipelinedScan(fetch, body, finish):
                 fetch, finish = (self._share_launches(part, in_own_stage=True) for part in (fetch, finish))
