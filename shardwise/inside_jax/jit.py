@@ -4,7 +4,8 @@ A jitted function calls JAX's own dispatch in C++. When a call needs a new progr
 the planned one (`plan`); all else is JAX's: static and donated arguments, pytrees, caches and execution.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from shardwise.execute.launch_hooks import launch_hooks
@@ -22,7 +23,27 @@ def jit(fun: Callable[..., Any], /, **options: object) -> Any:
         **options: the options of `jax.jit`: `in_shardings`, `out_shardings`, `static_argnums`, `donate_argnums` and
             others.
     """
-    return _jax.PlannedFunction(_jax.jax.jit(fun, **options), _planned_params, _bind, _check_donated)
+    jitted = _jax.jax.jit(fun, **options)
+    return _jax.PlannedFunction(jitted, _planned_params, _bind, _check_donated) if _plans.enabled else jitted
+
+
+class _Plans:
+    """Whether `jit` plans functions."""
+
+    enabled = True
+
+
+_plans = _Plans()
+
+
+@contextmanager
+def unplanned() -> Iterator[None]:
+    """Make `jit` return the function of `jax.jit` in this block, for tools that plan what JAX has compiled and run."""
+    _plans.enabled = False
+    try:
+        yield
+    finally:
+        _plans.enabled = True
 
 
 def call_of(params: dict[str, Any], names: Sequence[str]) -> Call:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
-from shardwise.errors import UnsupportedError
 from shardwise.explain.text import human_bytes, human_seconds
+from shardwise.inside_jax.jit import unplanned
 from shardwise.inside_jax.watch import CompiledCall, watch_compiles
 from shardwise.launch.load_target import CommandError, check_file, is_script
 from shardwise.launch.script import run_as_main, summary_after_script
@@ -26,21 +26,46 @@ class _Change(NamedTuple):
 
 
 def explain_script(parsed: Namespace, script_arguments: Sequence[str], hardware: Chip | None) -> None:
-    """Run a script on real JAX, and print the plan of every function that JAX compiles for several devices."""
-    shown = False
+    """Run a script on real JAX, and print the plan of every function that JAX compiles for several devices.
+
+    The script has the results of JAX's partitioner for all functions, those of `inside_jax.jit` too. A function that
+    cannot be planned does not end it.
+
+    Raises:
+        CommandError: after the script, if a function cannot be planned.
+    """
+    names: list[str] = []
+    rejected: list[str] = []
 
     def show(compiled: CompiledCall) -> None:
-        nonlocal shown
-        shown = True
-        explanation = compiled.explain(hardware, not parsed.no_advice)
-        print(explanation)
+        names.append(compiled.call.name)
+        try:
+            text = str(compiled.explain(hardware, not parsed.no_advice))
+        except Exception as error:  # no error of the planner, internal ones included, may end the user's script
+            rejected.append(compiled.call.name)
+            text = (
+                f"{compiled.call.name} cannot be planned; `inside_jax.jit` raises\n"
+                f"  {type(error).__name__}: {error}\n"
+                "  In `shardwise explain`, the script goes on with JAX's own program."
+            )
+        print(text)
         print(f"\n  JAX's own program sends {human_bytes(compiled.wire.sent)} per device\n")
 
     def print_summary() -> None:
-        if not shown:
+        if not names:
             print(_nothing_compiled(parsed.target))
 
-    _run(parsed.target, script_arguments, show, print_summary)
+    try:
+        with unplanned():
+            _run(parsed.target, script_arguments, show, print_summary)
+    except SystemExit as end:
+        if end.code or not rejected:
+            raise
+    if rejected:
+        raise CommandError(
+            f"{len(rejected)} of {len(names)} functions cannot be planned: {', '.join(rejected)}. The output has the "
+            "errors."
+        )
 
 
 def advise_script(parsed: Namespace, script_arguments: Sequence[str]) -> None:
@@ -64,8 +89,9 @@ def _print_changes(script: str, compiled: Sequence[CompiledCall], hardware: Chip
     for each in compiled:
         try:
             changes += _changes(each, hardware)
-        except UnsupportedError as error:
-            print(f"shardwise advise: `{each.call.name}` is left out: {error}", file=sys.stderr)
+        except Exception as error:  # the other functions have advice
+            text = f"{type(error).__name__}: {error}"
+            print(f"shardwise advise: `{each.call.name}` is left out: {text}", file=sys.stderr)
     best = sorted((change for change in changes if change.sent > 0), reverse=True)[:CHANGES]
     for number, change in enumerate(best, 1):
         saved = f"saves {human_bytes(change.sent)} sent per device and about {human_seconds(change.seconds)} per call"

@@ -1,6 +1,7 @@
 """`shardwise explain --inside-jax` and `shardwise advise`: scripts that run on real JAX."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,30 @@ def test_a_function_is_no_script(tmp_path):
     run = shardwise(tmp_path, "advise", "train.py:step")
     assert run.returncode == 2
     assert "must be a script" in run.stderr
+
+
+UNPLANNED = """\
+import sys
+import jax
+from shardwise import inside_jax
+from tests.inside_jax import steps
+@inside_jax.jit
+def exact_exp(x):
+    return jax.lax.exp(x, accuracy=jax.lax.Tolerance(1e-5, 0.0, 0))
+args = steps.arguments()
+print("shape", exact_exp(args[2]).shape)
+jax.jit(steps.step)(*args)
+sys.exit()
+"""
+
+
+def test_a_function_that_cannot_be_planned_is_reported_and_runs_on_jax(tmp_path):
+    run = shardwise(tmp_path, "explain", "SCRIPT", "--inside-jax", "--no-advice", source=UNPLANNED)
+    assert run.returncode == 2
+    assert re.search(
+        r"exact_exp cannot be planned.*\n  UnsupportedError: .* 'exp' of JAX at train.py:7 has", run.stdout
+    )
+    assert "the script goes on with JAX's own program" in run.stdout
+    assert "shape (16, 12)" in run.stdout
+    assert "step on mesh data=4, model=2: 4 collectives" in run.stdout
+    assert "1 of 2 functions cannot be planned: exact_exp" in run.stderr
