@@ -1,9 +1,11 @@
 """Parse a module: text, MLIR bytecode, or a portable artifact of StableHLO (as `jax.export` writes).
 
 MLIR's parser is made for compilers, whose input is trusted: deep nesting overflows its stack, and the process ends. So
-size and nesting are limited before it sees a module. `isolated` parses in another process first.
+size and nesting are limited before it sees a module. It accepts bytecode with constants whose data do not fit their
+types, on which its printer crashes. `isolated` parses and prints in another process first.
 """
 
+import io
 import re
 import subprocess
 import sys
@@ -32,7 +34,7 @@ def parse(source: str | bytes, mesh: Mesh | AbstractMesh | None = None, isolated
     Args:
         source: text, or bytecode.
         mesh: the mesh to use in place of the module's.
-        isolated: parse it in another process first, so that a crash of MLIR's parser is an error here.
+        isolated: parse it in another process first, so that a crash of MLIR is an error here.
 
     Raises:
         ProgramError: if it is no valid module, too large, or too deeply nested.
@@ -131,15 +133,17 @@ def _parse_isolated(source: str | bytes) -> bytes:
         return child.stdout
     if child.returncode == 1 and child.stdout:
         raise ProgramError(child.stdout.decode())
-    raise ProgramError(f"MLIR's parser crashed on the module (exit status {child.returncode})")
+    raise ProgramError(f"MLIR crashed on the module (exit status {child.returncode})")
 
 
 def serve_isolated() -> None:
     """Parse the module on the standard input, and write its bytecode, or the error with exit status 1."""
     data = sys.stdin.buffer.read()
     try:
-        parsed = _parse(data if is_bytecode(data) else data.decode())
-        parsed.operation.write_bytecode(sys.stdout.buffer)
+        bytecode = io.BytesIO()
+        _parse(data if is_bytecode(data) else data.decode()).operation.write_bytecode(bytecode)
+        _check_strings(_parse(bytecode.getvalue()))  # as the other process will: a crash must happen here
+        sys.stdout.buffer.write(bytecode.getvalue())
     except ProgramError as error:
         sys.stdout.buffer.write(str(error).encode())
         sys.exit(1)

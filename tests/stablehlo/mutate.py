@@ -3,8 +3,9 @@
     python -m tests.stablehlo.mutate 10000 --seed 0
 
 Each module must be a typed error, or compute what XLA computes for it. Workers are processes with a memory limit and a
-watchdog. A crash or hang of MLIR's parser must be a typed error with `isolated=True`. A case that crashes after MLIR's
-parser has corrupted the heap of its worker runs again. A seed determines its case.
+watchdog. A crash or hang of MLIR must be a typed error with `isolated=True`. A case that crashes after MLIR's parser
+has corrupted the heap of its worker runs again. A seed determines its case in one checkout: locations in bytecode have
+its path.
 """
 
 import argparse

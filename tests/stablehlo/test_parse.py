@@ -68,8 +68,23 @@ def test_size_is_limited(monkeypatch):
 
 def test_a_crash_in_the_other_process_is_an_error(monkeypatch):
     monkeypatch.setattr(parse, "ISOLATED_PROGRAM", "import os; os.abort()")
-    with pytest.raises(ProgramError, match=r"MLIR's parser crashed on the module \(exit status -6\)"):
+    with pytest.raises(ProgramError, match=r"MLIR crashed on the module \(exit status -6\)"):
         stablehlo.load(TEXT, isolated=True)
+
+
+# Bytecode of a constant of type tensor<i16> with 32 bits of data. MLIR parses it, and crashes when it prints it.
+WRONG_DATA = (
+    b"ML\xefR\rMLIR23.0.0git\x00\x01\x1f\x07\x01\x05\t\t\x01\x03\x0f\x03\x05\x07\x13\x05\x03\x17\x03#\x11\x07\x01\x11\x0b"
+    b"\x13\x0b\x0b\x13\x1f\x13\x13\x01\x07\x0f\x13\x0b\x02M\x05\r\x17\x01\x01\x01\r\x03\x05\x0f\x17\x01\x03\x03%\x01\t\x03\x00\x00"
+    b"\x00\x17\x01\x03S\x17\x01\x05\x05\x1b\x01\x05\x05\x01\x03\x01\x01\x81\x04A\x05\x01P\x03\x01\x07\x041\x03\x01\x05\x03P\t\x03\x07"
+    b"\x04\x1d\x03\x03\t\x07B\r\x05\x03\x01\x05\x04\x0f\x03\x01\x06\x03\x01\x05\x01\x00}\x11\x0b\x05\x13\x0f\x0f\x15\x0b\x11builtin\x00"
+    b"func\x00stablehlo\x00module\x00return\x00constant\x00-\x00main\x00\x08\x1b\x07\x05\x01\x01\r\x01\x05\x01\x01\x07\x01\x03\x0b"
+)
+
+
+def test_a_module_that_mlir_parses_and_cannot_print_is_an_error():
+    with pytest.raises(ProgramError, match="MLIR crashed on the module"):
+        stablehlo.load(WRONG_DATA, isolated=True)
 
 
 def test_a_hang_in_the_other_process_is_an_error(monkeypatch):
