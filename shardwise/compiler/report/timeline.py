@@ -9,8 +9,9 @@ iteration; all branches of a conditional are counted.
 """
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
@@ -44,6 +45,9 @@ class Step:
         flops: flops of products in all runs.
         accessed: bytes of memory traffic in all runs.
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
+        collectives: the number of collectives that are sent in one launch.
+        exposed: the part of `seconds` in which the device sends and does not compute.
+        beside: the source lines of the first and last step that runs at the same time; empty if there is none.
     """
 
     op: str
@@ -57,21 +61,22 @@ class Step:
     flops: float = 0.0
     accessed: float = 0.0
     idle: float = 0.0
+    collectives: int = 0
+    exposed: float = 0.0
+    beside: tuple[Source, ...] = ()
 
     def repeated(self, start: float, count: int) -> "Step":
         """Return the step in a loop that starts at `start` and runs `count` times."""
-        return Step(
-            self.op,
-            self.source,
-            start + self.start * count,
-            self.seconds * count,
-            self.held,
-            self.sent * count,
-            self.times * count,
-            self.depth,
-            self.flops * count,
-            self.accessed * count,
-            self.idle * count,
+        return replace(
+            self,
+            start=start + self.start * count,
+            seconds=self.seconds * count,
+            sent=self.sent * count,
+            times=self.times * count,
+            flops=self.flops * count,
+            accessed=self.accessed * count,
+            idle=self.idle * count,
+            exposed=self.exposed * count,
         )
 
 
@@ -171,6 +176,7 @@ class _Schedule:
         kernels = [kernel for program in programs for kernel in self.local.kernel_groups(program).kernels]
         parts = [self._part(kernel, depth) for kernel in kernels]
         starts = self._starts(kernels, parts)
+        self._expose(kernels, parts, starts)
         level = _Level([], {})
         for kernel, part, start in zip(kernels, parts, starts, strict=True):
             count = self._trip_count(kernel)
@@ -204,8 +210,26 @@ class _Schedule:
         held = max((self.live[equation] for equation in kernel.equations if equation in self.live), default=0)
         row = idle_of(kernel.root.source)
         idle = row.share * seconds if row else 0.0
-        step = Step(op.name, kernel.root.source, 0.0, seconds, held, sent, 1, depth, flops, accessed, idle)
+        collectives = len(self.local.launches.get(kernel.root, (kernel.root,))) if sent else 0
+        step = Step(op.name, kernel.root.source, 0.0, seconds, held, sent, 1, depth, flops, accessed, idle, collectives)
         return _Level([step], dict.fromkeys(kernel.equations, 0), seconds)
+
+    def _expose(self, kernels: Sequence[Kernel], parts: Sequence[_Level], starts: Sequence[float]) -> None:
+        """Set, for each launch of collectives, what runs beside it and for how long it is exposed."""
+        computing = sorted(
+            (start, start + part.seconds * self._trip_count(kernel), part.steps[0].source, part.steps[-1].source)
+            for kernel, part, start in zip(kernels, parts, starts, strict=True)
+            if part.seconds and not _communicates(part)
+        )
+        firsts, lasts = [start for start, *_ in computing], [end for _, end, *_ in computing]
+        for part, start in zip(parts, starts, strict=True):
+            if _communicates(part):
+                end = start + part.seconds
+                first, after = bisect_right(lasts, start), bisect_left(firsts, end)
+                beside = computing[first:after]
+                hidden = sum(min(end, stop) - max(start, begin) for begin, stop, *_ in beside)
+                lines = (beside[0][2], beside[-1][3]) if beside else ()
+                part.steps[0] = replace(part.steps[0], exposed=max(0.0, part.seconds - hidden), beside=lines)
 
     def _trip_count(self, kernel: Kernel) -> int:
         count = kernel.root.op.trip_count
@@ -216,7 +240,7 @@ class _Schedule:
         seconds = [part.seconds * self._trip_count(kernel) for kernel, part in zip(kernels, parts, strict=True)]
         # A loop of several steps is one compute task: its collectives overlap with its own kernels, at the loop's
         # level.
-        communicates = [bool(part.steps and part.steps[0].sent) and len(part.steps) == 1 for part in parts]
+        communicates = list(map(_communicates, parts))
         if not self.chip.overlaps:
             starts, now = [], 0.0
             for duration in seconds:
@@ -226,6 +250,10 @@ class _Schedule:
         producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
         needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
         return list_schedule(seconds, communicates, needs)
+
+
+def _communicates(part: _Level) -> bool:
+    return len(part.steps) == 1 and bool(part.steps[0].sent)
 
 
 def list_schedule(

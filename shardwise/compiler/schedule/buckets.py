@@ -100,19 +100,19 @@ class _Filling:
 
     Attributes:
         graph: the kernels.
-        copies: whether XLA copies the operands of a shared launch into one array, and the results out of it, as it does
-            for reductions.
+        reversed: whether time is reversed, as it is for reductions. XLA copies the operands of a shared launch of
+            reductions into one array, and the results out of it.
         capacity: the longest time of a launch.
     """
 
     graph: KernelGraph
-    copies: bool
+    reversed: bool
     capacity: float
 
     def launches(self, items: Sequence[_Item]) -> list[list[_Item]]:
         """Return launches in the order of their first needs."""
         launches: list[list[_Item]] = []
-        before = _Links(0.0, 0.0, 0.0)  # before the last launch
+        before = _Links(0.0, 0.0, 0.0, 0.0)  # before the last launch
         for item in sorted(items, key=lambda item: (item.need, item.number)):
             if launches and self._joins(item, launches[-1], before):
                 launches[-1].append(item)
@@ -127,7 +127,7 @@ class _Filling:
         if item.ready > launch[0].need or self._seconds(together) > self.capacity:
             return False
         saved = self._after([item], self._after(launch, before)).waited - self._after(together, before).waited
-        if self.copies:
+        if self.reversed:
             # Hidden latency is saved too: a launch occupies the device and its links.
             saved = max(saved, _latency(item.equation, self.graph))
             saved -= self._copying(together if len(launch) == 1 else [item])
@@ -137,8 +137,17 @@ class _Filling:
         """Return the links after a launch. It starts not long before it is needed: its results take memory."""
         need, seconds = launch[0].need, self._seconds(launch)
         earliest = before.need if before.need + seconds <= need else 0.0
-        free = max(earliest, before.free, *(item.ready for item in launch)) + seconds
-        return _Links(free, need, max(before.waited, free - need))
+        start = max(earliest, before.free, *(item.ready for item in launch))
+        delay = max(0.0, seconds - self._room(start, need))
+        return _Links(start + seconds, need, max(before.late, start + seconds - need), before.delays + delay)
+
+    def _room(self, start: float, need: float) -> float:
+        """Return the longest time in which a launch delays no urgent collective."""
+        if start >= need:
+            return 0.0
+        if self.reversed:
+            start, need = self.graph.seconds - need, self.graph.seconds - start
+        return self.graph.longest_gap(start, need)
 
     def _seconds(self, launch: Sequence[_Item]) -> float:
         return self.graph.local.launch_seconds([item.equation for item in launch], self.graph.chip)
@@ -155,9 +164,16 @@ class _Links(NamedTuple):
     Attributes:
         free: the time when they are free, as if the device never waited.
         need: the first need of the launch before.
-        waited: how long the device has waited so far. All later needs are later by this time.
+        late: how long the device has waited for launches so far. All later needs are later by this time.
+        delays: how long launches have delayed collectives that are urgent.
     """
 
     free: float
     need: float
-    waited: float
+    late: float
+    delays: float
+
+    @property
+    def waited(self) -> float:
+        """How long the device has waited so far."""
+        return self.late + self.delays

@@ -1,9 +1,10 @@
 """KernelGraph: the kernels of one program with their times and dependencies, as the schedule reads them."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
@@ -82,6 +83,31 @@ class KernelGraph:
                 for value in equation.inputs:
                     times[value] = min(times[value], time)
         return times
+
+    @cached_property
+    def collectives(self) -> list[Equation]:
+        """The collectives of the program itself."""
+        return [equation for equation in self.program.equations if self.local.bytes_sent(equation)]
+
+    @cached_property
+    def urgent_equations(self) -> list[Equation]:
+        """The collectives that are needed as soon as their operands are ready: others must not delay them."""
+        return [equation for equation in self.collectives if self._is_urgent(equation)]
+
+    @cached_property
+    def urgent(self) -> list[float]:
+        """The times of the urgent collectives."""
+        return [self.starts[self.number_of[equation]] for equation in self.urgent_equations]
+
+    def _is_urgent(self, equation: Equation) -> bool:
+        ready = max(self.available[value] for value in equation.inputs)
+        need = min(self.needed[value] for value in equation.outputs)
+        return need - ready < self.local.collective_seconds(equation, self.chip)
+
+    def longest_gap(self, start: float, end: float) -> float:
+        """Return the longest time without an urgent collective, between two times."""
+        inside = self.urgent[bisect_right(self.urgent, start) : bisect_left(self.urgent, end)]
+        return max(after - before for before, after in pairwise((start, *inside, end)))
 
     def _compute_seconds(self, kernel: Kernel) -> float:
         """Return the seconds of all runs of a kernel, without collectives."""

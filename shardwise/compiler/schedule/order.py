@@ -7,34 +7,34 @@ from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.errors import ProgramError
 
 
 def order_by_launches(program: Program, launches: Sequence[Sequence[Equation]], numbers: Iterator[int]) -> Program:
     """Return the program with the collectives of each launch next to each other, with a launch number from `numbers`.
 
-    A launch stands where its first collective stood, after all that its operands need. If two launches need each other,
-    the collectives of one keep their own launches.
+    A launch stands where its first collective stood, or before what needs it, after all that its operands need. If two
+    launches need each other, the collectives of one keep their own launches.
+
+    Args:
+        program: the program. Equations may stand before those that they need.
+        launches: the collectives of each launch.
+        numbers: the numbers of launches.
+
+    Raises:
+        ProgramError: if equations need each other.
     """
     launches = list(launches)
-    while launches:
+    while True:
         graph = _Graph(program, launches)
         order = graph.order()
         if len(order) == len(graph.nodes):
-            number_of = {
-                id(equation): number for launch, number in zip(launches, numbers, strict=False) for equation in launch
-            }
-            return program.with_equations(
-                _with_launch(equation, number_of.get(id(equation))) for node in order for equation in graph.nodes[node]
-            )
+            return program.with_equations(equation for node in order for equation in graph.numbered(node, numbers))
         waiting = set(range(len(graph.nodes))) - set(order)
-        launches.remove(graph.nodes[max(waiting, key=lambda node: (graph.is_launch[node], len(graph.nodes[node])))])
-    return program
-
-
-def _with_launch(equation: Equation, number: int | None) -> Equation:
-    if number is None:
-        return equation
-    return equation.replace(op=replace(equation.op, launch=number))  # type: ignore[type-var]
+        blocked = [launch for node, launch in graph.launch_at.items() if node in waiting]
+        if not blocked:
+            raise ProgramError(f"{program.name}: equations need each other")
+        launches.remove(max(blocked, key=len))
 
 
 @final
@@ -43,23 +43,31 @@ class _Graph:
 
     Attributes:
         nodes: the equations of each node.
-        is_launch: whether each node is a launch.
+        launch_at: the launches, by their node.
     """
 
     def __init__(self, program: Program, launches: Sequence[Sequence[Equation]]):
-        launch_of = {id(equation): launch for launch in launches for equation in launch}
-        self.nodes: list[Sequence[Equation]] = []
-        self.is_launch: list[bool] = []
-        node_of: dict[int, int] = {}  # of launches, by id
+        launch_of = {equation.outputs[0]: number for number, launch in enumerate(launches) for equation in launch}
+        self.nodes: list[list[Equation]] = []
+        self.launch_at: dict[int, Sequence[Equation]] = {}
+        node_of: dict[int, int] = {}  # by the number of the launch
         for group in issue_groups(program):
-            launch = launch_of.get(id(group[0]))
-            if launch is not None:
-                if id(launch) in node_of:
-                    continue
-                node_of[id(launch)] = len(self.nodes)
-            self.nodes.append(group if launch is None else launch)
-            self.is_launch.append(launch is not None)
+            number = launch_of.get(group[0].outputs[0]) if group[0].outputs else None
+            if number in node_of:
+                self.nodes[node_of[number]] += group
+                continue
+            if number is not None:
+                node_of[number] = len(self.nodes)
+                self.launch_at[len(self.nodes)] = launches[number]
+            self.nodes.append(list(group))
         self.needs = self._needs()
+
+    def numbered(self, node: int, numbers: Iterator[int]) -> list[Equation]:
+        """Return the equations of a node; those of a launch with the next number."""
+        if node not in self.launch_at:
+            return self.nodes[node]
+        number = next(numbers)
+        return [e.replace(op=replace(e.op, launch=number)) for e in self.nodes[node]]  # type: ignore[type-var]
 
     def _needs(self) -> list[set[int]]:
         """Return, for each node, the nodes that must come before it. Effects keep their order."""
@@ -97,10 +105,10 @@ class _Graph:
         return order
 
     def _places(self) -> list[int]:
-        """Return where each node should stand: at its own place, or at that of the first launch that needs it."""
+        """Return where each node should stand: at its own place, or at that of the first node that needs it."""
         places = list(range(len(self.nodes)))
-        for number, is_launch in enumerate(self.is_launch):
-            open_nodes = [number] if is_launch else []
+        for number in range(len(self.nodes)):
+            open_nodes = [number]
             while open_nodes:
                 for other in self.needs[open_nodes.pop()]:
                     if places[other] > number:

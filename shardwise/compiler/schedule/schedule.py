@@ -21,6 +21,7 @@ from shardwise.compiler.schedule.buckets import buckets
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.order import order_by_launches
 from shardwise.compiler.schedule.rotate import rotate
+from shardwise.compiler.schedule.urgent import end_before_urgent
 
 
 def schedule(
@@ -74,5 +75,6 @@ class _Scheduler:
                 return rotated
 
     def _share_launches(self, program: Program, in_own_stage: bool = False) -> Program:
-        launches = buckets(KernelGraph(self.local, program, self.chip), in_own_stage)
-        return order_by_launches(program, launches, self.numbers)
+        graph = KernelGraph(self.local, program, self.chip)
+        launches = buckets(graph, in_own_stage)
+        return order_by_launches(end_before_urgent(graph, launches), launches, self.numbers)

@@ -1,0 +1,59 @@
+"""urgent: let launches end before collectives that cannot wait.
+
+An urgent collective, such as an all-to-all of activations, is needed as soon as its operand is ready. XLA has one
+collective in flight at a time. If a launch is needed soon after an urgent collective, XLA starts it only after that
+one, and the device waits. The kernels before the urgent collective could have hidden it. A barrier therefore lets the
+urgent collective wait for the launch.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise.identities import Barrier
+from shardwise.compiler.schedule.kernel_graph import KernelGraph
+
+
+def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]]) -> Program:
+    """Return the program with barriers before urgent collectives. A launch may stand after the barrier that needs it.
+
+    Args:
+        graph: the kernels of the program.
+        launches: the collectives that share a launch; the others have their own.
+    """
+    shared = {equation for launch in launches for equation in launch}
+    alone = [(equation,) for equation in graph.collectives if equation not in shared]
+    barriers: dict[Equation, list[Equation]] = {}  # by the urgent collective
+    renamed: dict[Value, Value] = {}
+    for launch in (*launches, *alone):
+        urgent = _urgent_before(graph, launch)
+        if urgent is None:
+            continue
+        waiting = barriers.setdefault(urgent, [])
+        for value in [value for equation in launch for value in equation.outputs]:
+            renamed[value] = Value(value.type)
+            waiting.append(Equation(Barrier(), [value], [renamed[value]], urgent.source))
+    if not barriers:
+        return graph.program
+    equations: list[Equation] = []
+    for equation in graph.program.equations:
+        inputs = [renamed.get(value, value) for value in equation.inputs]
+        for barrier in barriers.get(equation, ()):
+            equations.append(barrier)
+        if equation in barriers:
+            operand = Value(inputs[0].type)
+            equations.append(Equation(Barrier(), [inputs[0]], [operand], equation.source))
+            inputs[0] = operand
+        equations.append(equation.replace(inputs=inputs))
+    return graph.program.with_equations(equations, [renamed.get(value, value) for value in graph.program.outputs])
+
+
+def _urgent_before(graph: KernelGraph, launch: Sequence[Equation]) -> Equation | None:
+    """Return the urgent collective before which a launch should end; None if there is no room before it."""
+    need = min(graph.needed[value] for equation in launch for value in equation.outputs)
+    ready = max(graph.available[value] for equation in launch for value in equation.inputs)
+    seconds = graph.local.launch_seconds(launch, graph.chip)
+    number = bisect_left(graph.urgent, need) - 1
+    if number < 0 or graph.urgent[number] < ready + seconds or need - graph.urgent[number] >= seconds:
+        return None
+    return graph.urgent_equations[number]
