@@ -181,11 +181,13 @@ def gradient(f: ArrayLike, *varargs: ArrayLike, axis: Axes = None, edge_order: i
 
 @compiled_list_function
 def _gradients(f: ArrayLike, *spacings: ArrayLike, dims: tuple[int, ...]) -> list[Any]:
-    x = as_inexact(f, "gradient")
-    return [_gradient(x, dim, spacing) for dim, spacing in zip(dims, spacings or (1,) * len(dims), strict=True)]
+    dtype, weak = promote_dtypes("gradient", [type_of(x, "gradient") for x in (f, *spacings)])
+    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    x, *gaps = (astype_weak(as_operand(z, "gradient"), dtype, weak) for z in (f, *spacings))
+    return [_gradient(x, dim, gap) for dim, gap in zip(dims, gaps or (1,) * len(dims), strict=True)]
 
 
-def _gradient(x: Array, dim: int, spacing: ArrayLike) -> Any:
+def _gradient(x: Array, dim: int, spacing: Any) -> Any:
     size = x.type.shape[dim]
     index = Iota(x.type.shape, dim, np.dtype(np.int32))()
     is_first, is_last = (Compare("EQ")(index, full_like(index, place)) for place in (0, size - 1))
@@ -194,8 +196,7 @@ def _gradient(x: Array, dim: int, spacing: ArrayLike) -> Any:
     if not type_of(spacing, "gradient").ndim:
         steps = where(Expr(is_first) | Expr(is_last), 1, Expr(x).full_like(2)).array
         return divide(divide(add(backward, forward), steps), spacing)
-    coordinates = as_inexact(spacing, "gradient")
-    gaps = _differences(coordinates, n=1, dim=0)
+    gaps = _differences(spacing, n=1, dim=0)
     one = full((1,), 1, gaps.type.dtype, gaps.type.weak)
     row_shape = tuple(size if d == dim else 1 for d in range(x.type.ndim))
     gap_before, gap_after = (Reshape(row_shape)(Concatenate(0)(*parts)) for parts in ((one, gaps), (gaps, one)))
@@ -289,8 +290,8 @@ def _unwrap(p: ArrayLike, period: ArrayLike, *discont: ArrayLike, dim: int) -> A
     x = as_operand(p, "unwrap")
     if x.type.dtype == np.bool_ or x.type.dtype.kind == "c":
         raise ValueError(f"unwrap: needs real numbers, not {x.type}")
-    dtype, weak = promote_dtypes("unwrap", (x.type, type_of(period, "unwrap")))
-    x, period = (astype_weak(as_operand(z), dtype, weak) for z in (x, period))
+    dtype, _ = promote_dtypes("unwrap", (x.type, type_of(period, "unwrap")))
+    x, period = (astype_weak(as_operand(z), dtype, False) for z in (x, period))
     period = broadcast_to_shape(period, ())
     half = divide(period, 2) if is_inexact(dtype) else period // 2
     threshold = astype_weak(as_operand(discont[0]), default_dtype("float*"), False) if discont else half

@@ -291,8 +291,8 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int | None = 16) -> Array:
 
 @compiled_function
 def _polyval(p: ArrayLike, x: ArrayLike, *, unroll: int) -> Any:
-    dtype, weak = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
-    coefficients, points = (astype_weak(as_operand(z, "polyval"), dtype, weak) for z in (p, x))
+    dtype, _ = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
+    coefficients, points = (astype_weak(as_operand(z, "polyval"), dtype, False) for z in (p, x))
     count, *dims = coefficients.type.shape or (1,)
     shape = broadcast_shapes("polyval", tuple(dims), points.type.shape)
     points = broadcast_to_shape(points, shape)

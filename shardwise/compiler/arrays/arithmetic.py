@@ -11,6 +11,7 @@ import numpy as np
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
+    as_strong,
     astype_weak,
     compiled_function,
     promote_and_broadcast,
@@ -290,7 +291,11 @@ def integer_power(x: "ArrayLike", *, y: int) -> Any:
 
 @compiled_function
 def _power(x: "ArrayLike", y: "ArrayLike") -> Any:
+    exponent = type_of(y, "power")
     x, y = promote_numeric("power", x, y)
+    # As in JAX, where powers of floats take integers as they are, and constants for powers of integers have dims.
+    if (is_integer(exponent.dtype) and not exponent.weak) or (x.type.ndim and not is_inexact(x.type.dtype)):
+        x, y = as_strong(x), as_strong(y)
     if is_inexact(x.type.dtype):
         return Pow()(x, y)
     zero, one = full_like(x, 0), full_like(x, 1)

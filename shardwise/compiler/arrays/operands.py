@@ -121,6 +121,11 @@ def astype_weak(x: "Array", dtype: DTypeLike, weak: bool) -> "Array":
     return Convert(np.dtype(dtype), weak)(x)
 
 
+def as_strong(x: "Array") -> "Array":
+    """Return `x` with a type that is not weak."""
+    return astype_weak(x, x.type.dtype, False)
+
+
 def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the broadcast shape of these shapes, by numpy's rule."""
     if len(set(shapes)) == 1:
