@@ -144,7 +144,7 @@ def aval_to_ir_type(ctx: object, aval: SupportsShape) -> Any:
 def ir_constant(val: ArrayLike, *, const_lowering: object = None, aval: SupportsShape | None = None) -> Any:
     """Emit a constant of StableHLO, and return its value.
 
-    `aval` is its type, if it is not that of `val`. `const_lowering` has no effect: every constant is part of the module.
+    `aval` is its type, if it is not that of `val`. `const_lowering` has no effect: constants are part of the module.
     """
     array = np.asarray(val)
     type = ArrayType(array.shape, type_of(val).dtype if aval is None else canonical_dtype(aval.dtype))
