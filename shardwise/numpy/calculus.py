@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -182,7 +182,7 @@ def gradient(f: ArrayLike, *varargs: ArrayLike, axis: Axes = None, edge_order: i
 @compiled_list_function
 def _gradients(f: ArrayLike, *spacings: ArrayLike, dims: tuple[int, ...]) -> list[Any]:
     dtype, weak = promote_dtypes("gradient", [type_of(x, "gradient") for x in (f, *spacings)])
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     x, *gaps = (astype_weak(as_operand(z, "gradient"), dtype, weak) for z in (f, *spacings))
     return [_gradient(x, dim, gap) for dim, gap in zip(dims, gaps or (1,) * len(dims), strict=True)]
 
@@ -246,7 +246,7 @@ def trapezoid(y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axi
 def _trapezoid(y: ArrayLike, x: ArrayLike, *, dim: int, equally_spaced: bool) -> Any:
     """Integrate `y`; `x` is the spacing if `equally_spaced`, else the coordinates."""
     dtype, _ = promote_dtypes("trapezoid", (type_of(y), type_of(x, "trapezoid")))
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     heights, gaps = (astype_weak(as_operand(z), dtype, False) for z in (y, x))
     size = heights.type.shape[dim]
     if not equally_spaced:
@@ -365,7 +365,7 @@ def _interp(
 ) -> Any:
     """Interpolate; `extra` is the period, or the values of the ends whose mode is "value"."""
     dtype, _ = promote_dtypes("interp", (type_of(x), type_of(xp)))
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     if dtype.kind == "c":
         raise ValueError(f"interp: x and xp must be real, not {type_of(x)} and {type_of(xp)}")
     points, coordinates = (astype_weak(as_operand(z), dtype, False) for z in (x, xp))

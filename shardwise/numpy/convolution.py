@@ -7,8 +7,7 @@ import numpy as np
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.elementwise.complex_parts import Conj
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -109,8 +108,8 @@ def _convolve(
     a: ArrayLike, v: ArrayLike, *, name: str, mode: str, precision: tuple[str, str], dtype: np.dtype[Any]
 ) -> Any:
     common, weak = promote_dtypes(name, [type_of(x, name) for x in (a, v)])
-    if dtype is None and not is_inexact(common):
-        common = default_dtype("float*")
+    if dtype is None:
+        common = inexact_dtype(common)
     signal, kernel = (astype_weak(as_operand(x, name), common, weak) for x in (a, v))
     is_convolution = name == "convolve"
     if not is_convolution and common.kind == "c":

@@ -20,7 +20,7 @@ from shardwise.compiler.arrays.operands import (
     promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise.arithmetic import Rem
@@ -106,7 +106,7 @@ cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0,
 def promote_inexact(name: str, *operands: ArrayLike) -> list[Array]:
     """Promote operands to a common float or complex dtype and broadcast them."""
     dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
-    return promote_and_broadcast(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
+    return promote_and_broadcast(name, operands, inexact_dtype(dtype), weak)
 
 
 def promote_to_constants(name: str, *operands: ArrayLike) -> list[Array]:

@@ -16,8 +16,8 @@ from shardwise.compiler.arrays.operands import (
     promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact, is_key
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd
 from shardwise.compiler.ops.shape.constants import full
@@ -82,7 +82,7 @@ def _isclose(a: ArrayLike, b: ArrayLike, rtol: ArrayLike, atol: ArrayLike, *, eq
         equal = as_operand(a) == as_operand(b)
         return ReduceAnd(tuple(range(equal.type.ndim)))(equal) if reduce_all else equal
     dtype, _ = promote_dtypes("isclose", types)
-    x, y = promote_and_broadcast("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"))
+    x, y = promote_and_broadcast("isclose", (a, b), inexact_dtype(dtype))
     magnitude = absolute(y)
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
     is_near = absolute(x - y) <= least + relative * magnitude

@@ -345,3 +345,14 @@ def test_nested_lists_of_numbers_and_arrays():
     ]
     for call in calls:
         assert_same(call(jnp), call(jax.numpy))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.uint32, np.int64])
+def test_integers_become_floats_of_the_width_of_jax(dtype):
+    """With 64-bit dtypes, only 64-bit integers become 64-bit floats."""
+    x = np.ones(3, dtype)
+    for name in ("sin", "divide", "mean", "hypot", "convolve", "isclose"):
+        args = (x, x) if name in ("divide", "hypot", "convolve", "isclose") else (x,)
+        with sw.enable_x64(True), jax.enable_x64(True):
+            ours, theirs = (getattr(space, name)(*args) for space in (jnp, jax.numpy))
+        assert ours.dtype == theirs.dtype, name

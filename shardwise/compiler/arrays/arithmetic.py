@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.operands import (
     promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -124,9 +124,7 @@ def divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
         Array([0.25, 0.5 ], dtype=float32)
     """
     dtype, weak = promote_dtypes("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
-    if not is_inexact(dtype):
-        dtype = default_dtype("float*")
-    return Div()(*promote_and_broadcast("divide", (x1, x2), dtype, weak))
+    return Div()(*promote_and_broadcast("divide", (x1, x2), inexact_dtype(dtype), weak))
 
 
 @compiled_function

@@ -18,8 +18,8 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
-from shardwise.compiler.dtypes import DTypeLike, is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, inexact_dtype
+from shardwise.compiler.dtypes import DTypeLike, is_float, is_integer, numpy_carrier
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -150,7 +150,7 @@ def mean_where(
 def _mean_dtype(type: ArrayType, dtype: DTypeLike | None) -> Any:
     if dtype is not None:
         return canonical_dtype(dtype)
-    return type.dtype if is_inexact(type.dtype) else default_dtype("float*")
+    return inexact_dtype(type.dtype)
 
 
 def check_variance_dtype(name: str, type: ArrayType, dtype: DTypeLike | None) -> None:
