@@ -172,6 +172,9 @@ ROWS: dict[str, dict[str, Program]] = {
         "vmap over different shardings": typed(
             lambda lib, x, y: lib.vmap(lib.numpy.add)(x, y), ((8,), ("data",)), ((8,), (None,))
         ),
+        "vmap with a number": typed(
+            lambda lib, x: lib.vmap(lib.numpy.add, in_axes=(0, None))(x, 0.5), ((8,), ("data",))
+        ),
         "scan along a sharded dim": typed(
             lambda lib, x: lib.lax.scan(lambda c, row: (c, row), 0.0, x)[1], ((8,), ("data",))
         ),

@@ -210,11 +210,11 @@ REASONS: dict[str, str] = {
                 "interpreters.mlir",
                 "AxisContext DEVICE_TO_DEVICE_TYPE LoweringParameters LoweringResult LoweringRuleContext ModuleContext "
                 "RECV_FROM_HOST_TYPE SEND_TO_HOST_TYPE SPMDAxisContext ShapePolyLoweringState ShardingContext Token "
-                "TokenSet aval_to_ir_type aval_to_ir_types core_call_lowering dense_int_array dense_int_elements "
-                "dtype_to_ir_type flatten_ir_types flatten_ir_values i32_attr i64_attr ir ir_attribute ir_constant "
-                "ir_constants ir_tree_registry ir_type_handlers jaxpr_subcomp lower_jaxpr_to_fun lower_jaxpr_to_module "
-                "lowerable_effects make_ir_context merge_mlir_modules module_to_bytecode module_to_string "
-                "register_constant_handler shape_tensor token_type unflatten_ir_values_like_types",
+                "TokenSet aval_to_ir_types core_call_lowering dense_int_elements flatten_ir_types flatten_ir_values "
+                "i32_attr i64_attr ir_attribute ir_constants ir_tree_registry ir_type_handlers jaxpr_subcomp "
+                "lower_jaxpr_to_fun lower_jaxpr_to_module lowerable_effects make_ir_context merge_mlir_modules "
+                "module_to_bytecode module_to_string register_constant_handler shape_tensor token_type "
+                "unflatten_ir_values_like_types",
             ),
         ),
         IR_TOOLS,

@@ -404,6 +404,13 @@ def test_modules_are_parsed_and_converted_to_hlo():
     assert _jaxlib.hlo_computation(INCREMENT).name() == "m"
 
 
+def test_modules_are_built():
+    negate = _jaxlib.mlir_dialects["stablehlo"].negate
+    text = _jaxlib.build_module(["tensor<3xf32>"], lambda x: [negate(x), x])
+    assert "func.func @main(%arg0: tensor<3xf32>) -> (tensor<3xf32>, tensor<3xf32>)" in text
+    assert "stablehlo.negate %arg0" in text
+
+
 def test_modules_are_serialized():
     artifact = _jaxlib.serialize_portable_artifact(INCREMENT, "1.0.0")
     with _jaxlib.mlir_ir.Context() as context:

@@ -644,8 +644,10 @@ def _scan(
     def carry_of(result: object) -> Any:
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"scan: {describe_function(f)} must return a pair (carry, y), not {result!r}")
+        slice_results.append(tree.leaves(result[1]))
         return result[0]
 
+    slice_results: list[list[ArrayType]] = []  # the types of y in each trace of the body
     carry, _, body = _trace_body(name, f, init, lambda carry: (carry, slices), carry_of, slice_types)
     consts, written = _without(body.captured, body.written), body.written  # changed Refs are carried
     program = body.with_captured([*consts, *written], written, leads=True)
@@ -656,7 +658,12 @@ def _scan(
     outputs = op(*current_values([*consts, *written]), *carry, *arrays)
     set_refs(written, outputs[: len(written)])
     outputs = outputs[len(written) :]
-    stacked = tree.structure(body.returned[1]).unflatten(list(outputs[len(carry) :]))
+    ys = list(outputs[len(carry) :])
+    # As in JAX, y is weak if it is weak for a weak carry, although the carry is not weak after the first iteration.
+    strong = [type.strong() for type in slice_results[-1]]
+    first = next(types for types in slice_results if [type.strong() for type in types] == strong)
+    ys = [match_type(y, y.type.update_weak_type(type.weak)) for y, type in zip(ys, first, strict=True)]
+    stacked = tree.structure(body.returned[1]).unflatten(ys)
     return tree.structure(init).unflatten(list(outputs[: len(carry)])), stacked
 
 

@@ -453,6 +453,21 @@ def _mlir_context() -> Any:
     return context
 
 
+def build_module(in_types: Sequence[str], body: Callable[..., Sequence[Any]]) -> str:
+    """Return the text of a module. Its `main` has arguments of these types, and returns what `body` builds from them.
+
+    Args:
+        in_types: the types of the arguments, in MLIR's syntax.
+        body: a function of values of MLIR, which emits operations and returns values.
+    """
+    with _mlir_context(), mlir_ir.Location.unknown():
+        module = mlir_ir.Module.create()
+        types = [mlir_ir.Type.parse(type) for type in in_types]
+        with mlir_ir.InsertionPoint(module.body):
+            mlir_dialects["func"].FuncOp.from_py_func(*types, name="main")(lambda *args: tuple(body(*args)))
+        return str(module)
+
+
 def parse_module(text: str | bytes) -> Any:
     """Parse a module in MLIR's syntax or bytecode. Compilation with callbacks needs the parsed form."""
     return mlir_ir.Module.parse(text, _mlir_context())

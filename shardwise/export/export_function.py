@@ -63,9 +63,9 @@ def export(
     @filter_traceback
     def exporter(*args: Any, **kwargs: Any) -> Exported:
         names = tuple(map(canonical_lowering_platform, platforms or (default_lowering_platform(),)))
-        options = ExportOptions(names, tuple(disabled_checks), partitioned)
         leaves, structure = tree.flatten((args, kwargs))
         symbolic = [leaf for leaf in leaves if isinstance(leaf, SymbolicStruct)]
+        options = ExportOptions(names, tuple(disabled_checks), partitioned, keep_unused=bool(symbolic))
         if not symbolic:
             return TracedExport(fun_jit.trace(*args, **kwargs), options).exported()
         if partitioned or len(names) > 1:

@@ -64,11 +64,16 @@ class LoweredModule:
 @final
 @dataclass(frozen=True)
 class ExportOptions:
-    """The options of `export`; see there."""
+    """The options of `export`; see there.
+
+    Attributes:
+        keep_unused: whether modules take arguments that the function does not use; their dims may define variables.
+    """
 
     platforms: tuple[str, ...]
     disabled_checks: tuple[DisabledSafetyCheck, ...]
     partitioned: bool
+    keep_unused: bool
 
 
 @final
@@ -83,7 +88,7 @@ class TracedExport:
 
     def __init__(self, traced: Traced, options: ExportOptions, primal: "TracedExport | None" = None):
         self.traced, self.options = traced, options
-        self.request = traced._request
+        self.request = replace(traced._request, keep_unused=options.keep_unused or traced._request.keep_unused)
         self.program = traced._request.program
         if traced._refs:
             raise UnsupportedError(

@@ -17,7 +17,14 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import promote_numeric
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
+from shardwise.compiler.arrays.operands import (
+    as_inexact,
+    as_operand,
+    as_strong,
+    compiled_function,
+    promote_and_broadcast,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -378,7 +385,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 
 @compiled_function
 def _gelu(x: ArrayLike, *, approximate: bool) -> Any:
-    x = as_inexact(x, "gelu")
+    x = as_strong(as_inexact(x, "gelu"))
     if approximate:
         return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))

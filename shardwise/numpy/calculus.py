@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -181,11 +181,13 @@ def gradient(f: ArrayLike, *varargs: ArrayLike, axis: Axes = None, edge_order: i
 
 @compiled_list_function
 def _gradients(f: ArrayLike, *spacings: ArrayLike, dims: tuple[int, ...]) -> list[Any]:
-    x = as_inexact(f, "gradient")
-    return [_gradient(x, dim, spacing) for dim, spacing in zip(dims, spacings or (1,) * len(dims), strict=True)]
+    dtype, weak = promote_dtypes("gradient", [type_of(x, "gradient") for x in (f, *spacings)])
+    dtype = inexact_dtype(dtype)
+    x, *gaps = (astype_weak(as_operand(z, "gradient"), dtype, weak) for z in (f, *spacings))
+    return [_gradient(x, dim, gap) for dim, gap in zip(dims, gaps or (1,) * len(dims), strict=True)]
 
 
-def _gradient(x: Array, dim: int, spacing: ArrayLike) -> Any:
+def _gradient(x: Array, dim: int, spacing: Any) -> Any:
     size = x.type.shape[dim]
     index = Iota(x.type.shape, dim, np.dtype(np.int32))()
     is_first, is_last = (Compare("EQ")(index, full_like(index, place)) for place in (0, size - 1))
@@ -194,8 +196,7 @@ def _gradient(x: Array, dim: int, spacing: ArrayLike) -> Any:
     if not type_of(spacing, "gradient").ndim:
         steps = where(Expr(is_first) | Expr(is_last), 1, Expr(x).full_like(2)).array
         return divide(divide(add(backward, forward), steps), spacing)
-    coordinates = as_inexact(spacing, "gradient")
-    gaps = _differences(coordinates, n=1, dim=0)
+    gaps = _differences(spacing, n=1, dim=0)
     one = full((1,), 1, gaps.type.dtype, gaps.type.weak)
     row_shape = tuple(size if d == dim else 1 for d in range(x.type.ndim))
     gap_before, gap_after = (Reshape(row_shape)(Concatenate(0)(*parts)) for parts in ((one, gaps), (gaps, one)))
@@ -245,7 +246,7 @@ def trapezoid(y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axi
 def _trapezoid(y: ArrayLike, x: ArrayLike, *, dim: int, equally_spaced: bool) -> Any:
     """Integrate `y`; `x` is the spacing if `equally_spaced`, else the coordinates."""
     dtype, _ = promote_dtypes("trapezoid", (type_of(y), type_of(x, "trapezoid")))
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     heights, gaps = (astype_weak(as_operand(z), dtype, False) for z in (y, x))
     size = heights.type.shape[dim]
     if not equally_spaced:
@@ -289,8 +290,8 @@ def _unwrap(p: ArrayLike, period: ArrayLike, *discont: ArrayLike, dim: int) -> A
     x = as_operand(p, "unwrap")
     if x.type.dtype == np.bool_ or x.type.dtype.kind == "c":
         raise ValueError(f"unwrap: needs real numbers, not {x.type}")
-    dtype, weak = promote_dtypes("unwrap", (x.type, type_of(period, "unwrap")))
-    x, period = (astype_weak(as_operand(z), dtype, weak) for z in (x, period))
+    dtype, _ = promote_dtypes("unwrap", (x.type, type_of(period, "unwrap")))
+    x, period = (astype_weak(as_operand(z), dtype, False) for z in (x, period))
     period = broadcast_to_shape(period, ())
     half = divide(period, 2) if is_inexact(dtype) else period // 2
     threshold = astype_weak(as_operand(discont[0]), default_dtype("float*"), False) if discont else half
@@ -364,7 +365,7 @@ def _interp(
 ) -> Any:
     """Interpolate; `extra` is the period, or the values of the ends whose mode is "value"."""
     dtype, _ = promote_dtypes("interp", (type_of(x), type_of(xp)))
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     if dtype.kind == "c":
         raise ValueError(f"interp: x and xp must be real, not {type_of(x)} and {type_of(xp)}")
     points, coordinates = (astype_weak(as_operand(z), dtype, False) for z in (x, xp))

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
-from shardwise.compiler.arrays.promotion import promote_dtypes, requested_dtype
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.elementwise.complex_parts import Conj
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -107,11 +107,10 @@ def _check(name: str, a: ArrayLike, v: ArrayLike, mode: str) -> None:
 def _convolve(
     a: ArrayLike, v: ArrayLike, *, name: str, mode: str, precision: tuple[str, str], dtype: np.dtype[Any]
 ) -> Any:
-    operands = [as_operand(x, name) for x in (a, v)]
+    common, weak = promote_dtypes(name, [type_of(x, name) for x in (a, v)])
     if dtype is None:
-        operands = [as_inexact(x, name) for x in operands]
-    common, weak = promote_dtypes(name, [x.type for x in operands])
-    signal, kernel = (astype_weak(operand, common, weak) for operand in operands)
+        common = inexact_dtype(common)
+    signal, kernel = (astype_weak(as_operand(x, name), common, weak) for x in (a, v))
     is_convolution = name == "convolve"
     if not is_convolution and common.kind == "c":
         kernel = Conj()(kernel)

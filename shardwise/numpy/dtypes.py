@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.base.docstrings import Family, Parameter, documented
-from shardwise.compiler.arrays import arithmetic, methods
+from shardwise.compiler.arrays import arithmetic
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
@@ -30,6 +30,8 @@ from shardwise.compiler.arrays.promotion import (
 )
 from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyDType, is_inexact
 from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.ops.elementwise.base import full_like
+from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.numpy.creation import array
 from shardwise.numpy.families import PREDICATE
 from shardwise.typing import ArrayLike, DTypeLike, NestedArrays
@@ -378,4 +380,5 @@ def isreal(x: ArrayLike) -> Array:
 
 @compiled_function
 def _compare_imaginary(x: ArrayLike, *, direction: str) -> Any:
-    return methods.compare(arithmetic.imag(as_operand(x, "isreal")), 0, direction=direction)
+    part = arithmetic.imag(as_operand(x, "isreal"))
+    return Compare(direction)(part, full_like(part, 0))

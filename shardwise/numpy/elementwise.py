@@ -12,8 +12,15 @@ import numpy as np
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, promote_numeric, real, remainder
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.operands import (
+    as_inexact,
+    as_operand,
+    as_strong,
+    compiled_function,
+    promote_and_broadcast,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise.arithmetic import Rem
@@ -99,7 +106,16 @@ cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0,
 def promote_inexact(name: str, *operands: ArrayLike) -> list[Array]:
     """Promote operands to a common float or complex dtype and broadcast them."""
     dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
-    return promote_and_broadcast(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
+    return promote_and_broadcast(name, operands, inexact_dtype(dtype), weak)
+
+
+def promote_to_constants(name: str, *operands: ArrayLike) -> list[Array]:
+    """Promote like `promote_inexact` for a function that combines its operands with constants of their dtype.
+
+    As in JAX, such constants have dims, and a type that is not weak, unless they are scalars.
+    """
+    promoted = promote_inexact(name, *operands)
+    return [as_strong(x) for x in promoted] if promoted[0].type.ndim else promoted
 
 
 @compiled_function
@@ -152,7 +168,7 @@ def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
         Array([5.e+00, 1.e+30], dtype=float32)
     """
-    operands = promote_inexact("hypot", x1, x2)
+    operands = promote_to_constants("hypot", x1, x2)
     if operands[0].type.dtype.kind == "c":
         raise ValueError("hypot: complex operands have no hypotenuse; use their absolute values, `abs(x)`")
     x, y = (absolute(z) for z in operands)
@@ -190,7 +206,7 @@ def log2(x: ArrayLike, /) -> Array:
         >>> jnp.log2(jnp.array([8.0, 0.5]))
         Array([ 3., -1.], dtype=float32)
     """
-    return Log2()(as_inexact(x, "log2"))
+    return Log2()(as_strong(as_inexact(x, "log2")))
 
 
 @compiled_function
@@ -202,7 +218,7 @@ def log10(x: ArrayLike, /) -> Array:
         >>> jnp.log10(jnp.array([1.0, 1000.0]))
         Array([0., 3.], dtype=float32)
     """
-    x = as_inexact(x, "log10")
+    x = as_strong(as_inexact(x, "log10"))
     return Log()(x) / math.log(10)
 
 
@@ -210,6 +226,8 @@ def log10(x: ArrayLike, /) -> Array:
 def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Any:
     """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials."""
     x, y = promote_inexact("logaddexp", x1, x2)
+    if x.type.dtype.kind == "c":
+        x, y = promote_to_constants("logaddexp", x, y)
     return logaddexp_with_base(x, y, math.e)
 
 
@@ -341,7 +359,7 @@ def isnan(x: ArrayLike, /) -> Array:
         Array([False,  True], dtype=bool)
     """
     x = as_operand(x, "isnan")
-    return Compare("NE")(x, x) if is_inexact(x.type.dtype) else full(x.type.shape, False, np.bool_)
+    return Compare("NE")(x, x) if is_inexact(x.type.dtype) else full(x.type.shape, False, np.bool_, x.type.weak)
 
 
 @compiled_function
@@ -368,7 +386,7 @@ def isinf(x: ArrayLike, /) -> Array:
         >>> jnp.isinf(jnp.array([1.0, -jnp.inf, jnp.nan]))
         Array([False,  True, False], dtype=bool)
     """
-    x = as_operand(x, "isinf")
+    x = as_strong(as_operand(x, "isinf"))
     if x.type.dtype.kind == "c":
         return Or()(isinf(real(x)), isinf(imag(x)))
     if not is_inexact(x.type.dtype):
@@ -378,8 +396,9 @@ def isinf(x: ArrayLike, /) -> Array:
 
 def _promote_to_bool(name: str, *operands: Array) -> list[Any]:
     """Convert operands to booleans and broadcast them. Their dtypes must have a common one by promotion, as in JAX."""
-    promote_dtypes(name, [type_of(x, name) for x in operands])
-    return promote_and_broadcast(name, [as_bool(x, name) for x in operands])
+    _, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
+    is_scalar = not any(type_of(x, name).ndim for x in operands)
+    return promote_and_broadcast(name, [as_bool(x, name) for x in operands], np.bool_, weak and is_scalar)
 
 
 @compiled_function

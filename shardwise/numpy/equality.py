@@ -9,14 +9,15 @@ from shardwise.compiler.arrays.arithmetic import absolute
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_operand,
+    as_strong,
     broadcast_shapes,
     broadcast_to_shape,
     compiled_function,
     promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact, is_key
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd
 from shardwise.compiler.ops.shape.constants import full
@@ -80,8 +81,8 @@ def _isclose(a: ArrayLike, b: ArrayLike, rtol: ArrayLike, atol: ArrayLike, *, eq
     if any(is_key(type.dtype) for type in types):  # keys are close if they are equal
         equal = as_operand(a) == as_operand(b)
         return ReduceAnd(tuple(range(equal.type.ndim)))(equal) if reduce_all else equal
-    dtype, weak = promote_dtypes("isclose", types)
-    x, y = promote_and_broadcast("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
+    dtype, _ = promote_dtypes("isclose", types)
+    x, y = promote_and_broadcast("isclose", (a, b), inexact_dtype(dtype))
     magnitude = absolute(y)
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
     is_near = absolute(x - y) <= least + relative * magnitude
@@ -142,7 +143,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 @compiled_function
 def _array_equal(a: ArrayLike, b: ArrayLike, *, equal_nan: bool) -> Any:
-    x, y = promote_and_broadcast("array_equal", (a, b))
+    x, y = map(as_strong, promote_and_broadcast("array_equal", (a, b)))
     is_equal = Compare("EQ")(x, y)
     if equal_nan:
         is_equal = is_equal | (isnan(x) & isnan(y))

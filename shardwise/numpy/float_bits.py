@@ -12,6 +12,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
+    as_strong,
     astype_weak,
     broadcast_shapes,
     broadcast_to_shape,
@@ -37,7 +38,7 @@ from shardwise.compiler.ops.elementwise.rounding import Nextafter
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Atan2, Sin
 from shardwise.compiler.ops.shape.constants import full, zeros_like
-from shardwise.numpy.elementwise import isinf, isnan, logaddexp_with_base, promote_inexact, trunc
+from shardwise.numpy.elementwise import isinf, isnan, logaddexp_with_base, promote_inexact, promote_to_constants, trunc
 from shardwise.numpy.families import (
     ARRAYS,
     BINARY,
@@ -172,7 +173,7 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
         Array([0. , 0.5, 1. ], dtype=float32)
     """
-    x, at_zero = _real_floats("heaviside", x1, x2)
+    x, at_zero = promote_to_constants("heaviside", *_real_floats("heaviside", x1, x2))
     value = Expr(x)
     result = where(value < 0, 0, where(value > 0, 1, Expr(at_zero)))
     return where(Expr(isnan(x)), np.nan, result).array
@@ -199,7 +200,7 @@ def rint(x: ArrayLike, /) -> Array:
 
 @compiled_function
 def _signbit(x: ArrayLike, /) -> Any:
-    x = as_operand(x, "signbit")
+    x = as_strong(as_operand(x, "signbit"))
     if x.type.dtype.kind == "c":
         raise ValueError(f"signbit: not defined for complex numbers: {x.type}")
     if is_float(x.type.dtype):
@@ -387,7 +388,7 @@ def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
 @compiled_function
 def logaddexp2(x1: ArrayLike, x2: ArrayLike, /) -> Any:
     """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers."""
-    x, y = promote_inexact("logaddexp2", x1, x2)
+    x, y = promote_to_constants("logaddexp2", x1, x2)
     return logaddexp_with_base(x, y, 2)
 
 
@@ -401,7 +402,7 @@ def _is_infinity(name: str, x: ArrayLike, out: None, infinity: float) -> Any:
 
 @compiled_function
 def _equals(x: ArrayLike, *, number: float) -> Any:
-    x = as_operand(x)
+    x = as_strong(as_operand(x))
     return Compare("EQ")(x, full_like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
@@ -459,7 +460,7 @@ def nan_to_num(
 
 @compiled_function
 def _replace_nonfinite(x: ArrayLike, nan: ArrayLike, above: ArrayLike, below: ArrayLike) -> Any:
-    finite = as_operand(x, "nan_to_num")
+    finite = as_strong(as_operand(x, "nan_to_num"))
     if finite.type.dtype.kind == "c":
         return Complex()(*(_replace_nonfinite(part()(finite), nan, above, below) for part in (Real, Imag)))
     for infinity, replacement in ((np.inf, above), (-np.inf, below)):

@@ -20,8 +20,8 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes, requested_dtype
+from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
@@ -126,7 +126,7 @@ def _check_count(name: str, num: SupportsIndex) -> int:
 def _inexact_dtype(name: str, *ends: ArrayLike) -> Any:
     """Return the promoted dtype of the ends, or the default float dtype if it is not float or complex."""
     dtype, _ = promote_dtypes(name, [type_of(end, name) for end in ends])
-    return dtype if is_inexact(dtype) else default_dtype("float*")
+    return inexact_dtype(dtype)
 
 
 @compiled_function

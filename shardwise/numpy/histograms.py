@@ -24,8 +24,8 @@ from shardwise.compiler.arrays.operands import (
     compiled_list_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import DType, is_inexact, is_integer
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes
+from shardwise.compiler.dtypes import DType, is_integer
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, where
@@ -199,7 +199,7 @@ def histogram_bin_edges(a: ArrayLike, bins: Any = 10, range: Any = None, weights
             f"histogram: rules for the number of bins, such as {bins!r}, are not supported; pass the number of bins or "
             "their edges"
         )
-    dtype = a_type.dtype if is_inexact(a_type.dtype) else default_dtype("float*")
+    dtype = inexact_dtype(a_type.dtype)
     if type_of(bins, "histogram").ndim:
         if type_of(bins).ndim != 1:
             raise ValueError(f"histogram: bins must be an integer or edges of rank 1, not {type_of(bins)}")
@@ -273,7 +273,7 @@ def histogram(
 def _histogram(a: ArrayLike, edges: Array, *weights: ArrayLike, density: bool) -> Any:
     x = as_operand(a)
     dtype, _ = promote_dtypes("histogram", [x.type, *(type_of(w) for w in weights)])
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     updates = astype_weak(as_operand(weights[0]), dtype, False) if weights else full(x.type.shape, 1, dtype)
     counts = _scatter_add((edges.type.size - 1,), Reshape((*x.type.shape, 1))(_bin_indices(x, edges)), updates)
     if not density:

@@ -10,7 +10,7 @@ from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.arithmetic import absolute, as_bool
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_operand, compiled_function, promote_and_broadcast, type_of
+from shardwise.compiler.arrays.operands import as_operand, as_strong, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Rem
@@ -38,7 +38,8 @@ def _promote_integers(name: str, *operands: ArrayLike) -> list[Any]:
     types = [type_of(operand, name) for operand in operands]
     if not is_integer(promote_dtypes(name, types)[0]):
         raise ValueError(f"{name}: operands must be integers, not {' and '.join(map(str, types))}")
-    return promote_and_broadcast(name, operands)
+    x, y = promote_and_broadcast(name, operands)
+    return [as_strong(x), as_strong(y)] if x.type.ndim else [x, y]  # as in JAX, where constants have dims
 
 
 @compiled_function

@@ -569,7 +569,7 @@ def _quantile(
     batch_dims = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
     batch_shape = tuple(x.type.shape[dim] for dim in batch_dims)
     last, count = len(batch_shape), math.prod(x.type.shape[dim] for dim in dims)
-    out_dtype, _ = promote_dtypes("quantile", (x.type, q.type))
+    out_dtype = x.type.dtype
     compute_dtype = numpy_carrier(out_dtype)
 
     def as_rows(y: ArrayLike) -> Any:

@@ -20,8 +20,7 @@ from shardwise.compiler.arrays.operands import (
     concrete_value,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -174,7 +173,7 @@ def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> 
 def _polydiv(u: ArrayLike, v: ArrayLike) -> list[Any]:
     """Divide by synthetic division."""
     dtype, _ = promote_dtypes("polydiv", (type_of(u, "polydiv"), type_of(v, "polydiv")))
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     remainder, divisor = (astype_weak(_as_coefficients("polydiv", p), dtype, False) for p in (u, v))
     size, length = remainder.type.size, divisor.type.size
     if not length:
@@ -291,8 +290,8 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int | None = 16) -> Array:
 
 @compiled_function
 def _polyval(p: ArrayLike, x: ArrayLike, *, unroll: int) -> Any:
-    dtype, weak = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
-    coefficients, points = (astype_weak(as_operand(z, "polyval"), dtype, weak) for z in (p, x))
+    dtype, _ = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
+    coefficients, points = (astype_weak(as_operand(z, "polyval"), dtype, False) for z in (p, x))
     count, *dims = coefficients.type.shape or (1,)
     shape = broadcast_shapes("polyval", tuple(dims), points.type.shape)
     points = broadcast_to_shape(points, shape)
@@ -346,7 +345,7 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
     elif roots_type.ndim != 1:
         raise ValueError(f"poly: seq_of_zeros must have rank 1 or be a square matrix, not {roots_type}")
     if not type_of(seq_of_zeros).size:
-        return full((), 1, roots_type.dtype if is_inexact(roots_type.dtype) else default_dtype("float*"))
+        return full((), 1, inexact_dtype(roots_type.dtype))
     return _from_roots(_as_strong_inexact(seq_of_zeros))
 
 
@@ -580,7 +579,7 @@ def polyfit(
 def _least_squares_problem(x: ArrayLike, y: ArrayLike, *weights: ArrayLike, count: int) -> list[Any]:
     """Return the weighted Vandermonde matrix with columns of norm 1, the weighted values, and the norms."""
     dtype, _ = promote_dtypes("polyfit", [type_of(z) for z in (x, y, *weights)])
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     points, values = (astype_weak(as_operand(z), dtype, False) for z in (x, y))
     matrix = _vander(points, count=count, increasing=False)
     if weights:

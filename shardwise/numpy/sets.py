@@ -417,8 +417,8 @@ _MAX_COMPARED_PAIRS = 2**16
 
 @compiled_function
 def _isin(element: ArrayLike, test_elements: ArrayLike, *, invert: bool, method: str) -> Any:
-    dtype, weak = promote_dtypes("isin", (type_of(element, "isin"), type_of(test_elements, "isin")))
-    x, tests = (astype_weak(as_operand(z), dtype, weak) for z in (element, test_elements))
+    dtype, _ = promote_dtypes("isin", (type_of(element, "isin"), type_of(test_elements, "isin")))
+    x, tests = (astype_weak(as_operand(z), dtype, False) for z in (element, test_elements))
     flat_tests = Reshape((tests.type.size,))(tests)
     count = flat_tests.type.size
     if not count:

@@ -23,7 +23,7 @@ from shardwise.compiler.arrays.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes, requested_dtype
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes, requested_dtype
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -145,7 +145,7 @@ def _average(a: ArrayLike, *weights: ArrayLike, axis: Axes, keepdims: bool) -> l
         return [mean, full(mean.type.shape, count, mean.type.dtype)]
     x, w = as_operand(a, "average"), as_operand(weights[0], "average")
     dtype, _ = promote_dtypes("average", (x.type, w.type))
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     x, w = (astype_weak(z, dtype, False) for z in (x, w))
     if x.type.shape != w.type.shape:
         dims = reductions.reduced_dims("average", axis, x.type)
@@ -226,7 +226,7 @@ def _covariance(
     y, fweights, aweights = (next(remaining) if present else None for present in has)
     tables = [_variables_as_rows(x, by_row) for x in (m, y) if x is not None]
     common, _ = promote_dtypes("cov", [x.type for x in tables])
-    compute_dtype = dtype if dtype is not None else common if is_inexact(common) else default_dtype("float*")
+    compute_dtype = dtype if dtype is not None else inexact_dtype(common)
     tables = [astype_weak(x, compute_dtype, False) for x in tables]
     x = Concatenate(0)(*tables) if len(tables) > 1 else tables[0]
     count = x.type.shape[1]

@@ -13,7 +13,7 @@ from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays import methods, reductions
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
+from shardwise.compiler.arrays.operands import as_operand, as_strong, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype, requested_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -275,7 +275,7 @@ def diagflat(v: ArrayLike, k: int = 0) -> Array:
         Array([[1, 0],
                [0, 2]], dtype=int32)
     """
-    return _diagonal_matrix(methods.reshape(v, shape=-1), k=operator.index(k))
+    return _diagonal_matrix(as_strong(methods.reshape(v, shape=-1)), k=operator.index(k))
 
 
 @compiled_function

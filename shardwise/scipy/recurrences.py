@@ -12,7 +12,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
+from shardwise.compiler.arrays.operands import as_inexact, as_strong, compiled_function, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.special import gamma_erf
 from shardwise.errors import ConcretizationTypeError
@@ -98,6 +98,7 @@ def loggamma(x: ArrayLike) -> Array:
     z = as_inexact(x, "loggamma")
     if z.dtype.kind != "c":
         return jnp.where(z < 0, np.nan, gamma_erf.Lgamma()(z))
+    z = as_strong(z)
     # loggamma(conj(z)) = conj(loggamma(z)) reduces to the upper half plane, Euler's reflection formula to Re z >= 1/2.
     is_lower = jnp.signbit(z.imag)
     upper = jnp.where(is_lower, z.conj(), z)

@@ -15,13 +15,13 @@ from shardwise import nn
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import Deprecated, publish
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
+from shardwise.compiler.arrays.operands import as_inexact, as_strong, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.special import approximations, gamma_erf, hypergeometric, incomplete
-from shardwise.numpy.elementwise import promote_inexact
+from shardwise.numpy.elementwise import promote_inexact, promote_to_constants
 from shardwise.numpy.families import NOT_AN_ARRAY, NOT_REAL
 from shardwise.scipy import recurrences
 from shardwise.typing import ArrayLike, Axes
@@ -468,7 +468,7 @@ def erfcx(x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.erfcx(100.0):.6f}"
         '0.005642'
     """
-    return approximations.Erfcx()(as_inexact(x, "erfcx"))
+    return approximations.Erfcx()(as_strong(as_inexact(x, "erfcx")))
 
 
 @documented(_REAL_ARGUMENT)
@@ -482,7 +482,7 @@ def dawsn(x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.dawsn(1.0):.4f}"
         '0.5381'
     """
-    return approximations.Dawsn()(as_inexact(x, "dawsn"))
+    return approximations.Dawsn()(as_strong(as_inexact(x, "dawsn")))
 
 
 @compiled_function
@@ -497,7 +497,7 @@ def wofz(z: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.wofz(1.0).real:.4f}"
         '0.3679'
     """
-    z = as_inexact(z, "wofz")
+    z = as_strong(as_inexact(z, "wofz"))
     z = z if jnp.iscomplexobj(z) else z.astype(jnp.complex128 if z.dtype == np.float64 else jnp.complex64)
     is_below = z.imag < 0
     upper = jnp.where(is_below, -z, z)
@@ -536,7 +536,7 @@ def ndtr(x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.ndtr(1.0):.4f}"
         '0.8413'
     """
-    x = as_inexact(x, "ndtr")
+    x = as_strong(as_inexact(x, "ndtr"))
     return gamma_erf.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
@@ -554,7 +554,7 @@ def ndtri(p: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.ndtri(0.975):.4f}"
         '1.9600'
     """
-    return approximations.Ndtri()(as_inexact(p, "ndtri"))
+    return approximations.Ndtri()(as_strong(as_inexact(p, "ndtri")))
 
 
 @documented(_REAL_ARGUMENT)
@@ -578,7 +578,7 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
 
 @compiled_function
 def _log_ndtr(x: ArrayLike) -> Any:
-    x = as_inexact(x, "log_ndtr")
+    x = as_strong(as_inexact(x, "log_ndtr"))
     # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
     center, tail = jnp.where(x > -1, x, full_like(x, -1)), jnp.where(x > -1, full_like(x, -1), x)
     in_center = jnp.log1p(-0.5 * gamma_erf.Erfc()(center * math.sqrt(0.5)))
@@ -687,7 +687,7 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.rel_entr(1.0, 0.5):.4f}"
         '0.6931'
     """
-    x, y = promote_inexact("rel_entr", p, q)
+    x, y = promote_to_constants("rel_entr", p, q)
     is_positive = (x > 0) & (y > 0)
     safe_x, safe_y = jnp.where(is_positive, x, full_like(x, 1)), jnp.where(is_positive, y, full_like(y, 1))
     boundary = jnp.where((x == 0) & (y >= 0), full_like(x, 0), full_like(x, np.inf))
@@ -707,7 +707,7 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.kl_div(1.0, 0.5):.4f}"
         '0.1931'
     """
-    x, y = promote_inexact("kl_div", p, q)
+    x, y = promote_to_constants("kl_div", p, q)
     return rel_entr(x, y) - x + y
 
 
@@ -826,7 +826,7 @@ def expi(x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.expi(1.0):.4f}"
         '1.8951'
     """
-    return approximations.Expi()(as_inexact(x, "expi"))
+    return approximations.Expi()(as_strong(as_inexact(x, "expi")))
 
 
 @documented(_REAL_ARGUMENT)
@@ -840,7 +840,7 @@ def exp1(x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.exp1(1.0):.4f}"
         '0.2194'
     """
-    return approximations.Exp1()(as_inexact(x, "exp1"))
+    return approximations.Exp1()(as_strong(as_inexact(x, "exp1")))
 
 
 @compiled_function
@@ -861,7 +861,7 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.expn(2, 1.0):.4f}"
         '0.1485'
     """
-    return incomplete.Expn()(*promote_inexact("expn", n, x))
+    return incomplete.Expn()(*map(as_strong, promote_inexact("expn", n, x)))
 
 
 @compiled_function
@@ -922,7 +922,7 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
 
 @compiled_list_function
 def _sici(x: ArrayLike) -> list[Any]:
-    x = as_inexact(x, "sici")
+    x = as_strong(as_inexact(x, "sici"))
     return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
 
 
@@ -943,7 +943,7 @@ def fresnel(x: ArrayLike) -> tuple[Array, Array]:
 
 @compiled_list_function
 def _fresnel(x: ArrayLike) -> list[Any]:
-    x = as_inexact(x, "fresnel")
+    x = as_strong(as_inexact(x, "fresnel"))
     return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
 
 
@@ -961,7 +961,7 @@ def spence(x: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.spence(2.0):.4f}"
         '-0.8225'
     """
-    return approximations.Spence()(as_inexact(x, "spence"))
+    return approximations.Spence()(as_strong(as_inexact(x, "spence")))
 
 
 @compiled_function
@@ -980,7 +980,7 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
         >>> f"{jax.scipy.special.owens_t(1.0, 0.5):.4f}"
         '0.0431'
     """
-    h, a = promote_inexact("owens_t", h, a)
+    h, a = map(as_strong, promote_inexact("owens_t", h, a))
     h, magnitude = jnp.abs(h), jnp.abs(a)
     is_large = magnitude > 1
     # For a > 1, T(h, a) follows from T(ah, 1/a), whose interval of integration is within 0 to 1.

@@ -145,9 +145,12 @@ def test_result_is_weakly_typed_if_the_first_branch_is():
     assert lax.cond(True, lambda: 1.0, lambda: 2.0).weak_type
 
 
-def test_strong_carry_stays_strong():
-    carry, stacked = lax.scan(lambda c, x: (c + x, c), 0.0, X)
-    assert not carry.weak_type and not stacked.weak_type
+def test_weak_types_of_a_scan():
+    """As in JAX, what is stacked is weak if it is weak for the weak carry at the start."""
+    carry, (stacked, sums, halves) = lax.scan(lambda c, x: (c + x, (c, c + x, c.astype(np.float16))), 0.0, X)
+    assert not carry.weak_type and stacked.weak_type and not sums.weak_type and not halves.weak_type
+    carry, stacked = lax.scan(lambda c, x: (c + x, c), 0, X)  # the carry becomes a float
+    assert (carry.dtype, carry.weak_type, stacked.dtype, stacked.weak_type) == (np.float32, False, np.float32, False)
     carry, stacked = lax.scan(lambda c, _: (c * 2, c), 1.0, length=3)
     assert carry.weak_type and stacked.weak_type
 

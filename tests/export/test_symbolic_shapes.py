@@ -59,6 +59,14 @@ def test_results_depend_on_the_sizes():
         np.testing.assert_array_equal(np.asarray(product), np.outer(x, y).reshape(-1))
 
 
+def test_a_size_from_an_argument_without_elements():
+    (k,) = export.symbolic_shape("k", constraints=["k <= 10"])
+    numbers = np.arange(20, dtype=np.int32).reshape(2, 10)
+    largest = sw.jit(lambda sizes, x: sw.lax.top_k(x, sizes.shape[1])[0])
+    exported = export.export(largest)(sw.ShapeDtypeStruct((0, k), np.int32), numbers)
+    assert exported.call(np.zeros((0, 3), np.int32), numbers).tolist() == [[9, 8, 7], [19, 18, 17]]
+
+
 def test_a_loop_over_a_symbolic_dim_of_the_carry():
     function = exported(lambda x: sw.lax.fori_loop(0, 3, lambda _, c: c * 2 + x.shape[0], x), "b")
     np.testing.assert_array_equal(np.asarray(function.call(np.zeros(5, np.float32))), [35] * 5)

@@ -40,7 +40,7 @@ def run(axes, make, optimizer):
     arguments = jax.tree.map(lambda leaf: leaf.value(rng), leaves)
     sharded = jax.tree.map(lambda x, leaf: jax.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
     step = jax.jit(model.step(optimizer))
-    expected = evaluate(inline(step.trace(*sharded).jaxpr), jax.tree.leaves(arguments))
+    expected = evaluate(inline(step.trace(*sharded).program), jax.tree.leaves(arguments))
     compiled = step.lower(*sharded).compile()
     for actual, reference in zip(jax.tree.leaves(compiled(*sharded)), expected, strict=True):
         np.testing.assert_allclose(actual, reference, rtol=2e-4, atol=2e-5)

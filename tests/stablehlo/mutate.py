@@ -221,7 +221,7 @@ def _run_case(seed: int, module: str | bytes, enter: Any) -> tuple[str, str]:
     function = load(module)
     enter("trace")
     structs = [sw.ShapeDtypeStruct(type.shape, type.dtype) for type in function.in_types]
-    if _largest(sw.jit(function).trace(*structs).jaxpr) > MAX_SIZE:
+    if _largest(sw.jit(function).trace(*structs).program) > MAX_SIZE:
         return "too large to run", ""
     arguments = [_elements(np.random.default_rng(seed), type) for type in function.in_types]
     enter("run")

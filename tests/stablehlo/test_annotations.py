@@ -45,7 +45,7 @@ def test_shardings_of_arguments_results_and_constraints(text, names):
     assert (function.mesh.axis_names, function.mesh.axis_sizes) == (names, (4, 2))
     assert [sharding.spec for sharding in function.in_shardings] == [P(first, None)]
     assert [sharding.spec for sharding in function.out_shardings] == [P(second)]
-    program = sw.jit(function).trace(X).jaxpr
+    program = sw.jit(function).trace(X).program
     (pin,) = [equation.op for equation in program.equations if equation.op.name == "constrain"]
     assert (pin.dims, pin.open_dims) == (((), (second,)), ())
 
@@ -81,7 +81,7 @@ def test_a_module_without_shardings():
 
 def test_open_dims_may_be_sharded_further():
     function = stablehlo.load(SHARDY.replace('[{}, {"model"}]', '[{?}, {"model", ?}]'))
-    program = sw.jit(function).trace(X).jaxpr
+    program = sw.jit(function).trace(X).program
     (pin,) = [equation.op for equation in program.equations if equation.op.name == "constrain"]
     assert (pin.dims, pin.open_dims) == (((), ("model",)), (0, 1))
 
@@ -91,7 +91,7 @@ def test_the_sharding_of_any_op_is_a_constraint():
         "stablehlo.add %x, %x :",
         'stablehlo.add %x, %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>} :',
     )
-    program = sw.jit(stablehlo.load(text)).trace(X).jaxpr
+    program = sw.jit(stablehlo.load(text)).trace(X).program
     pins = [equation.op.dims for equation in program.equations if equation.op.name == "constrain"]
     assert pins == [(("data",), ()), ((), ("model",))]
 

@@ -49,7 +49,7 @@ def test_bytecode_is_the_same_program(name):
     module.compiler_ir().operation.write_bytecode(bytecode)
     structs = [sw.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
     text, binary = (
-        sw.jit(stablehlo.load(source)).trace(*structs).jaxpr for source in (module.as_text(), bytecode.getvalue())
+        sw.jit(stablehlo.load(source)).trace(*structs).program for source in (module.as_text(), bytecode.getvalue())
     )
     assert text == binary
 

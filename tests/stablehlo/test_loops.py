@@ -53,7 +53,7 @@ def loop(text):
     function = stablehlo.load(text)
     for ours, theirs in zip(function(X), run_module(text, [X], function.out_types), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    program = sw.jit(function).trace(X).jaxpr
+    program = sw.jit(function).trace(X).program
     return next((equation for equation in program.equations if equation.op.name in ("scan", "while")), None)
 
 

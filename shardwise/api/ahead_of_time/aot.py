@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct, struct
+from shardwise.api.jaxprs.jaxpr import ClosedJaxpr
+from shardwise.api.jaxprs.jaxpr_forms import closed_jaxpr
 from shardwise.api.ref import Ref, current_values, set_refs
 from shardwise.api.ref_arguments import update_refs
 from shardwise.base._jaxlib import CompilerOptions, hlo_computation, hlo_text, parse_module
@@ -198,9 +200,14 @@ class Traced(_Stage):
         return self._request.program.name
 
     @property
-    def jaxpr(self) -> Program:
+    def program(self) -> Program:
         """The program; `str(traced)` is its text."""
         return self._request.program
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program as a jaxpr, as `make_jaxpr` returns it."""
+        return closed_jaxpr(self._request.program, self._captured)
 
     @property
     def out_info(self) -> Any:

@@ -66,8 +66,8 @@ class Primitive:
         self.impl: Function | None = None
         self.abstract_eval: Function | None = None
         self.lowering_problem = (
-            f"the primitive {name!r} cannot be compiled: it has no lowering, or one that builds MLIR, which is not "
-            "supported. Register a function that computes its results by other functions of jax: "
+            f"the primitive {name!r} cannot be compiled: it has no lowering. Register a function that computes its "
+            "results by other functions of jax: "
             "`jax.interpreters.mlir.register_lowering(primitive, jax.interpreters.mlir.lower_fun(function))`."
         )
         self.lowering_error: type[MissingRuleError] = MissingRuleError

@@ -11,7 +11,7 @@ from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import leaf_type
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
 from shardwise.api.flatten import FlatFunction, check_outputs
-from shardwise.api.ref import RefScope
+from shardwise.api.ref import Ref, RefScope
 from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
 from shardwise.api.transformations.vjp_function import VJP
 from shardwise.api.transformations.vmap import vmap
@@ -158,7 +158,8 @@ def vjp(fun: Function, *primals: object, has_aux: bool = False, reduce_axes: Seq
         The value and a function from a cotangent of the value to a tuple of cotangents of the arguments; with `has_aux`
         also aux. The function is a pytree of its residuals, so jitted functions can accept and return it. Its method
         `with_refs(*gradients)` returns a function that adds cotangents to Refs, or leaves them out; see `jax.ad`. Its
-        attribute `args_res` has the residuals that are arguments, and `opaque_residuals` the others.
+        attribute `args_res` has the residuals that are arguments, and `opaque_residuals` the others. An argument may be
+        a Ref, which `fun` may change; its cotangent is that of what it held before, and `with_refs` adds it to a Ref.
 
     Raises:
         TypeError: if `fun` is not callable or returns something other than arrays, or if an argument is not a
@@ -171,11 +172,32 @@ def vjp(fun: Function, *primals: object, has_aux: bool = False, reduce_axes: Seq
     """
     check_function("vjp", fun)
     _check_no_reduce_axes("vjp", reduce_axes)
+    leaves, structure = tree.flatten(primals)
+    refs = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Ref)}
+    if not refs:
+        return _vjp(fun, primals, has_aux, ())
+
+    @wraps(fun)
+    def of_arrays(*args: object) -> tuple[Any, tuple[Any, list[Any]]]:
+        inner = {index: Ref(x) for index, x in enumerate(tree.leaves(args)) if index in refs}
+        result = fun(*structure.unflatten([inner.get(index, x) for index, x in enumerate(tree.leaves(args))]))
+        value, aux = result if has_aux else (result, None)
+        return value, (aux, [ref[...] for ref in inner.values()])
+
+    arrays = structure.unflatten([leaf[...] if index in refs else leaf for index, leaf in enumerate(leaves)])
+    value, function, (aux, contents) = _vjp(of_arrays, arrays, True, tuple(refs))
+    for ref, content in zip(refs.values(), contents, strict=True):
+        ref[...] = content
+    return (value, function, aux) if has_aux else (value, function)
+
+
+def _vjp(fun: Function, primals: tuple[Any, ...], has_aux: bool, refs: tuple[int, ...]) -> Any:
+    """Compute `vjp` of a function of arrays; the leaves `refs` of the arguments stand for Refs of the user."""
     flat, linear, operands = _linearized(fun, primals, has_aux)
     types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
     note_summed_gradients(describe_function(fun), operands, {axis for type in types for axis in type.varying})
     in_types = tuple(x.type for x in operands)
-    pullback = _Pullback(fun, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types)
+    pullback = _Pullback(fun, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types, refs)
     function = VJP.from_residuals(pullback, linear.residuals, operands)
     return flat.with_aux((flat.outputs(linear.outputs), function), linear.outputs)
 
@@ -195,6 +217,7 @@ class _Pullback:
     out_types: tuple[ArrayType, ...]
     primals: tree.Structure
     in_types: tuple[ArrayType, ...]
+    refs: tuple[int, ...]
 
     @property
     def label(self) -> str:

@@ -86,6 +86,10 @@ class Pullback(Protocol):
     def primals(self) -> tree.Structure:
         """The structure of the arguments."""
 
+    @property
+    def refs(self) -> tuple[int, ...]:
+        """The leaves of the arguments that are Refs."""
+
     def cotangents(self, residuals: Sequence[Any], cotangent: object) -> list[Any]:
         """Return the cotangent of each leaf of the arguments; None for zeros."""
 
@@ -123,6 +127,8 @@ class VJP:
 
     def __call__(self, cotangent: object) -> tuple[Any, ...]:
         """Return the cotangents of the arguments."""
+        if self._pullback.refs:
+            raise self._returned_ref_error()
         cotangents = self._pullback.cotangents(self._residuals(), cotangent)
         dense = [self._pullback.dense(index, ct) for index, ct in enumerate(cotangents)]
         return self._pullback.primals.unflatten(dense)
@@ -139,7 +145,8 @@ class VJP:
             arguments.
 
         Raises:
-            ValueError: if `gradients` has another structure than the arguments.
+            ValueError: if `gradients` has another structure than the arguments, or if the gradient of a Ref would be
+                returned.
         """
         leaves, structure = tree.flatten(gradients)
         if structure != self._pullback.primals:
@@ -150,8 +157,16 @@ class VJP:
         kinds = tuple(
             Ref if isinstance(leaf, Ref) else DontWant if isinstance(leaf, DontWant) else GradValue for leaf in leaves
         )
+        if any(kinds[index] is GradValue for index in self._pullback.refs):
+            raise self._returned_ref_error()
         return Partial(
             _Accumulation(self._pullback, kinds), self._residuals(), [x for x in leaves if isinstance(x, Ref)]
+        )
+
+    def _returned_ref_error(self) -> ValueError:
+        return ValueError(
+            f"vjp of {self._pullback.label}: an argument is a Ref, so its gradient is added to a Ref, not returned. "
+            "Pass one in its place, `vjp_fun.with_refs(ref)(cotangent)`, or `ad.DontWant()` to leave it out."
         )
 
     def _residuals(self) -> list[Any]:

@@ -105,8 +105,11 @@ def vmap(
         targets = [dim for index, dim in enumerate(dims) if index in refs and dim is not None]
         for ref, x, dim, target in zip(refs.values(), outputs[count:], out_dims[count:], targets, strict=True):
             ref[...] = batch_dim_at(x, dim, target, size)
-        # Unflattening adds the float0 arrays of the result, which no op computes.
-        results, out_tree = tree.flatten(flat.out_tree.unflatten(list(map(_Result, outputs[:count], out_dims[:count]))))
+        # Unflattening adds the float0 arrays of the result, which no op computes. It is done with arrays, because the
+        # constructors of users' containers may convert what they hold.
+        leaves, out_tree = tree.flatten(flat.out_tree.unflatten(outputs[:count]))
+        rest = iter(out_dims[:count])
+        results = [x if is_float0(x) else _Result(x, next(rest)) for x in leaves]
         axes = output_axes(label, out_axes, flat.out_tree)
         return out_tree.unflatten(
             [

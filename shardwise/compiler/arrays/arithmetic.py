@@ -11,12 +11,13 @@ import numpy as np
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
+    as_strong,
     astype_weak,
     compiled_function,
     promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.promotion import default_dtype, inexact_dtype, promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -123,9 +124,7 @@ def divide(x1: "ArrayLike", x2: "ArrayLike", /) -> "Array":
         Array([0.25, 0.5 ], dtype=float32)
     """
     dtype, weak = promote_dtypes("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
-    if not is_inexact(dtype):
-        dtype = default_dtype("float*")
-    return Div()(*promote_and_broadcast("divide", (x1, x2), dtype, weak))
+    return Div()(*promote_and_broadcast("divide", (x1, x2), inexact_dtype(dtype), weak))
 
 
 @compiled_function
@@ -290,7 +289,11 @@ def integer_power(x: "ArrayLike", *, y: int) -> Any:
 
 @compiled_function
 def _power(x: "ArrayLike", y: "ArrayLike") -> Any:
+    exponent = type_of(y, "power")
     x, y = promote_numeric("power", x, y)
+    # As in JAX, where powers of floats take integers as they are, and constants for powers of integers have dims.
+    if (is_integer(exponent.dtype) and not exponent.weak) or (x.type.ndim and not is_inexact(x.type.dtype)):
+        x, y = as_strong(x), as_strong(y)
     if is_inexact(x.type.dtype):
         return Pow()(x, y)
     zero, one = full_like(x, 0), full_like(x, 1)

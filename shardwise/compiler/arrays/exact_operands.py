@@ -44,7 +44,9 @@ def check_mapped_shardings(name: str, operands: Sequence[Any], dims: Sequence[in
         )
     used = {axis for of_dim in axes for axis in of_dim}
     for x, mapped_dim in zip(operands, dims, strict=True):
-        sharding = [] if mapped_dim is not None else [a for dim in range(x.type.ndim) for a in dim_axes(x.type, dim)]
+        if mapped_dim is not None or not isinstance(x, Array):
+            continue
+        sharding = [axis for dim in range(x.type.ndim) for axis in dim_axes(x.type, dim)]
         if shared := [axis for axis in sharding if axis in used]:
             raise ShardingError(
                 f"{name}: {x.type}, which is not mapped, is sharded along {shared[0]!r}, which shards the mapped dims. "

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from shardwise.compiler.arrays.operands import as_inexact, astype_weak
+from shardwise.compiler.arrays.operands import as_inexact, as_strong
 from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
 
@@ -18,4 +18,4 @@ def as_matrices(name: str, x: "ArrayLike", square: bool = False, dtypes: DtypeSe
         raise ValueError(f"{name}: needs {'square ' * square}matrices, of rank 2 or more, not {x.type}")
     if not dtypes.contains(x.type.dtype):
         raise TypeError(f"{name}: needs {dtypes.description}, not {x.type}; convert with `astype`")
-    return x if not x.type.weak else astype_weak(x, x.type.dtype, False)
+    return as_strong(x)

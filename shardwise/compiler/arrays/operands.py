@@ -10,8 +10,13 @@ import numpy as np
 
 from shardwise.base.call_site import warn_user
 from shardwise.base.config import config
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
-from shardwise.compiler.dtypes import DTypeLike, is_inexact
+from shardwise.compiler.arrays.promotion import (
+    canonical_dtype,
+    inexact_dtype,
+    promote_dtypes,
+    scalar_type,
+)
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir import dispatch
 from shardwise.compiler.ir.dispatch import open_frames, recording_frame
 from shardwise.compiler.ir.types import ArrayType
@@ -111,7 +116,7 @@ def as_operand(x: object, name: str = "array") -> "Array":
 def as_inexact(x: object, name: str) -> "Array":
     """Convert `x` to a floating or complex array or tracer. Integers and booleans become floats."""
     x = as_operand(x, name)
-    return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
+    return astype_weak(x, inexact_dtype(x.type.dtype), x.type.weak)
 
 
 def astype_weak(x: "Array", dtype: DTypeLike, weak: bool) -> "Array":
@@ -119,6 +124,11 @@ def astype_weak(x: "Array", dtype: DTypeLike, weak: bool) -> "Array":
     if x.type.dtype == dtype and x.type.weak == weak:
         return x
     return Convert(np.dtype(dtype), weak)(x)
+
+
+def as_strong(x: "Array") -> "Array":
+    """Return `x` with a type that is not weak."""
+    return astype_weak(x, x.type.dtype, False)
 
 
 def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from shardwise.compiler.dtypes import (
     DTypeLike,
     KeyDType,
     is_float,
+    is_inexact,
     is_integer,
     is_key,
     short_name,
@@ -138,6 +139,14 @@ def default_dtype(weak: str) -> DType:
     """Return the dtype of a weak type (`int*`, `float*` or `complex*`) that is not promoted."""
     dtype: DType = np.dtype(_WEAK_DEFAULT[weak])
     return np.dtype(_WIDE[dtype]) if config.enable_x64 else dtype
+
+
+def inexact_dtype(dtype: DType) -> DType:
+    """Return the dtype of floats or complex numbers that functions of these convert `dtype` to."""
+    if is_inexact(dtype):
+        return dtype
+    converted: DType = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    return converted
 
 
 def scalar_type(value: bool | int | float | complex) -> ArrayType:

@@ -10,6 +10,7 @@ from shardwise.compiler.arrays.arithmetic import as_bool, divide, subtract
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
+    as_strong,
     astype_weak,
     broadcast_shapes,
     broadcast_to_shape,
@@ -17,8 +18,8 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
-from shardwise.compiler.dtypes import DTypeLike, is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, inexact_dtype
+from shardwise.compiler.dtypes import DTypeLike, is_float, is_integer, numpy_carrier
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import full_like
@@ -81,7 +82,7 @@ def _extremum(name: str, op: type[Reduce], x: "ArrayLike", axis: Axes, keepdims:
 @compiled_function
 def alltrue(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Return whether all elements along `axis` are nonzero."""
-    x = as_bool(x, "all")
+    x = as_strong(as_bool(x, "all"))
     dims = reduced_dims("all", axis, x.type)
     return _keep_dims(ReduceAnd(dims)(x), x.type, dims, keepdims)
 
@@ -89,7 +90,7 @@ def alltrue(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False) -> Any
 @compiled_function
 def sometrue(x: "ArrayLike", *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Return whether any element along `axis` is nonzero."""
-    x = as_bool(x, "any")
+    x = as_strong(as_bool(x, "any"))
     dims = reduced_dims("any", axis, x.type)
     return _keep_dims(ReduceOr(dims)(x), x.type, dims, keepdims)
 
@@ -149,7 +150,7 @@ def mean_where(
 def _mean_dtype(type: ArrayType, dtype: DTypeLike | None) -> Any:
     if dtype is not None:
         return canonical_dtype(dtype)
-    return type.dtype if is_inexact(type.dtype) else default_dtype("float*")
+    return inexact_dtype(type.dtype)
 
 
 def check_variance_dtype(name: str, type: ArrayType, dtype: DTypeLike | None) -> None:

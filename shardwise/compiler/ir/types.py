@@ -321,7 +321,8 @@ class ArrayType:
         """Return `f32[8,4]`, or JAX's `float32[8,4]` if `jax_compatibility` is "exact"."""
         if config.is_exact:
             return f"{'~' if self.weak else ''}{self.str_short()}"
-        return self.program_text
+        # A weak type has no effect on booleans, so messages do not mark it.
+        return self.strong().program_text if self.dtype == np.bool_ else self.program_text
 
     def __repr__(self) -> str:
         if config.is_exact:

@@ -20,8 +20,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_list_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import INEXACT
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -87,7 +86,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
         Array([1., 2.], dtype=float32)
     """
     dtype, _ = promote_dtypes("solve", [type_of(x, "solve") for x in (a, b)])
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     a = as_matrices("solve", astype_weak(as_operand(a), dtype, False), square=True)
     b = astype_weak(as_operand(b), dtype, False)
     if not b.type.ndim or b.type.shape[-1 if b.type.ndim == 1 else -2] != a.type.shape[-1]:
@@ -330,7 +329,7 @@ def pinv(
     cutoff = rcond if rtol is None else rtol
     a_type = type_of(a, "pinv")
     if cutoff is None:
-        dtype = a_type.dtype if is_inexact(a_type.dtype) else default_dtype("float*")
+        dtype = inexact_dtype(a_type.dtype)
         cutoff = 10 * max(a_type.shape[-2:], default=1) * epsilon(dtype)
     return _pinv(as_inexact_operand(a, "pinv"), cutoff, bool(hermitian))
 
@@ -423,7 +422,7 @@ def lstsq(
 @compiled_list_function
 def _lstsq(a: ArrayLike, b: ArrayLike, *, rcond: float | None) -> list[Any]:
     dtype, _ = promote_dtypes("lstsq", [type_of(x, "lstsq") for x in (a, b)])
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     a = as_matrices("lstsq", astype_weak(as_operand(a), dtype, False))
     b = astype_weak(as_operand(b), dtype, False)
     shape = b.type.shape

@@ -19,8 +19,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.arrays.promotion import inexact_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
@@ -249,7 +248,7 @@ def matrix_rank(
     if m_type.ndim < 2:
         return astype(reductions.sometrue(M), dtype=np.int32)
     if rtol is None and tol is None:
-        dtype = m_type.dtype if is_inexact(m_type.dtype) else default_dtype("float*")
+        dtype = inexact_dtype(m_type.dtype)
         rtol = max(m_type.shape[-2:]) * epsilon(dtype)
     values = _abs(eigvalsh(M)) if hermitian else svdvals(M)
     return _count_above(values, tol if rtol is None else rtol, relative=rtol is not None)

@@ -15,8 +15,7 @@ from shardwise.compiler.arrays.operands import (
     compiled_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.arrays.promotion import inexact_dtype, promote_dtypes
 from shardwise.compiler.ops.elementwise.base import INEXACT, DtypeSet
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, identity
@@ -147,7 +146,7 @@ def _prepare_operands(name: str, a: ArrayLike, b: ArrayLike, dtypes: DtypeSet) -
     Returns the two operands and the shape of the solution.
     """
     dtype, _ = promote_dtypes(name, [type_of(x, name) for x in (a, b)])
-    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    dtype = inexact_dtype(dtype)
     left = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, dtypes=dtypes)
     right = astype_weak(as_operand(b), dtype, False)
     is_vector = right.type.ndim == 1

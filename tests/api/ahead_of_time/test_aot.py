@@ -88,6 +88,13 @@ class TestStages:
         assert "tanh" in lowered.as_text("local")
         assert "HloModule" in lowered.compile().as_text()
 
+    def test_the_jaxpr_of_a_traced_function(self):
+        scale = jnp.arange(3.0)
+        closed = sw.jit(lambda x: jnp.sin(x) * scale).trace(np.ones(3, np.float32)).jaxpr
+        assert [equation.primitive.name for equation in closed.jaxpr.eqns] == ["sin", "mul"]
+        (result,) = sw.core.eval_jaxpr(closed.jaxpr, closed.consts, np.ones(3, np.float32))
+        np.testing.assert_allclose(result, np.sin(1) * np.arange(3), rtol=1e-6)
+
     def test_compiled_function_returns_the_same_as_a_call(self):
         compiled = layer.lower(X, W).compile()
         np.testing.assert_array_equal(compiled(X, W)["out"], layer(X, W)["out"])

@@ -126,3 +126,31 @@ def test_with_refs_expects_the_structure_of_the_arguments():
         ValueError, match=r"with_refs of `product`.*: the arguments have structure PyTreeDef\(\(\*,\)\)"
     ):
         vjp_fun.with_refs(sw.ad.DontWant())
+
+
+def test_an_argument_is_a_ref():
+    def square_of_sine(ref, factor):
+        ref[...] = jnp.sin(ref[...]) * factor
+        return ref[...] ** 2, {"factor": factor}
+
+    ref, gradient = sw.new_ref(2.0), sw.new_ref(100.0)
+    value, vjp_fun, aux = sw.vjp(square_of_sine, ref, 3.0, has_aux=True)
+    np.testing.assert_allclose([value, ref[...], aux["factor"]], [9 * np.sin(2) ** 2, 3 * np.sin(2), 3], rtol=1e-6)
+    marker, of_factor = vjp_fun.with_refs(gradient, sw.ad.GradValue())(1.0)
+    np.testing.assert_allclose([gradient[...], of_factor], [100 + 9 * np.sin(4), 6 * np.sin(2) ** 2], rtol=1e-5)
+    assert marker == sw.ad.GradRef()
+    assert vjp_fun.with_refs(sw.ad.DontWant(), sw.ad.DontWant())(1.0) == (sw.ad.DidntWant(),) * 2
+    for call in (lambda: vjp_fun(1.0), lambda: vjp_fun.with_refs(sw.ad.GradValue(), sw.ad.GradValue())):
+        with pytest.raises(ValueError, match="an argument is a Ref, so its gradient is added to a Ref, not returned"):
+            call()
+
+
+def test_an_argument_is_a_ref_in_jit():
+    @sw.jit
+    def gradient(ref, x):
+        _, vjp_fun = sw.vjp(lambda ref, x: ref[...] * x, ref, x)
+        result = sw.new_ref(0.0)
+        vjp_fun.with_refs(result, sw.ad.DontWant())(1.0)
+        return result[...]
+
+    assert gradient(sw.new_ref(2.0), 4.0) == 4

@@ -37,6 +37,16 @@ def test_pytrees_of_axes_and_unmapped_arguments():
     np.testing.assert_array_equal(out["w"], A[0])
 
 
+def test_a_container_that_converts_what_it_holds():
+    class Holder:
+        def __init__(self, array):
+            self.array = jnp.asarray(array)
+
+    sw.tree_util.register_pytree_node(Holder, lambda x: ((x.array,), None), lambda _, leaves: Holder(*leaves))
+    result = sw.vmap(lambda x: x, out_axes=1)(Holder(jnp.ones((5, 2))))
+    assert result.array.shape == (2, 5)
+
+
 def test_python_if_on_an_unmapped_value():
     out = sw.vmap(lambda x, positive: x if positive > 0 else -x, in_axes=(0, None))(A, 1.0)
     np.testing.assert_array_equal(out, A)

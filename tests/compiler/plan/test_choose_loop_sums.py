@@ -35,7 +35,7 @@ def run(function, *args, mesh=MESH):
     jitted = sw.jit(function)
     local = jitted.lower(*structs)._prepared.stages.local
     with np.errstate(all="ignore"):
-        expected = evaluate(inline(jitted.trace(*structs).jaxpr), arrays)
+        expected = evaluate(inline(jitted.trace(*structs).program), arrays)
         actual = evaluate_shards(local, arrays)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)

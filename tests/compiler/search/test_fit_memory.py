@@ -28,7 +28,7 @@ def planned(rows="data"):
     stages = jitted.lower(*structs)._prepared.stages
     rng = np.random.default_rng(0)
     arrays = sw.tree.leaves(sw.tree.map(lambda leaf: leaf.value(rng), leaves))
-    expected = evaluate(inline(jitted.trace(*structs).jaxpr), arrays)
+    expected = evaluate(inline(jitted.trace(*structs).program), arrays)
     return PartitionedProgram(stages.problem, stages.plan, stages.local), arrays, expected
 
 
@@ -120,7 +120,7 @@ def test_devices_agree_with_numpy_within_a_limit():
     arguments = sw.tree.map(lambda leaf: leaf.value(rng), leaves)
     problem = sw.tree.map(lambda x, leaf: sw.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
     step = sw.jit(model.step("sgd"))
-    expected = evaluate(inline(step.trace(*problem).jaxpr), sw.tree.leaves(arguments))
+    expected = evaluate(inline(step.trace(*problem).program), sw.tree.leaves(arguments))
     with sw.config.override("memory_limit", 1):
         compiled = step.lower(*problem).compile()
     assert any(row.times > 1 and row.kind == "reduce_scatter" for row in compiled.plan.collectives)

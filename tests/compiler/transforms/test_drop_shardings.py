@@ -21,7 +21,7 @@ def test_constraints_are_dropped_inside_loops_too(mesh):
     def function(x):
         return sw.lax.scan(body, sw.lax.with_sharding_constraint(x, sharding), length=3)[0]
 
-    program = inline(sw.jit(function).trace(np.ones(8, np.float32)).jaxpr)
+    program = inline(sw.jit(function).trace(np.ones(8, np.float32)).program)
     dropped = drop_shardings(program)
     assert "constrain" in names(program)
     assert names(dropped) == names(program) - {"constrain"}
@@ -30,7 +30,7 @@ def test_constraints_are_dropped_inside_loops_too(mesh):
 
 def test_explicit_shardings_are_dropped(explicit_mesh):
     x = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(explicit_mesh, PartitionSpec("X")))
-    program = inline(sw.jit(lambda x: sw.sharding.reshard(x + 1, PartitionSpec("Y"))).trace(x).jaxpr)
+    program = inline(sw.jit(lambda x: sw.sharding.reshard(x + 1, PartitionSpec("Y"))).trace(x).program)
     dropped = drop_shardings(program)
     assert program.in_types[0].explicit is not None
     assert [type.explicit for type in (*dropped.in_types, *dropped.out_types)] == [None, None]

@@ -21,7 +21,7 @@ W, XS = RNG.normal(size=(4, 4)).astype(np.float32), RNG.normal(size=(3, 2, 4)).a
 
 def programs(function, *args):
     """Return a function's program before and after hoisting, and check that both compute the same."""
-    before = dce(inline(sw.jit(function).trace(*args).jaxpr))
+    before = dce(inline(sw.jit(function).trace(*args).program))
     after = dce(verify(hoist(before)))
     for a, b in zip(evaluate(before, args), evaluate(after, args), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -89,7 +89,7 @@ def test_other_conversions_stay_inside(name):
 
 
 def test_a_program_without_loops_is_returned():
-    program = inline(sw.jit(lambda w: w.astype(np.float16) * 2).trace(W).jaxpr)
+    program = inline(sw.jit(lambda w: w.astype(np.float16) * 2).trace(W).program)
     assert hoist(program) is program
 
 

@@ -7,9 +7,10 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.api.jaxprs.jaxpr import Literal
 from shardwise.api.jaxprs.primitive import Primitive
-from shardwise.errors import MissingRuleError
+from shardwise.errors import MissingRuleError, UnsupportedError
 from shardwise.extend.core import find_top_trace
 from shardwise.extend.linear_util import wrap_init
+from shardwise.extend.mlir.dialects import stablehlo
 from shardwise.jax_modules.interpreters import ad, mlir, partial_eval
 
 
@@ -72,14 +73,71 @@ def test_a_lowering_that_calls_python():
     assert seen == [[0, 2]]
 
 
-def test_a_lowering_that_builds_mlir_is_an_error():
-    build_p = Primitive("build")
-    build_p.def_abstract_eval(lambda x: x)
-    mlir.register_lowering(build_p, lambda ctx, x: ctx.builder.add(x, x))
-    with pytest.raises(
-        MissingRuleError, match="'build' cannot be compiled: it has no lowering, or one that builds MLIR"
-    ):
-        sw.jit(build_p.bind)(1.0)
+def test_a_lowering_that_builds_mlir():
+    twice_plus_p = Primitive("twice_plus")
+    twice_plus_p.def_abstract_eval(lambda x, y: x)
+
+    def lower(ctx, x, y):
+        shape = ctx.avals_in[0].shape
+        return [
+            stablehlo.AddOp(stablehlo.MulOp(x, mlir.ir_constant(np.full(shape, 2), aval=ctx.avals_in[0])), y).result
+        ]
+
+    mlir.register_lowering(twice_plus_p, lower, platform="cpu")
+    x = np.arange(8, dtype=np.float32)
+    assert twice_plus_p.bind(2.0, 3.0) == 7  # it has no implementation
+    assert sw.jit(twice_plus_p.bind)(x, x).tolist() == (3 * x).tolist()
+    mesh = sw.make_mesh((4,), ("data",))
+    on_mesh = sw.device_put(x, sw.NamedSharding(mesh, sw.P("data")))
+    result = sw.jit(twice_plus_p.bind)(on_mesh, on_mesh)
+    assert result.tolist() == (3 * x).tolist() and result.sharding.spec == sw.P("data")
+
+
+@pytest.mark.parametrize("value", [True, 3, 2.5, 1j, np.array([[1, 2], [3, 4]], np.int8), np.zeros((0, 2), np.float32)])
+def test_a_constant_in_a_lowering(value):
+    constant_p = Primitive("constant")
+    expected = jnp.asarray(value)
+    constant_p.def_abstract_eval(lambda: sw.core.ShapedArray(expected.shape, expected.dtype))
+    mlir.register_lowering(constant_p, lambda ctx: [mlir.ir_constant(value)])
+    result = sw.jit(constant_p.bind)()
+    assert (result.dtype, result.tolist()) == (expected.dtype, expected.tolist())
+
+
+def test_a_lowering_with_types_and_several_results():
+    rows_p = Primitive("rows")
+    rows_p.multiple_results = True
+    rows_p.def_abstract_eval(lambda x: [sw.core.ShapedArray((2, *x.shape), x.dtype), x])
+
+    def lower(ctx, x):
+        rows = stablehlo.broadcast_in_dim(
+            mlir.aval_to_ir_type(ctx.module_context, ctx.avals_out[0]), x, mlir.dense_int_array([1])
+        )
+        assert x.type.element_type == mlir.dtype_to_ir_type(ctx.avals_in[0].dtype)
+        return [rows, stablehlo.negate(x)]
+
+    mlir.register_lowering(rows_p, lower)
+    rows, negative = sw.jit(rows_p.bind)(jnp.arange(2.0))
+    assert (rows.tolist(), negative.tolist()) == ([[0, 1], [0, 1]], [0, -1])
+
+
+def test_a_lowering_that_calls_a_function_of_arrays():
+    sine_p = Primitive("sine")
+    sine_p.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(sine_p, lambda ctx, x: mlir.lower_fun(jnp.sin, multiple_results=False)(ctx, *[x]))
+    assert sw.jit(sine_p.bind)(0.5) == jnp.sin(0.5)
+
+
+def test_what_a_lowering_cannot_do():
+    outside_p = Primitive("outside")
+    outside_p.def_abstract_eval(lambda x: x)
+    with pytest.raises(MissingRuleError, match="'outside' cannot be compiled: it has no lowering"):
+        sw.jit(outside_p.bind)(1.0)
+    mlir.register_lowering(outside_p, lambda ctx, x: [stablehlo.custom_call([x.type], [x], "code")])
+    with pytest.raises(UnsupportedError, match="the target 'code' is not supported: it is code outside of the module"):
+        sw.jit(outside_p.bind)(1.0)
+    mlir.register_lowering(outside_p, lambda ctx, x: ctx.builder.add(x, x))
+    with pytest.raises(AttributeError, match="builder"):
+        sw.jit(outside_p.bind)(1.0)
 
 
 def test_an_interpreter_calls_the_function_of_a_custom_jvp():

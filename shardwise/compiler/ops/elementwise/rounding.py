@@ -77,7 +77,8 @@ class IsFinite(Elementwise):
     accepts = FLOATS
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        return ArrayType(super().out_type(*types).shape, np.bool_)
+        operand = super().out_type(*types)
+        return ArrayType(operand.shape, np.bool_, operand.weak)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None

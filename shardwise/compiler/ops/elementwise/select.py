@@ -76,7 +76,8 @@ class Compare(Elementwise):
             raise TypeError(f"compare: direction {self.direction!r} is not one of {', '.join(DIRECTIONS)}")
         if self.direction not in ("EQ", "NE") and is_key(types[0].dtype):
             raise TypeError(f"compare: PRNG keys can be compared with EQ and NE only, not {self.direction}: {types[0]}")
-        return ArrayType(super().out_type(*types).shape, np.bool_)
+        operand = super().out_type(*types)
+        return ArrayType(operand.shape, np.bool_, operand.weak)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
