@@ -22,6 +22,8 @@ def issue_groups(program: Program) -> Iterator[list[Equation]]:
 
 def _joins(equation: Equation, group: Sequence[Equation]) -> bool:
     op, first = equation.op, group[0].op
+    if op.launch != first.launch:
+        return False
     if op.fusion.is_barrier:
         return first.fusion.is_barrier and all(equation.inputs[0] not in other.outputs for other in group)
-    return op.launch is not None and op.launch == first.launch
+    return op.launch is not None

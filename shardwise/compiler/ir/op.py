@@ -234,7 +234,7 @@ class Op:
         reduces_across_devices: whether the op is a collective that reduces.
         removed_on_one_device: whether XLA removes a collective over one device whose result has its operand's type.
         lowers_narrow: whether XLA compiles the op for 2-bit integers.
-        launch: for a collective, the number of the launch that it shares with adjacent ones; None if it has its own.
+        launch: the number of the launch that a collective shares with adjacent ones, or of the group of a barrier.
         runs_programs_together: for an op that holds programs, whether one iteration runs them all, each for another
             iteration, so that none needs another's results.
         registry: all op classes by name.

@@ -48,8 +48,12 @@ class KernelGraph:
 
     @cached_property
     def number_of(self) -> dict[Equation, int]:
-        """The number of the kernel of each equation."""
-        return {equation: number for number, kernel in enumerate(self.kernels) for equation in kernel.equations}
+        """The number of the first kernel of each equation: some are computed in several."""
+        numbers: dict[Equation, int] = {}
+        for number, kernel in enumerate(self.kernels):
+            for equation in kernel.equations:
+                numbers.setdefault(equation, number)
+        return numbers
 
     @cached_property
     def available(self) -> dict[Value, float]:

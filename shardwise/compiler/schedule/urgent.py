@@ -7,42 +7,41 @@ urgent collective wait for the launch.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 
 
-def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]]) -> Program:
+def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]], numbers: Iterator[int]) -> Program:
     """Return the program with barriers before urgent collectives. A launch may stand after the barrier that needs it.
 
     Args:
         graph: the kernels of the program.
         launches: the collectives that share a launch; the others have their own.
+        numbers: the numbers of barriers.
     """
     shared = {equation for launch in launches for equation in launch}
     alone = [(equation,) for equation in graph.collectives if equation not in shared]
-    barriers: dict[Equation, list[Equation]] = {}  # by the urgent collective
+    waiting: dict[Equation, list[Value]] = {}  # for each urgent collective, what it waits for
     renamed: dict[Value, Value] = {}
     for launch in (*launches, *alone):
         urgent = _urgent_before(graph, launch)
         if urgent is None:
             continue
-        waiting = barriers.setdefault(urgent, [])
-        for value in [value for equation in launch for value in equation.outputs]:
-            renamed[value] = Value(value.type)
-            waiting.append(Equation(Barrier(), [value], [renamed[value]], urgent.source))
-    if not barriers:
+        results = [value for equation in launch for value in equation.outputs]
+        renamed.update((value, Value(value.type)) for value in results)
+        waiting.setdefault(urgent, []).extend(results)
+    if not waiting:
         return graph.program
     equations: list[Equation] = []
     for equation in graph.program.equations:
         inputs = [renamed.get(value, value) for value in equation.inputs]
-        for barrier in barriers.get(equation, ()):
-            equations.append(barrier)
-        if equation in barriers:
-            operand = Value(inputs[0].type)
-            equations.append(Equation(Barrier(), [inputs[0]], [operand], equation.source))
+        if equation in waiting:
+            barrier, operand = Barrier(next(numbers)), Value(inputs[0].type)
+            passed = {inputs[0]: operand, **{value: renamed[value] for value in waiting[equation]}}
+            equations += [Equation(barrier, [old], [new], equation.source) for old, new in passed.items()]
             inputs[0] = operand
         equations.append(equation.replace(inputs=inputs))
     return graph.program.with_equations(equations, [renamed.get(value, value) for value in graph.program.outputs])

@@ -1,6 +1,7 @@
 """Identities with a meaning for the compiler: barrier (XLA), checkpoint_name (policies of `checkpoint`)."""
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, final
 
 from shardwise.compiler.ir.fusion import Fusion
@@ -13,12 +14,13 @@ from shardwise.compiler.ops.elementwise.base import Elementwise
 @final
 @record
 class Barrier(Elementwise):
-    """The identity, as an optimization barrier for XLA. Adjacent barriers are lowered as one."""
+    """The identity, as an optimization barrier for XLA. Adjacent barriers with the same `launch` are lowered as one."""
 
     fusion = Fusion(is_barrier=True)
     name = "barrier"
     accepts_keys = True
     arity = 1
+    launch: int | None = field(default=None, repr=False)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
