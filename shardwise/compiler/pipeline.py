@@ -62,13 +62,15 @@ class Stages:
     Attributes:
         problem: the program with the candidate layouts of every equation.
         plan: the chosen layouts.
-        local: the program of one device.
+        partitioned: the program of one device.
+        local: the same program with its communication scheduled.
         module: the StableHLO module.
         out_types: the types of the outputs as users see them, with key types.
     """
 
     problem: LayoutProblem
     plan: LayoutPlan
+    partitioned: LocalProgram
     local: LocalProgram
     module: StableHlo
     out_types: tuple[ArrayType, ...]
@@ -142,14 +144,14 @@ def run_stages(
     problem, plan, local = planned
     if chip.overlaps and config.schedule_communication and local.collectives():
         set_stage("scheduling")
-        local = scheduling.schedule(local, chip, memory_limit, donors)
+        local = scheduling.schedule(planned.local, chip, memory_limit, donors)
         dump.add("schedule", local)
     set_stage("lowering")
     module = lower(local, donated, platform, as_partitions)
     dump.add("lower", module)
     if config.dump_to:
         dump.write(Path(config.dump_to) / f"{next(_dumps):04}-{program.name}")
-    return Stages(problem, plan, local, module, program.out_types)
+    return Stages(problem, plan, planned.local, local, module, program.out_types)
 
 
 def simplify(program: Program, dump: StageDump | None = None) -> Program:

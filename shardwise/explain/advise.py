@@ -91,7 +91,7 @@ class Advice:
 
 def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """Return the best single constraint, with its layout in the axes of one of the user's meshes."""
-    problem, local = stages.problem, stages.local
+    problem, local = stages.problem, stages.partitioned
     inserted = inserted_collectives(problem, local)
     if not inserted:
         return Advice(0)
@@ -145,7 +145,7 @@ def _best_advice(
     stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh], moves: Iterator[Move[_Change, LocalProgram]]
 ) -> Advice:
     """Return the advice for the best of these moves."""
-    local = stages.local
+    local = stages.partitioned  # candidates are not scheduled either
     objective = TimeObjective(local, chip, stages.module.aliases)
     limit = move_limit(len(stages.problem.unfolded.equations), 2, MAX_MOVES)
     search: Search[_Change, LocalProgram, float] = Search(objective, objective.bound, limit)
@@ -191,7 +191,7 @@ def _costly_arguments(stages: Stages, chip: Chip) -> list[tuple[list[_Argument],
     The last item lists the layouts that consumers need instead. Groups with the costliest reshards come first, because
     another layout is less likely to avoid reductions.
     """
-    problem, local = stages.problem, stages.local
+    problem, local = stages.problem, stages.partitioned
     origins = layout_origins(problem, stages.plan)
     arguments: dict[str, _Argument] = {}  # pin name → argument
     for value, pin in zip(problem.program.inputs, problem.in_pins, strict=True):

@@ -186,7 +186,7 @@ class _Schedule:
             # The memory peak may be at an equation without a step, such as a view: report it at the preceding step.
             last = max(0, len(level.steps) - 1)
             level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
-            level.seconds = max(level.seconds, start + part.seconds * count)
+            level.seconds = max(level.seconds, start + self._duration(kernel, part))
         return level
 
     def _part(self, kernel: Kernel, depth: int) -> _Level:
@@ -217,7 +217,7 @@ class _Schedule:
     def _expose(self, kernels: Sequence[Kernel], parts: Sequence[_Level], starts: Sequence[float]) -> None:
         """Set, for each launch of collectives, what runs beside it and for how long it is exposed."""
         computing = sorted(
-            (start, start + part.seconds * self._trip_count(kernel), part.steps[0].source, part.steps[-1].source)
+            (start, start + self._duration(kernel, part), part.steps[0].source, part.steps[-1].source)
             for kernel, part, start in zip(kernels, parts, starts, strict=True)
             if part.seconds and not _communicates(part)
         )
@@ -231,13 +231,20 @@ class _Schedule:
                 lines = (beside[0][2], beside[-1][3]) if beside else ()
                 part.steps[0] = replace(part.steps[0], exposed=max(0.0, part.seconds - hidden), beside=lines)
 
+    def _duration(self, kernel: Kernel, part: _Level) -> float:
+        """Return the time of all runs of a kernel. Of programs that run together, the first and last run alone once."""
+        op = kernel.root.op
+        first, *_, last = op.programs if op.runs_programs_together else (None, None)
+        alone = sum(self.level((program,), 0).seconds for program in (first, last) if program is not None)
+        return part.seconds * self._trip_count(kernel) + alone
+
     def _trip_count(self, kernel: Kernel) -> int:
         count = kernel.root.op.trip_count
         return 1 if count is None else count
 
     def _starts(self, kernels: Sequence[Kernel], parts: Sequence[_Level]) -> list[float]:
         """Return the start time of each kernel."""
-        seconds = [part.seconds * self._trip_count(kernel) for kernel, part in zip(kernels, parts, strict=True)]
+        seconds = [self._duration(kernel, part) for kernel, part in zip(kernels, parts, strict=True)]
         # A loop of several steps is one compute task: its collectives overlap with its own kernels, at the loop's
         # level.
         communicates = list(map(_communicates, parts))
