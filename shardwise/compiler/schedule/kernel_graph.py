@@ -76,6 +76,22 @@ class KernelGraph:
         return times
 
     @cached_property
+    def earliest(self) -> dict[Value, float]:
+        """The time at which each value could exist, if short kernels and collectives ran as soon as they can."""
+        times = dict.fromkeys(self.program.inputs, 0.0)
+        for group in issue_groups(self.program):
+            ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
+            for equation in group:
+                if is_movable(self.local, equation):
+                    time = ready
+                elif self.local.bytes_sent(equation):
+                    time = ready + self.local.collective_seconds(equation, self.chip)
+                else:
+                    time = self.starts[self.number_of[equation] + 1]
+                times.update(dict.fromkeys(equation.outputs, time))
+        return times
+
+    @cached_property
     def needed(self) -> dict[Value, float]:
         """The time at which each value is first read by a kernel; results of the program are needed at its end."""
         times = {value: self.seconds for value in self.program.values()}

@@ -20,6 +20,7 @@ from shardwise.compiler.schedule.barriers import advance_barriers
 from shardwise.compiler.schedule.buckets import buckets
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.order import order_by_launches
+from shardwise.compiler.schedule.results import send_results_early
 from shardwise.compiler.schedule.rotate import rotate
 from shardwise.compiler.schedule.urgent import end_before_urgent
 
@@ -36,7 +37,7 @@ def schedule(
         donated: the inputs whose buffers are reused for outputs.
     """
     for rotates in (True, False):  # a rotated loop holds what two iterations communicate
-        program = _Scheduler(local, chip, rotates).schedule(local.program)
+        program = _Scheduler(local, chip, rotates).schedule_main()
         scheduled = verify_local(replace(local, program=program))
         if _fits(scheduled, memory_limit, donated):
             return scheduled
@@ -56,6 +57,11 @@ class _Scheduler:
     chip: Chip
     rotates: bool
     numbers: Iterator[int] = field(default_factory=count)
+
+    def schedule_main(self) -> Program:
+        """Return the main program with its communication scheduled."""
+        graph = KernelGraph(self.local, self.local.program, self.chip)
+        return self.schedule(send_results_early(graph, self.numbers))
 
     def schedule(self, program: Program) -> Program:
         """Return a program with the communication in it, and in the programs that it holds, scheduled."""

@@ -9,9 +9,9 @@ urgent collective wait for the launch.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.elementwise.identities import Barrier
+from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
+from shardwise.compiler.schedule.wait import let_wait
 
 
 def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]], numbers: Iterator[int]) -> Program:
@@ -24,27 +24,12 @@ def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]]
     """
     shared = {equation for launch in launches for equation in launch}
     alone = [(equation,) for equation in graph.collectives if equation not in shared]
-    waiting: dict[Equation, list[Value]] = {}  # for each urgent collective, what it waits for
-    renamed: dict[Value, Value] = {}
+    waiting: dict[Equation, list[Equation]] = {}  # for each urgent collective, what it waits for
     for launch in (*launches, *alone):
         urgent = _urgent_before(graph, launch)
-        if urgent is None:
-            continue
-        results = [value for equation in launch for value in equation.outputs]
-        renamed.update((value, Value(value.type)) for value in results)
-        waiting.setdefault(urgent, []).extend(results)
-    if not waiting:
-        return graph.program
-    equations: list[Equation] = []
-    for equation in graph.program.equations:
-        inputs = [renamed.get(value, value) for value in equation.inputs]
-        if equation in waiting:
-            barrier, operand = Barrier(next(numbers)), Value(inputs[0].type)
-            passed = {inputs[0]: operand, **{value: renamed[value] for value in waiting[equation]}}
-            equations += [Equation(barrier, [old], [new], equation.source) for old, new in passed.items()]
-            inputs[0] = operand
-        equations.append(equation.replace(inputs=inputs))
-    return graph.program.with_equations(equations, [renamed.get(value, value) for value in graph.program.outputs])
+        if urgent is not None:
+            waiting.setdefault(urgent, []).extend(launch)
+    return let_wait(graph.program, waiting, numbers) if waiting else graph.program
 
 
 def _urgent_before(graph: KernelGraph, launch: Sequence[Equation]) -> Equation | None:
