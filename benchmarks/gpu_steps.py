@@ -50,6 +50,7 @@ class Parallelism:
         weights: the axes of the dims of each weight; under "" those of the weights that are not listed.
         inputs: the axes of the dims of the inputs.
         state: the axes of the dims of optimizer states; None if they are those of the weights.
+        activations: the axes of the dims of activations before each layer; None if they are not constrained.
         rows: the rows of the batch per device along its axes.
         model: the model; None for the dense transformer.
     """
@@ -59,6 +60,7 @@ class Parallelism:
     weights: Mapping[str, Spec]
     inputs: Spec
     state: Spec | None = None
+    activations: Spec | None = None
     rows: int = 1
     model: Model | None = None
 
@@ -166,16 +168,27 @@ KINDS = {
     "convolutions, FSDP": Parallelism(
         ("data",), _all, {"": ("data",), "kernel": (None, None, "data")}, ("data",), rows=32, model=IMAGES
     ),
-    "long sequences, FSDP": Parallelism(("data",), _all, {"": ("data",)}, (None, "data"), model=LONG_SEQUENCES),
+    "long sequences, FSDP": Parallelism(
+        ("data",), _all, {"": ("data",)}, (), activations=(None, "data"), model=LONG_SEQUENCES
+    ),
 }
 
 
-def training_step(library: Any, model: Model, scanned: bool) -> Callable[..., Any]:
-    """Return a training step with Adam: weights and states in f32, products in bf16, layers recomputed."""
+def training_step(library: Any, model: Model, scanned: bool, constrain: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a training step with Adam: weights and states in f32, products in bf16, layers recomputed.
+
+    Args:
+        library: JAX, or a library with its names.
+        model: the model.
+        scanned: whether the layers are a scan.
+        constrain: constrains the sharding of activations before each layer.
+    """
     jnp, lax = library.numpy, library.lax
 
     def layer(x: Any, weights: Any) -> Any:
-        return model.layer(library, x, {name: weight.astype(jnp.bfloat16) for name, weight in weights.items()})
+        return model.layer(
+            library, constrain(x), {name: weight.astype(jnp.bfloat16) for name, weight in weights.items()}
+        )
 
     def apply_layers(layers: Any, x: Any) -> Any:
         block = library.checkpoint(layer)
@@ -236,5 +249,13 @@ def lower_step(library: Any, devices: list[Any], kind: str, scanned: bool) -> An
     arguments = tree(False), tree(True), tree(True)
     outs = library.tree.map(lambda each: each.sharding, arguments)
     loss = sharding.NamedSharding(mesh, sharding.PartitionSpec())
-    jitted = library.jit(training_step(library, model, scanned), out_shardings=(*outs, loss), donate_argnums=(0, 1, 2))
+
+    def constrain(x: Any) -> Any:
+        if how.activations is None:
+            return x
+        spec = sharding.PartitionSpec(*how.activations)
+        return library.lax.with_sharding_constraint(x, sharding.NamedSharding(mesh, spec))
+
+    step = training_step(library, model, scanned, constrain)
+    jitted = library.jit(step, out_shardings=(*outs, loss), donate_argnums=(0, 1, 2))
     return jitted.lower(*arguments, inputs)
