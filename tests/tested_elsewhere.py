@@ -177,6 +177,7 @@ MODULES = {
     "explain/hlo_module": "explain/test_hlo_wire.py",
     "explain/page_assets": "explain/test_page.py",
     "explain/plan": "explain/test_explain.py",
+    "explain/launch_budget": "explain/test_budget.py",
     "explain/testing": "explain/test_budget.py",
     "extend/core/primitives": "api/jaxprs/test_jaxpr.py",
     "extend/ifrt_programs": "ecosystem/test_libraries.py",

@@ -66,6 +66,7 @@ from shardwise.runtime.array import (
 )
 from shardwise.runtime.callbacks import error_of_callback
 from shardwise.runtime.executable import Executable
+from shardwise.runtime.memory_stats import MemoryStats, known_memory_stats
 from shardwise.runtime.out_of_memory import check_memory, program_needs
 from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.sharding import SingleDeviceSharding, as_typed
@@ -126,6 +127,10 @@ class Launch:
         except RuntimeFailure as error:
             check_memory(error, f"`{self.request.program.name}`", lambda: program_needs(self.executable.loaded))
             raise
+
+    def memory_stats(self) -> MemoryStats | None:
+        """Return XLA's statistics of the executable; None on platforms that have no statistics."""
+        return known_memory_stats(self.executable.loaded)
 
     def _check_alive(self, buffers: list[Any], arrays: Sequence[ArrayImpl | HostArgument]) -> None:
         """Raise an error if a buffer was deleted, because jaxlib would crash."""

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, Protocol
 
+from shardwise.runtime.memory_stats import MemoryStats
+
 
 class LaunchedProgram(Protocol):
     """A compiled program: the request that it was planned from, and the chip, if it is not that of its devices."""
@@ -13,6 +15,9 @@ class LaunchedProgram(Protocol):
 
     @property
     def chip(self) -> Any: ...
+
+    def memory_stats(self) -> MemoryStats | None:
+        """Return XLA's statistics of the executable; None if they are not known."""
 
     def __hash__(self) -> int: ...
 

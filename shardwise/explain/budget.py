@@ -5,27 +5,26 @@ with sw.comm_budget(all_reduce=1, bytes=2e6):
 """
 
 from collections import Counter
-from contextlib import ContextDecorator
 from difflib import get_close_matches
-from threading import get_ident
-from types import TracebackType
-from typing import Self, final
+from typing import final
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.report import Plan
-from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
-from shardwise.explain.text import format_report, human_bytes
+from shardwise.explain.launch_budget import LaunchBudget
+from shardwise.explain.text import count_text, format_report, human_bytes, human_seconds
 
 
 @final
 class CommBudgetExceeded(AssertionError):
-    """Programs sent more between devices than their budget allows. The message contains their plans."""
+    """Programs communicated more than their budget allows. The message contains their plans."""
 
 
 @final
-class comm_budget(ContextDecorator):
+class comm_budget(LaunchBudget):
     """Context manager that asserts a limit on the collectives that the programs inside run.
 
     Every call in the block counts, including calls of functions that were compiled before. A program that is only
@@ -35,24 +34,39 @@ class comm_budget(ContextDecorator):
 
     Args:
         bytes: the most bytes that each device may send.
+        launches: the most launches of collectives. Collectives that share a launch count once, and a launch in a loop
+            counts in every iteration.
+        exposed_seconds: the most estimated time in which a device communicates and does not compute. On hardware that
+            does not overlap communication with compute, such as CPUs, that is the time of all communication.
+        hardware: the chip to plan for, as in `explain`; by default, the devices on which the programs run. Launches are
+            shared only on hardware that overlaps, so a test on CPU devices names the hardware of the cluster.
         **counts: the most collectives of each kind, named as in plans: all_reduce, all_gather, reduce_scatter,
-            all_to_all, permute, take_window, exchange_windows, rotate. Other kinds must not occur, unless only `bytes`
-            is
-            passed.
+            all_to_all, permute, take_window, exchange_windows, rotate. Other kinds must not occur, unless no kind is
+            named and another limit is.
 
     Raises:
         TypeError: if a kind of collective does not exist, or a limit is not a nonnegative number.
+        HardwareError: if `hardware` is not known.
         CommBudgetExceeded: at the end of the block, if the programs inside exceed the budget. It is an AssertionError.
 
     Example:
         >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
-        >>> with jax.comm_budget(all_reduce=1):
+        >>> with jax.comm_budget(all_reduce=1, launches=1):
         ...     total = jax.jit(lambda x: x.sum())(x)
         >>> total
         Array(32., dtype=float32)
     """
 
-    def __init__(self, *, bytes: float | None = None, **counts: int):
+    def __init__(
+        self,
+        *,
+        bytes: float | None = None,
+        launches: int | None = None,
+        exposed_seconds: float | None = None,
+        hardware: str | Chip | None = None,
+        **counts: int,
+    ):
+        super().__init__()
         kinds = [name for name, op in Op.registry.items() if issubclass(op, Collective)]
         for kind, count in counts.items():
             if kind not in kinds:
@@ -65,40 +79,31 @@ class comm_budget(ContextDecorator):
                 )
         if bytes is not None and not bytes >= 0:
             raise TypeError(f"comm_budget: bytes must be the number that each device may send, not {bytes!r}")
+        if launches is not None and (not isinstance(launches, int) or launches < 0):
+            raise TypeError(f"comm_budget: launches must be the number of launches that are allowed, not {launches!r}")
+        if exposed_seconds is not None and not exposed_seconds >= 0:
+            raise TypeError(f"comm_budget: exposed_seconds must be the time that is allowed, not {exposed_seconds!r}")
         self.bytes = bytes
+        self.launches = launches
+        self.exposed_seconds = exposed_seconds
+        self.hardware = None if hardware is None else chip(hardware)
         self.allowed = counts
-        self._calls: Counter[LaunchedProgram] = Counter()
-        self._compiled: set[LaunchedProgram] = set()
-        self._thread = 0
-
-    def __enter__(self) -> Self:
-        self._calls.clear()
-        self._compiled.clear()
-        self._thread = get_ident()
-        launch_hooks.add(self._record)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        launch_hooks.remove(self._record)
-        if error is None:
-            self.check()
 
     def _recreate_cm(self) -> "comm_budget":
-        return comm_budget(bytes=self.bytes, **self.allowed)  # calls of a decorated function may overlap
-
-    def _record(self, launch: LaunchedProgram, runs: bool) -> None:
-        if get_ident() == self._thread:
-            if runs:
-                self._calls[launch] += 1
-            else:
-                self._compiled.add(launch)
+        return comm_budget(
+            bytes=self.bytes,
+            launches=self.launches,
+            exposed_seconds=self.exposed_seconds,
+            hardware=self.hardware,
+            **self.allowed,
+        )
 
     def plans(self) -> list[tuple[Plan, int]]:
         """Return the plans of the programs so far that contain collectives, and how many times each was called."""
-        launches = {**dict.fromkeys(self._compiled, 1), **self._calls}
-        plans = [(replan_report(launch.request, launch.chip), calls) for launch, calls in launches.items()]
+        plans = [
+            (replan_report(launch.request, self.hardware or launch.chip), calls)
+            for launch, calls in self._programs().items()
+        ]
         return [(plan, calls) for plan, calls in plans if plan.collectives]
 
     def check(self) -> None:
@@ -109,7 +114,9 @@ class comm_budget(ContextDecorator):
             for kind, count in plan.counts().items():
                 counts[kind] += count * calls
         sent = sum(plan.wire_bytes * calls for plan, calls in plans)
-        any_kind_allowed = self.bytes is not None and not self.allowed
+        launches = sum(plan.launch_count * calls for plan, calls in plans)
+        exposed = sum(plan.exposed_seconds * calls for plan, calls in plans)
+        any_kind_allowed = not self.allowed and (self.bytes, self.launches, self.exposed_seconds) != (None, None, None)
         exceeded = [
             f"{count} {kind}, allowed: {self.allowed.get(kind, 0)}"
             for kind, count in counts.items()
@@ -117,6 +124,12 @@ class comm_budget(ContextDecorator):
         ]
         if self.bytes is not None and sent > self.bytes:
             exceeded.append(f"{human_bytes(sent)} sent per device, allowed: {human_bytes(self.bytes)}")
+        if self.launches is not None and launches > self.launches:
+            exceeded.append(f"{count_text(launches, 'launch')}, allowed: {self.launches}")
+        if self.exposed_seconds is not None and exposed > self.exposed_seconds:
+            exceeded.append(
+                f"{human_seconds(exposed)} of exposed communication, allowed: {human_seconds(self.exposed_seconds)}"
+            )
         if exceeded:
             texts = [format_report(plan) + (f"\n  called {calls} times" if calls > 1 else "") for plan, calls in plans]
             raise CommBudgetExceeded(f"communication budget exceeded: {'; '.join(exceeded)}\n\n" + "\n\n".join(texts))

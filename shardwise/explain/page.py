@@ -8,7 +8,7 @@ from shardwise.compiler.report.report import EndRow, Plan, ValueRow
 from shardwise.explain.drawing import draw_layout, draw_memory, draw_mesh, draw_timeline
 from shardwise.explain.end_groups import MAX_SINGLE, EndGroup, group_by_layout
 from shardwise.explain.page_assets import SCRIPT, STYLE
-from shardwise.explain.text import human_bytes, human_seconds, idle_text, shape_text
+from shardwise.explain.text import collectives_text, human_bytes, human_seconds, idle_text, shape_text, shares_launches
 
 _MAX_OPEN_VALUES = 60  # the table of a longer program is collapsed at first
 
@@ -51,7 +51,7 @@ def _head(report: Plan, advice: Sequence[str]) -> str:
             human_seconds(report.communication_seconds),
             f"{human_seconds(report.exposed_seconds)} exposed",
         ),
-        ("sent per device", human_bytes(report.wire_bytes), f"in {_collective_count(len(report.collectives))}"),
+        ("sent per device", human_bytes(report.wire_bytes), f"in {collectives_text(report)}"),
         ("peak memory per device", human_bytes(report.peak_bytes), memory_share),
     )
     boxes = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{note}</small></dd></div>" for name, value, note in figures)
@@ -62,10 +62,6 @@ def _head(report: Plan, advice: Sequence[str]) -> str:
         f'<div class="mesh">{draw_mesh(report.mesh)}</div></div>\n'
         f'<dl class="figures">{boxes}</dl>\n{advice_html}</header>\n'
     )
-
-
-def _collective_count(count: int) -> str:
-    return f"{count} collective{'' if count == 1 else 's'}"
 
 
 def _with_code(text: str) -> str:
@@ -93,6 +89,10 @@ def _collectives(report: Plan) -> str:
             ]
         )
     heads = ["collective", "axes", "sent", "time", "times", "shard", "line", "why"]
+    if shares_launches(report):
+        heads.insert(5, "launch")
+        for row, cells in zip(report.collectives, rows, strict=True):
+            cells.insert(5, ("number", f"{row.launch}", f"{row.launch}"))
     return _totals(report) + _table("collectives, costliest first", heads, rows, 3)
 
 

@@ -13,9 +13,8 @@ _MAX_LIVE = 6  # the most live values to list at the memory peak
 def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
     """Format the report that `explain` prints."""
     where = f"mesh {report.mesh}" if report.mesh.axis_names else "one device"
-    count = count_text(len(report.collectives), "collective")
     lines = [
-        f"{report.name} on {where}: {count}, {human_bytes(report.wire_bytes)} sent per device",
+        f"{report.name} on {where}: {collectives_text(report)}, {human_bytes(report.wire_bytes)} sent per device",
         f"  about {human_seconds(report.seconds)} per call on {report.chip.name}, {_time_text(report)}",
         *(f"  {idle_text(row)}" for row in report.timeline.idle),
         "",
@@ -26,9 +25,24 @@ def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
     lines += _end_lines(report)
     if report.collectives:
         heads = ["collective", "axes", "sent", "time", "shard", "line", "why"]
-        lines += ["", *align([heads, *map(_collective_cells, report.collectives)], (14, 16, -10, -9, 14, 18, 0))]
-    lines += ["", *_memory_lines(report)]
+        rows, widths = [heads, *map(_collective_cells, report.collectives)], [14, 16, -10, -9, 14, 18, 0]
+        if shares_launches(report):
+            launches = ["launch", *(str(row.launch) for row in report.collectives)]
+            rows, widths = [[launch, *row] for launch, row in zip(launches, rows, strict=True)], [-6, *widths]
+        lines += ["", *align(rows, widths)]
+    lines += ["", *memory_lines(report)]
     return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
+
+
+def shares_launches(report: Plan) -> bool:
+    """Return whether some collectives share a launch."""
+    return len(report.launches) < len(report.collectives)
+
+
+def collectives_text(report: Plan) -> str:
+    """Format the number of collectives, and of their launches if some share one: `9 collectives in 4 launches`."""
+    count = count_text(len(report.collectives), "collective")
+    return f"{count} in {count_text(len(report.launches), 'launch')}" if shares_launches(report) else count
 
 
 def idle_text(row: IdleRow) -> str:
@@ -93,7 +107,8 @@ def _time_text(report: Plan) -> str:
     return f"with overlap: {parts}, of which {human_seconds(report.exposed_seconds)} exposed"
 
 
-def _memory_lines(report: Plan) -> list[str]:
+def memory_lines(report: Plan) -> list[str]:
+    """Return a line with the peak memory of the plan, and lines of the largest values that are live at the peak."""
     timeline = report.timeline
     during = ""
     if timeline.steps:
@@ -113,7 +128,8 @@ def _memory_lines(report: Plan) -> list[str]:
 
 def count_text(count: int, noun: str) -> str:
     """Format a count with its noun: `1 array`, `2 arrays`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def shape_text(shape: Sequence[int]) -> str:

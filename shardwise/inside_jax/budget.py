@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, final
 
+from shardwise.compiler.plan.chip import Chip
 from shardwise.explain import budget
 from shardwise.inside_jax import _jax
 
@@ -17,14 +18,27 @@ class comm_budget(AbstractContextManager[Any]):
 
     Args:
         bytes: the most bytes that each device may send.
+        launches: the most launches of collectives, as in `shardwise.comm_budget`.
+        exposed_seconds: the most estimated time in which a device communicates and does not compute.
+        hardware: the chip to plan for; by default, the devices of the mesh.
         **counts: the most collectives of each kind, named as in plans.
 
     Raises:
         CommBudgetExceeded: at the end of the block, if the programs inside exceed the budget.
     """
 
-    def __init__(self, *, bytes: float | None = None, **counts: int):
-        self._budget = budget.comm_budget(bytes=bytes, **counts)
+    def __init__(
+        self,
+        *,
+        bytes: float | None = None,
+        launches: int | None = None,
+        exposed_seconds: float | None = None,
+        hardware: str | Chip | None = None,
+        **counts: int,
+    ):
+        self._budget = budget.comm_budget(
+            bytes=bytes, launches=launches, exposed_seconds=exposed_seconds, hardware=hardware, **counts
+        )
         self._is_watched: Any = None
 
     def __enter__(self) -> Self:

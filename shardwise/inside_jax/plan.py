@@ -59,6 +59,9 @@ class PlannedJaxpr:
         """The hardware that it is planned for."""
         return self.lowered.stages.plan.chip
 
+    def memory_stats(self) -> None:
+        """Return None: JAX compiles the program later, and keeps the executable."""
+
     def __call__(self, *args: object) -> list[Any]:
         """Apply the planned program to arrays or tracers of JAX."""
         operands = [*args, *self.constants]

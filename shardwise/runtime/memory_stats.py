@@ -2,7 +2,7 @@
 
 from typing import final
 
-from shardwise.base._jaxlib import Executable
+from shardwise.base._jaxlib import Executable, RuntimeFailure
 from shardwise.compiler.ir.record import record
 
 
@@ -37,3 +37,11 @@ class MemoryStats:
         """The peak memory of the device."""
         new_outputs = self.output_size_in_bytes - self.alias_size_in_bytes
         return self.argument_size_in_bytes + new_outputs + self.temp_size_in_bytes + self.generated_code_size_in_bytes
+
+
+def known_memory_stats(executable: Executable) -> MemoryStats | None:
+    """Return XLA's statistics of an executable; None on platforms that have no statistics."""
+    try:
+        return MemoryStats.from_executable(executable)
+    except RuntimeFailure:
+        return None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from shardwise.base._jaxlib import Executable, RuntimeFailure
 from shardwise.errors import OutOfMemoryError, PeerFailure
-from shardwise.runtime.memory_stats import MemoryStats
+from shardwise.runtime.memory_stats import known_memory_stats
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
@@ -28,9 +28,8 @@ def check_memory(error: RuntimeFailure, what: str, needs: Callable[[], str] = st
 
 def program_needs(executable: Executable) -> str:
     """Return a sentence with the memory that each device needs for a compiled program; "" if it is unknown."""
-    try:
-        stats = MemoryStats.from_executable(executable)
-    except RuntimeFailure:  # some platforms have no statistics
+    stats = known_memory_stats(executable)
+    if stats is None:
         return ""
     parts = {
         "arguments": stats.argument_size_in_bytes - stats.alias_size_in_bytes,

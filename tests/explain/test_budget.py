@@ -1,5 +1,6 @@
 """Communication budgets: programs compiled inside and before, loops, threads, decorators, the pytest plugin."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -94,6 +95,37 @@ def test_a_collective_in_a_loop_counts_once_and_its_bytes_in_every_iteration(mes
         layers(w, rows)
 
 
+def test_launches_count_in_every_iteration_and_shared_ones_once(mesh):
+    w, v = (sw.device_put(np.ones((6, 64, 64), np.float32), NamedSharding(mesh, P(None, "data"))) for _ in range(2))
+    rows = sw.device_put(np.ones((8192, 64), np.float32), NamedSharding(mesh, P("data")))
+    layers = sw.jit(lambda w, v, x: lax.scan(lambda h, ws: (h @ ws[0] + h @ ws[1], None), x, (w, v))[0])
+    with sw.comm_budget(launches=12):  # CPUs do not share launches
+        layers(w, v, rows)
+    with pytest.raises(CommBudgetExceeded, match="exceeded: 12 launches, allowed: 11"), sw.comm_budget(launches=11):
+        layers(w, v, rows)
+    with sw.comm_budget(launches=6, hardware="h200") as budget:
+        layers(w, v, rows)
+        ((plan, _),) = budget.plans()
+    assert plan.counts() == {"all_gather": len(plan.collectives)}
+    assert len(plan.launches) < len(plan.collectives) and {len(launch) for launch in plan.launches} == {2}
+    assert f": {len(plan.collectives)} collectives in {len(plan.launches)} launch" in str(plan)
+    assert re.search(r"^  launch collective +axes.*\n +0 all_gather", str(plan), re.MULTILINE)
+    assert ">launch</button>" in plan.to_html()
+
+
+def test_exposed_communication(x):
+    with sw.comm_budget(exposed_seconds=1):
+        total(x)
+    over = pytest.raises(CommBudgetExceeded, match=r"20\.0 µs of exposed communication, allowed: 1\.0 µs")
+    with over, sw.comm_budget(exposed_seconds=1e-6):
+        total(x)
+    with sw.comm_budget(exposed_seconds=0):
+        sw.jit(jnp.sin)(x)
+    over = pytest.raises(CommBudgetExceeded, match="per call on h200, with overlap")
+    with over, sw.comm_budget(exposed_seconds=1e-9, hardware="h200"):
+        total(x)
+
+
 def test_budgets_nest_and_start_again_when_entered_again(x):
     with sw.comm_budget(all_reduce=3) as outer:
         with sw.comm_budget(all_reduce=1):
@@ -143,6 +175,12 @@ def test_wrong_budgets_raise():
         sw.comm_budget(all_reduce=1.5)
     with pytest.raises(TypeError, match="bytes must be the number that each device may send, not -1"):
         sw.comm_budget(bytes=-1)
+    with pytest.raises(TypeError, match=r"launches must be the number of launches that are allowed, not 2\.0"):
+        sw.comm_budget(launches=2.0)
+    with pytest.raises(TypeError, match="exposed_seconds must be the time that is allowed, not -1"):
+        sw.comm_budget(exposed_seconds=-1)
+    with pytest.raises(sw.errors.HardwareError):
+        sw.comm_budget(hardware="abacus")
 
 
 def test_the_pytest_plugin(tmp_path):
@@ -161,6 +199,10 @@ def test_the_pytest_plugin(tmp_path):
         "@pytest.mark.comm_budget(bytes=0)\n"
         "def test_mark_exceeded():\n"
         "    f(x)\n"
+        "@pytest.mark.memory_budget(1)\n"
+        "def test_memory_exceeded(memory_budget):\n"
+        "    with memory_budget(1000):\n"
+        "        f(x)\n"
     )
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", str(tmp_path)],
@@ -170,6 +212,7 @@ def test_the_pytest_plugin(tmp_path):
         check=False,
         cwd=tmp_path,
     )
-    assert "1 failed, 2 passed" in run.stdout, run.stdout + run.stderr
+    assert "2 failed, 2 passed" in run.stdout, run.stdout + run.stderr
     assert "FAILED test_user.py::test_mark_exceeded" in run.stdout
     assert "communication budget exceeded: 7 B sent per device, allowed: 0 B" in run.stdout
+    assert "memory budget exceeded: `<lambda>` needs" in run.stdout

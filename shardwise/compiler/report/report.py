@@ -42,6 +42,7 @@ class CollectiveRow:
         seconds: the estimated time, summed over all runs.
         inserted: whether the partitioner inserted it. Otherwise the user wrote it.
         pins: the user's pins that conflict here, such as `` `x` in P('data') ``.
+        launch: the index of its launch, in program order. Collectives with the same index are sent in one launch.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class CollectiveRow:
     seconds: float = 0.0
     inserted: bool = True
     pins: tuple[str, ...] = ()
+    launch: int = 0
 
     @property
     def scope(self) -> tuple[str, ...]:
@@ -204,6 +206,19 @@ class Plan(HtmlReport):
         """The most bytes that each device holds at once."""
         return self.timeline.peak_bytes
 
+    @property
+    def launches(self) -> tuple[tuple[CollectiveRow, ...], ...]:
+        """The launches of collectives, in program order: the collectives of each. A launch in a loop is listed once."""
+        launches: dict[int, list[CollectiveRow]] = {}
+        for row in sorted(self.collectives, key=lambda row: row.launch):
+            launches.setdefault(row.launch, []).append(row)
+        return tuple(map(tuple, launches.values()))
+
+    @property
+    def launch_count(self) -> int:
+        """The number of launches of collectives in one call. A launch in a loop counts in every iteration."""
+        return sum(launch[0].times for launch in self.launches)
+
     def counts(self) -> dict[str, int]:
         """Return the number of collectives of each kind. A collective in a loop counts once."""
         counts: dict[str, int] = {}
@@ -267,7 +282,11 @@ def report(
     origins = layout_origins(problem, plan, names)
     input_names = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
     typed = typed_axes(problem.mesh, problem.shardings)
-    collectives = [_collective_row(equation, local, chip, origins, problem, typed) for equation in local.collectives()]
+    launches: dict[Equation, int] = {}  # by the first collective of the launch
+    collectives = []
+    for equation in local.collectives():
+        launch = launches.setdefault(local.launches.get(equation, (equation,))[0], len(launches))
+        collectives.append(_collective_row(equation, local, chip, origins, problem, typed, launch))
     return Plan(
         local.program.name,
         local.mesh,
@@ -303,6 +322,7 @@ def _collective_row(
     origins: LayoutOrigins,
     problem: LayoutProblem,
     typed: Mapping[str, TypedAxis],
+    launch: int,
 ) -> CollectiveRow:
     times, sent, axes = local.times[equation], local.bytes_sent(equation), equation.op.communicates_along
     typed_reason = format_typed_reason(equation, axes, typed, problem)
@@ -318,6 +338,7 @@ def _collective_row(
         local.collective_seconds(equation, chip) * times,
         is_inserted(equation.reason),
         tuple(f"{pin} in {origins.pins[pin]}" for pin in pins),
+        launch,
     )
 
 
