@@ -16,6 +16,7 @@ def request_report(request: Request, stages: Stages, chip: Chip | None = None) -
         chip or stages.plan.chip,
         request.names,
         stages.module.aliases,
+        stages.partitioned,
     )
 
 

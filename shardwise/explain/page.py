@@ -8,7 +8,15 @@ from shardwise.compiler.report.report import EndRow, Plan, ValueRow
 from shardwise.explain.drawing import draw_layout, draw_memory, draw_mesh, draw_timeline
 from shardwise.explain.end_groups import MAX_SINGLE, EndGroup, group_by_layout
 from shardwise.explain.page_assets import SCRIPT, STYLE
-from shardwise.explain.text import collectives_text, human_bytes, human_seconds, idle_text, shape_text, shares_launches
+from shardwise.explain.text import (
+    collectives_text,
+    human_bytes,
+    human_seconds,
+    idle_text,
+    launch_cells,
+    shape_text,
+    shares_launches,
+)
 
 _MAX_OPEN_VALUES = 60  # the table of a longer program is collapsed at first
 
@@ -122,8 +130,36 @@ def _pin_code(text: str) -> str:
 def _time(report: Plan) -> str:
     note = "Estimated. A kernel in a loop is one bar, as long as all its iterations together."
     chart = draw_timeline(report.timeline)
+    if not chart:
+        return '<p class="note">No ops.</p>'
     idle = "".join(f"<p>{escape(idle_text(row))}.</p>" for row in report.timeline.idle)
-    return f'{idle}{chart}<p class="note">{note}</p>' if chart else '<p class="note">No ops.</p>'
+    before = ""
+    if report.unscheduled is not None:
+        saved = human_seconds(report.unscheduled.seconds)
+        before = f"<p>Without the schedule of communication, {saved}:</p>{draw_timeline(report.unscheduled)}"
+    return f'{idle}{chart}{_launches(report)}{before}<p class="note">{note}</p>'
+
+
+def _launches(report: Plan) -> str:
+    """Return a table of launches, with what runs beside each; empty if the hardware does not overlap them."""
+    steps = [step for step in report.timeline.steps if step.sent]
+    if not steps or not report.chip.overlaps:
+        return ""
+    rows = []
+    for step in sorted(steps, key=lambda step: -step.exposed):
+        what, sent, seconds, exposed, _, beside = launch_cells(step)
+        rows.append(
+            [
+                ("", "", f"<code>{escape(what)}</code>"),
+                ("number", f"{step.sent}", sent),
+                ("number", f"{step.seconds}", seconds),
+                ("number", f"{step.exposed}", exposed),
+                ("line", _source_key(step.source), _line(step.source)),
+                ("", "", escape(beside)),
+            ]
+        )
+    heads = ["launch of", "sent", "time", "exposed", "line", "beside"]
+    return _table("launches, and what runs beside them", heads, rows, 3, "scroll low")
 
 
 def _memory(report: Plan) -> str:

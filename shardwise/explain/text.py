@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from shardwise.compiler.ir.program import NOWHERE
 from shardwise.compiler.report.idle import IdleRow
 from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Plan
+from shardwise.compiler.report.timeline import Step
 from shardwise.explain.end_groups import MAX_SINGLE, group_by_layout
 
 _MAX_LIVE = 6  # the most live values to list at the memory peak
+_MAX_LAUNCHES = 12  # the most launches to list
 
 
 def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
@@ -30,8 +32,42 @@ def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
             launches = ["launch", *(str(row.launch) for row in report.collectives)]
             rows, widths = [[launch, *row] for launch, row in zip(launches, rows, strict=True)], [-6, *widths]
         lines += ["", *align(rows, widths)]
+    lines += ["", *launches] if (launches := _launch_lines(report)) else []
     lines += ["", *memory_lines(report)]
     return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
+
+
+def _launch_lines(report: Plan) -> list[str]:
+    """Return a line for each launch of collectives with what runs beside it, the longest exposed first.
+
+    There are none if the hardware does not overlap communication with compute.
+    """
+    steps = sorted((step for step in report.timeline.steps if step.sent), key=lambda step: -step.exposed)
+    if not report.chip.overlaps or not steps:
+        return []
+    heads = ["launch of", "sent", "time", "exposed", "line", "beside"]
+    lines = align([heads, *map(launch_cells, steps[:_MAX_LAUNCHES])], (22, -10, -9, -9, 18, 0))
+    if len(steps) > _MAX_LAUNCHES:
+        rest = steps[_MAX_LAUNCHES:]
+        exposed = human_seconds(sum(step.exposed for step in rest))
+        lines.append(f"  and {count_text(len(rest), 'launch')}, of which {exposed} exposed")
+    return lines
+
+
+def launch_cells(step: Step) -> list[str]:
+    """Return the cells of a launch: what it sends, bytes, time, exposed time, line, and what runs beside it."""
+    what = f"{step.collectives} {step.op}" if step.collectives > 1 else step.op
+    beside = " … ".join(f"{op} at {source}" for op, source in dict.fromkeys(step.beside)) or "nothing"
+    when = {1: ", for the next iteration", -1: ", for the iteration before"}.get(step.iteration, "")
+    times = f" ({step.times} times)" if step.times > 1 else ""
+    return [
+        what,
+        human_bytes(step.sent),
+        human_seconds(step.seconds),
+        human_seconds(step.exposed),
+        str(step.source),
+        f"{beside}{when}{times}",
+    ]
 
 
 def shares_launches(report: Plan) -> bool:
@@ -104,7 +140,10 @@ def _time_text(report: Plan) -> str:
     )
     if not report.chip.overlaps:
         return f"without overlap: {parts}"
-    return f"with overlap: {parts}, of which {human_seconds(report.exposed_seconds)} exposed"
+    exposed = f"with overlap: {parts}, of which {human_seconds(report.exposed_seconds)} exposed"
+    if report.unscheduled is None:
+        return exposed
+    return f"{exposed} ({human_seconds(report.unscheduled.seconds)} per call without the schedule of communication)"
 
 
 def memory_lines(report: Plan) -> list[str]:

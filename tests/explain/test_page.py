@@ -96,7 +96,7 @@ def test_tables_sort_by_buttons(explained):
     page = explained.to_html()
     heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", page.split("</section>")[0])
     assert heads and all(head.startswith("<button type=button>") for head in heads)
-    assert page.count("aria-sort=descending") == 3  # totals, collectives, live values
+    assert page.count("aria-sort=descending") == 4  # totals, collectives, launches, live values
     sent = [float(value) for value in re.findall(r'<td class="number" data-value="([\d.e-]+)">[\d.]+ k?B<', page)]
     assert sent[: len(explained.collectives)] == [row.sent for row in explained.collectives]
 

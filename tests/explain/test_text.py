@@ -19,8 +19,8 @@ def test_printed_text(mesh, capsys):
     assert text == f"{plan}\n"
     assert re.sub(r"test_text.py:\d+", "LINE", text).splitlines() == [
         "layers on mesh data=4, model=2: 1 collective, 73.7 kB sent per device",
-        "  about 62.4 µs per call on h100, with overlap: 26.2 µs of compute, 36.2 µs of communication, "
-        "of which 36.2 µs exposed",
+        "  about 42.2 µs per call on h100, with overlap: 26.2 µs of compute, 36.2 µs of communication, "
+        "of which 16.0 µs exposed (62.4 µs per call without the schedule of communication)",
         "",
         "  in  `w`                      f32[6,64,64]     P(None, 'data', None)        6×16×64 per device",
         "  in  `x`                      f32[256,64]      P('data', None)              64×64 per device",
@@ -30,12 +30,16 @@ def test_printed_text(mesh, capsys):
         "  all_gather     data                73.7 kB   36.2 µs f32[16,64]     LINE    "
         "scan at LINE has sharding P('data', None); dot at LINE needs P(None, None) (6 times)",
         "",
-        "  peak memory: 90.1 kB per device, during dot at LINE",
-        "     24.6 kB `w`                      f32[6,16,64]",
-        "     16.4 kB `x`                      f32[64,64]",
-        "     16.4 kB scan                     f32[64,64]       LINE",
-        "     16.4 kB all_gather               f32[64,64]       LINE",
-        "     16.4 kB dot                      f32[64,64]       LINE",
+        "  launch of                    sent      time   exposed line               beside",
+        "  all_gather                73.7 kB   36.2 µs   16.0 µs LINE    dot at LINE, for the next iteration (6 times)",
+        "",
+        "  peak memory: 110.6 kB per device, during dot at LINE",
+        "     24.6 kB `w`                         f32[6,16,64]",
+        "     16.4 kB `x`                         f32[64,64]",
+        "     16.4 kB pipelined_scan              f32[64,64]       LINE",
+        "     16.4 kB passed on in pipelined_scan f32[64,64]       LINE",
+        "     16.4 kB dot                         f32[64,64]       LINE",
+        "      4.1 kB a slice for pipelined_scan  f32[16,64]       LINE",
         "",
         f"  {plan.advice}",
     ]

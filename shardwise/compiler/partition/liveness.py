@@ -142,19 +142,19 @@ class Sweep:
         self.enclosing.append(around)
         self.enclosing_bytes += own_bytes + written
         for index, program in enumerate(op.programs):
-            slices = {
-                program.inputs[end.number]
+            held = {
+                program.inputs[end.number]: f"{'passed on in' if binding in passed else 'a slice for'} {op.name}"
                 for binding in op.bindings
                 if binding.boundary.leading or binding in passed
                 for end in binding.targets
                 if end.kind == "entry" and end.program == index
             }
-            held = {
-                value: Held(f"a slice for {op.name}", str(value.type), value.type.nbytes, equation.source)
+            live = {
+                value: Held(held[value], str(value.type), value.type.nbytes, equation.source)
                 for value in program.inputs
-                if value in slices
+                if value in held
             }
-            self._program(program, held, set(slices), inner_times, depth + 1)
+            self._program(program, live, set(held), inner_times, depth + 1)
         self.enclosing.pop()
         self.enclosing_bytes -= own_bytes + written
 

@@ -156,6 +156,7 @@ class Plan(HtmlReport):
         collectives: the collectives, costliest first.
         values: the values of the unpartitioned program, in program order.
         timeline: the steps of one device, in program order, with its live memory.
+        unscheduled: the timeline without the schedule of communication; None if there is no schedule.
 
     Raises:
         Nothing.
@@ -175,6 +176,7 @@ class Plan(HtmlReport):
     collectives: tuple[CollectiveRow, ...]
     values: tuple[ValueRow, ...]
     timeline: Timeline
+    unscheduled: Timeline | None = None
 
     @property
     def wire_bytes(self) -> float:
@@ -268,6 +270,7 @@ def report(
     chip: Chip,
     names: Sequence[str] = (),
     donated: Mapping[int, int] | None = None,
+    partitioned: LocalProgram | None = None,
 ) -> Plan:
     """Return the report of a partitioned program.
 
@@ -278,6 +281,7 @@ def report(
         chip: the hardware for which times are estimated.
         names: the names of the inputs; further inputs are captured arrays.
         donated: for each donated input, the output that reuses its buffer.
+        partitioned: the program before its communication was scheduled.
     """
     origins = layout_origins(problem, plan, names)
     input_names = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
@@ -296,6 +300,7 @@ def report(
         tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
         tuple(_value_rows(problem, origins, input_names)),
         timeline(local, chip, input_names, donated),
+        None if partitioned in (None, local) else timeline(partitioned, chip, input_names, donated, lists_alive=False),
     )
 
 

@@ -47,7 +47,8 @@ class Step:
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
         collectives: the number of collectives that are sent in one launch.
         exposed: the part of `seconds` in which the device sends and does not compute.
-        beside: the source lines of the first and last step that runs at the same time; empty if there is none.
+        beside: the first and last step that runs at the same time, as op and source line; empty if there is none.
+        iteration: 1 if it runs for the next iteration of its loop, -1 if for the one before, else 0.
     """
 
     op: str
@@ -63,7 +64,8 @@ class Step:
     idle: float = 0.0
     collectives: int = 0
     exposed: float = 0.0
-    beside: tuple[Source, ...] = ()
+    beside: tuple[tuple[str, Source], ...] = ()
+    iteration: int = 0
 
     def repeated(self, start: float, count: int) -> "Step":
         """Return the step in a loop that starts at `start` and runs `count` times."""
@@ -173,15 +175,20 @@ class _Schedule:
 
     def level(self, programs: Sequence[Program], depth: int) -> _Level:
         """Return the steps of one run of programs that run together, and of their nested programs."""
-        kernels = [kernel for program in programs for kernel in self.local.kernel_groups(program).kernels]
-        parts = [self._part(kernel, depth) for kernel in kernels]
+        kernels, parts = [], []
+        for number, program in enumerate(programs):
+            iteration = len(programs) // 2 - number  # of three programs, the first runs ahead
+            for kernel in self.local.kernel_groups(program).kernels:
+                kernels.append(kernel)
+                parts.append(self._part(kernel, depth, iteration))
         starts = self._starts(kernels, parts)
         self._expose(kernels, parts, starts)
         level = _Level([], {})
         for kernel, part, start in zip(kernels, parts, starts, strict=True):
             count = self._trip_count(kernel)
             offset = len(level.steps)
-            level.steps += [step.repeated(start, count) for step in part.steps]
+            steps = [step.repeated(start, count) for step in part.steps]
+            level.steps += map(_with_run_alone, steps) if kernel.root.op.runs_programs_together else steps
             level.numbers.update({equation: offset + number for equation, number in part.numbers.items()})
             # The memory peak may be at an equation without a step, such as a view: report it at the preceding step.
             last = max(0, len(level.steps) - 1)
@@ -189,7 +196,7 @@ class _Schedule:
             level.seconds = max(level.seconds, start + self._duration(kernel, part))
         return level
 
-    def _part(self, kernel: Kernel, depth: int) -> _Level:
+    def _part(self, kernel: Kernel, depth: int, iteration: int) -> _Level:
         """Return the step of a kernel, or the steps of one run of the programs that a control op holds."""
         op = kernel.root.op
         if op.programs:
@@ -211,13 +218,27 @@ class _Schedule:
         row = idle_of(kernel.root.source)
         idle = row.share * seconds if row else 0.0
         collectives = len(self.local.launches.get(kernel.root, (kernel.root,))) if sent else 0
-        step = Step(op.name, kernel.root.source, 0.0, seconds, held, sent, 1, depth, flops, accessed, idle, collectives)
+        step = Step(
+            op.name,
+            kernel.root.source,
+            0.0,
+            seconds,
+            held,
+            sent,
+            1,
+            depth,
+            flops,
+            accessed,
+            idle,
+            collectives,
+            iteration=iteration,
+        )
         return _Level([step], dict.fromkeys(kernel.equations, 0), seconds)
 
     def _expose(self, kernels: Sequence[Kernel], parts: Sequence[_Level], starts: Sequence[float]) -> None:
         """Set, for each launch of collectives, what runs beside it and for how long it is exposed."""
         computing = sorted(
-            (start, start + self._duration(kernel, part), part.steps[0].source, part.steps[-1].source)
+            (start, start + self._duration(kernel, part), _site(part.steps[0]), _site(part.steps[-1]))
             for kernel, part, start in zip(kernels, parts, starts, strict=True)
             if part.seconds and not _communicates(part)
         )
@@ -229,7 +250,7 @@ class _Schedule:
                 beside = computing[first:after]
                 hidden = sum(min(end, stop) - max(start, begin) for begin, stop, *_ in beside)
                 lines = (beside[0][2], beside[-1][3]) if beside else ()
-                part.steps[0] = replace(part.steps[0], exposed=max(0.0, part.seconds - hidden), beside=lines)
+                part.steps[0] = replace(part.steps[0], exposed=part.seconds - min(hidden, part.seconds), beside=lines)
 
     def _duration(self, kernel: Kernel, part: _Level) -> float:
         """Return the time of all runs of a kernel. Of programs that run together, the first and last run alone once."""
@@ -257,6 +278,16 @@ class _Schedule:
         producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
         needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
         return list_schedule(seconds, communicates, needs)
+
+
+def _with_run_alone(step: Step) -> Step:
+    """Return a step of programs that run together: what runs for another iteration runs alone once, and is exposed."""
+    is_ahead = step.sent and step.iteration
+    return replace(step, exposed=step.exposed + step.seconds / step.times) if is_ahead else step
+
+
+def _site(step: Step) -> tuple[str, Source]:
+    return step.op, step.source
 
 
 def _communicates(part: _Level) -> bool:
