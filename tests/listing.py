@@ -37,6 +37,7 @@ MODULES = (
             *("buffer_callback", "checkify", "colocated_python", "compilation_cache.compilation_cache"),
             *("compute_on", "custom_partitioning", "fused"),
             *("hijax", "jet", "key_reuse", "layout", "mesh_utils", "mosaic", "mosaic.gpu", "multihost_utils", "ode"),
+            "overlap",
             *("pallas", "pallas.fuser", "pallas.mosaic_gpu", "pallas.tpu", "pallas.tpu_sc", "pallas.triton", "pjit"),
             *("profiler", "random", "rnn", "roofline", "scheduling_groups", "serialize_executable", "shard_alike"),
             *("shard_map", "source_mapper", "sparse", "topologies", "transfer", "xla_metadata"),

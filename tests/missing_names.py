@@ -24,7 +24,7 @@ ALIAS = "an alias for annotations in JAX's own source"
 HELPER = "a helper of JAX's own source, without documentation"
 SCRIPT = "a script that runs on the command line with JAX itself"
 SAVES = "saves pytrees in a format of JAX's own; `checkpoints` and Orbax save them here"
-CONTROL_DEPS = "orders ops for XLA's scheduler, which no op here expresses; `lax.optimization_barrier` orders values"
+CONTROL_DEPS = "orders two ops for XLA's scheduler; `overlap.program_order` orders those of a function"
 
 # Modules whose names are not compared, with all below them.
 MODULES: dict[str, str] = {
@@ -61,14 +61,13 @@ REASONS: dict[str, str] = {
     "jax2tf_associative_scan_reductions": "a setting of jax2tf, which needs TensorFlow",
     "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
     "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",
-    "lax.psum_scatter_start": "not supported yet: XLA overlaps collectives itself; `lax.psum_scatter` returns sums",
     "experimental.sparse.SparseTracer": "not needed: `sparsify` evaluates a jaxpr, with and without `use_tracer`",
     "experimental.EArray": "an array of an extended dtype; arrays of keys are arrays here",
     "experimental.cur_qdd": "of hijax types, which are not supported",
     "experimental.primal_tangent_dtype": "for user-defined dtypes, which are not supported",
     "experimental.layout.explicit_layout": "layouts in memory are no part of types; all arrays are row-major",
     **dict.fromkeys(_names("experimental.control_deps", "control_dep schedule"), CONTROL_DEPS),
-    **dict.fromkeys(_names("experimental.overlap", "control_dep program_order schedule"), CONTROL_DEPS),
+    **dict.fromkeys(_names("experimental.overlap", "control_dep schedule"), CONTROL_DEPS),
     **dict.fromkeys(
         _names(
             "experimental.thunky",

@@ -52,6 +52,7 @@ from shardwise.experimental import (
     maps,
     mesh_utils,
     ode,
+    overlap,
     pjit,
     rnn,
     scheduling_groups,
@@ -86,7 +87,7 @@ WITH_CLASSES: list[ModuleType] = [
     *(serialization, tensorstore_impl),
     *(ad, memory, jet, ode, rnn, stateful_random, backend, extend_random, extend_sharding),
     *(compute_on, experimental_profiler, scheduling_groups, serialize_executable, topologies, xla_metadata),
-    *(compilation_cache, shard_alike),
+    *(compilation_cache, overlap, shard_alike),
 ]
 CUSTOM_PARTITIONING = "the example of `custom_partitioning` uses it"
 NO_EXAMPLE = {

@@ -42,6 +42,7 @@ MODULES = {
     "api/trace_cache": "api/test_jit.py",
     "api/transformations/derivative_rules": "api/transformations/test_custom.py",
     "api/transformations/fwd_and_bwd": "test_parameters_like_jax.py",
+    "api/transformations/traced_call": "api/transformations/test_remat.py",
     "api/transformations/vmappable": "test_parameters_like_jax.py",
     "api/user_context": "test_parameters_like_jax.py",
     "base/_jaxlib": "test_jaxlib.py",

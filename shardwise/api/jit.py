@@ -33,8 +33,8 @@ from shardwise.api.static_args import (
     ArgumentSelection,
     SplitArguments,
     check_overlap,
-    donated_leaves,
     select_arguments,
+    selected_leaves,
     split_static,
 )
 from shardwise.api.trace_cache import argument_mesh, is_alive, may_be_cached, trace_context
@@ -399,7 +399,7 @@ class Jitted(Generic[_P, _R]):
             (*self._out_shardings(traced), *[None] * len(traced.written)),
             (*names, *["a Ref"] * len(traced.refs)),
             (*self._in_shardings(traced, arguments, names), *[None] * len(traced.refs)),
-            (*donated_leaves(self.options.donate, arguments.split), *[False] * len(traced.refs))
+            (*selected_leaves(self.options.donate, arguments.split), *[False] * len(traced.refs))
             if self.options.donate
             else (),
             self.options.keep_unused,

@@ -168,14 +168,14 @@ def split_static(
     )
 
 
-def donated_leaves(donate: ArgumentSelection, arguments: SplitArguments) -> tuple[bool, ...]:
-    """Return for each leaf of the dynamic arguments whether it is donated."""
+def selected_leaves(selection: ArgumentSelection, arguments: SplitArguments) -> tuple[bool, ...]:
+    """Return for each leaf of the dynamic arguments whether it is selected."""
     count = len(arguments.positions) + len(arguments.static_args)
     flags: list[bool] = []
     for position, arg in zip(arguments.positions, arguments.args, strict=True):
-        flags += [donate.has(position, count)] * len(tree.leaves(arg))
+        flags += [selection.has(position, count)] * len(tree.leaves(arg))
     for name in sorted(arguments.keywords):
-        flags += [name in donate.names] * len(tree.leaves(arguments.keywords[name]))
+        flags += [name in selection.names] * len(tree.leaves(arguments.keywords[name]))
     return tuple(flags)
 
 

@@ -18,6 +18,7 @@ from shardwise.experimental import (
     multihost_utils as multihost_utils,
     ode as ode,
     ops as ops,
+    overlap as overlap,
     pallas as pallas,
     pjit as pjit,
     profiler as profiler,

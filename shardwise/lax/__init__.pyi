@@ -8,6 +8,13 @@ from shardwise.api.control import (
 )
 from shardwise.api.meshes.placement import with_sharding_constraint as with_sharding_constraint
 from shardwise.lax import linalg as linalg
+from shardwise.lax.async_collectives import (
+    all_gather_start as all_gather_start,
+    all_to_all_start as all_to_all_start,
+    ppermute_start as ppermute_start,
+    psum_scatter_start as psum_scatter_start,
+    psum_start as psum_start,
+)
 from shardwise.lax.barriers import (
     after_all as after_all,
     composite as composite,

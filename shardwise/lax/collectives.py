@@ -51,7 +51,7 @@ from shardwise.lax.manual_axes import (
 _T = TypeVar("_T")
 
 
-_COLLECTIVE = Family(
+COLLECTIVE = Family(
     {
         "x": "a pytree of arrays.",
         "axis_name": "the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names.\n"
@@ -71,7 +71,7 @@ _COLLECTIVE = Family(
 )
 
 
-@documented(_COLLECTIVE, returns="A pytree like `x`. Booleans are summed as int32.")
+@documented(COLLECTIVE, returns="A pytree like `x`. Booleans are summed as int32.")
 def psum(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Sum over all members of a named axis (all-reduce).
 
@@ -103,7 +103,7 @@ def psum(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[in
     return tree.map(total, x)
 
 
-@documented(_COLLECTIVE, returns="A pytree like `x`, of floats or complex numbers.")
+@documented(COLLECTIVE, returns="A pytree like `x`, of floats or complex numbers.")
 def pmean(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the mean over all members of a named axis.
 
@@ -116,7 +116,7 @@ def pmean(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[i
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
-@documented(_COLLECTIVE)
+@documented(COLLECTIVE)
 def pmax(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the maximum over all members of a named axis; NaN if any value is NaN.
 
@@ -127,7 +127,7 @@ def pmax(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[in
     return _reduce_extremum("pmax", MAX, x, axis_name, axis_index_groups)
 
 
-@documented(_COLLECTIVE)
+@documented(COLLECTIVE)
 def pmin(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> _T:
     """Compute the minimum over all members of a named axis; NaN if any value is NaN.
 
@@ -138,7 +138,7 @@ def pmin(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[in
     return _reduce_extremum("pmin", MIN, x, axis_name, axis_index_groups)
 
 
-@documented(_COLLECTIVE, returns="A pytree like `x`, with the values of all members.")
+@documented(COLLECTIVE, returns="A pytree like `x`, with the values of all members.")
 def all_gather(
     x: _T,
     axis_name: AxisNames,
@@ -195,7 +195,7 @@ def all_gather(
     return tree.map(gather, x)
 
 
-@documented(_COLLECTIVE, returns="A pytree like `x`, with each member's part of the sum.")
+@documented(COLLECTIVE, returns="A pytree like `x`, with each member's part of the sum.")
 def psum_scatter(
     x: _T,
     axis_name: AxisNames,
@@ -234,7 +234,7 @@ def psum_scatter(
     return tree.map(scatter, x)
 
 
-@documented(_COLLECTIVE, returns="A pytree like `x`, with the received slices.")
+@documented(COLLECTIVE, returns="A pytree like `x`, with the received slices.")
 def all_to_all(
     x: _T,
     axis_name: AxisNames,
@@ -276,7 +276,7 @@ def all_to_all(
     return tree.map(exchange, x)
 
 
-@documented(_COLLECTIVE)
+@documented(COLLECTIVE)
 def pswapaxes(
     x: _T, axis_name: AxisNames, axis: int, *, axis_index_groups: Sequence[Sequence[int]] | None = None
 ) -> _T:
@@ -298,7 +298,7 @@ def pswapaxes(
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-@documented(_COLLECTIVE)
+@documented(COLLECTIVE)
 def ppermute(x: _T, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values between members of a named axis (collective-permute).
 
@@ -330,7 +330,7 @@ def ppermute(x: _T, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> _T
     return tree.map(lambda leaf: _apply_collective(NamedPermute, as_operand(leaf, "ppermute"), axes, None, pairs), x)
 
 
-@documented(_COLLECTIVE)
+@documented(COLLECTIVE)
 def pshuffle(x: _T, axis_name: AxisNames, perm: Sequence[int]) -> _T:
     """Permute values between the members of a named axis: member j gets the value of member `perm[j]`.
 
@@ -353,7 +353,7 @@ def pshuffle(x: _T, axis_name: AxisNames, perm: Sequence[int]) -> _T:
     return ppermute(x, axis_name, [(sender, receiver) for receiver, sender in enumerate(perm)])
 
 
-@documented(_COLLECTIVE, returns="An int32 scalar.", raises=["ValueError: if an axis name repeats."])
+@documented(COLLECTIVE, returns="An int32 scalar.", raises=["ValueError: if an axis name repeats."])
 def axis_index(axis_name: AxisNames) -> Array:
     """Return the index of the current member along a named axis.
 
@@ -365,7 +365,7 @@ def axis_index(axis_name: AxisNames) -> Array:
     return flat_axis_index(tuple(axes), tuple(axes.values()), tracked_axes())
 
 
-@documented(_COLLECTIVE, returns="A Python integer.", raises=["ValueError: if an axis name repeats."])
+@documented(COLLECTIVE, returns="A Python integer.", raises=["ValueError: if an axis name repeats."])
 def axis_size(axis_name: AxisNames) -> int:
     """Return the number of members of a named axis.
 
@@ -376,7 +376,7 @@ def axis_size(axis_name: AxisNames) -> int:
     return _member_count(bound_axis_sizes("axis_size", axis_name))
 
 
-@documented(_COLLECTIVE)
+@documented(COLLECTIVE)
 def pbroadcast(x: _T, axis_name: AxisNames, source: int) -> _T:
     """Broadcast the value of one member of a named axis to all of them.
 

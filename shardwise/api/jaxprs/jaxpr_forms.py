@@ -32,6 +32,7 @@ from shardwise.compiler.control.cond import Cond
 from shardwise.compiler.control.custom_batching import CustomVmap
 from shardwise.compiler.control.custom_derivatives import CustomJvp, CustomVjp
 from shardwise.compiler.control.primitive_call import PrimitiveCall
+from shardwise.compiler.control.program_order import ProgramOrder
 from shardwise.compiler.control.remat import Remat
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.control.while_loop import While
@@ -198,6 +199,19 @@ FORMS: dict[type[Op], Form] = {
         "pad",
         lambda op: {"padding_config": tuple(zip(op.low, op.high, op.interior, strict=True))},
         lambda p: Pad(*(tuple(dim[part] for dim in p["padding_config"]) for part in range(3))),
+    ),
+    ProgramOrder: Form(
+        "program_order",
+        lambda op: {
+            "call_jaxpr": closed_jaxpr(op.program),
+            "enforce": op.enforce,
+            "strict_in": op.strict_in,
+            "strict_out": op.strict_out,
+            "exclude_mask": op.prefetched,
+        },
+        lambda p: ProgramOrder(
+            program_of(p["call_jaxpr"]), p["enforce"], p["strict_in"], p["strict_out"], tuple(p["exclude_mask"])
+        ),
     ),
     ReduceAnd: _reduction(ReduceAnd, "reduce_and"),
     ReduceMax: _reduction(ReduceMax, "reduce_max"),

@@ -8,24 +8,18 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack, final, overload
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, check_function, function_name
-from shardwise.api.flatten import FlatFunction, is_traced
-from shardwise.api.ref import Ref, RefScope, current_values, set_refs
+from shardwise.api.arguments import check_function
 from shardwise.api.static_args import select_arguments, split_static
-from shardwise.api.trace_cache import trace_context, trace_once
+from shardwise.api.transformations.traced_call import trace_call
 from shardwise.api.wrapping import wraps
 from shardwise.base.unspecified import UNSPECIFIED
-from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.remat import Remat
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
-from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy, current_policy
-from shardwise.compiler.transforms.replay import replay
 from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
@@ -108,33 +102,12 @@ def checkpoint(
     @filter_traceback
     def call(*args: object, **keywords: object) -> Any:
         arguments = split_static(function, static, args, keywords, cached=False)
-        bound = arguments.bind(function)
-        leaves, structure = array_leaves(bound, arguments.args, arguments.keywords)
-        operands = [as_operand(x) for x in leaves]
-        types = tuple(x.type for x in operands)
-
-        def trace() -> tuple[Program, list[Any], tree.Structure, list[Ref]]:
-            flat, scope = FlatFunction(bound, structure), RefScope(as_inputs=True)
-
-            def results_and_refs(*args: Array) -> list[Any]:
-                with scope:
-                    results = flat(*args)
-                return [*results, *scope.written_values]
-
-            token = current_policy.set(policy or checkpoint_policies.nothing_saveable)
-            try:
-                program, captured = build(results_and_refs, types, function_name(function))
-            finally:
-                current_policy.reset(token)
-            return program, captured, flat.out_tree, scope.written
-
-        key = (structure, types, arguments.key, policy, trace_context())
-        program, captured, out_tree, written = trace_once(function, key, trace)
-        inputs = [*operands, *current_values(captured)]
-        outputs = Remat(program, policy, prevent_cse)(*inputs) if is_traced(inputs) else replay(program, inputs)
-        count = out_tree.num_leaves
-        set_refs(written, outputs[count:])
-        return out_tree.unflatten(list(outputs[:count]))
+        token = current_policy.set(policy or checkpoint_policies.nothing_saveable)
+        try:
+            traced = trace_call(function, arguments, policy)
+        finally:
+            current_policy.reset(token)
+        return traced.apply(Remat(traced.program, policy, prevent_cse))
 
     return call
 

@@ -321,6 +321,11 @@ class Op:
         """The programs that the op holds: branches, loop bodies, callees."""
         return ()
 
+    @property
+    def inlined_program(self) -> Program:
+        """The program by which `inline` replaces a call."""
+        return self.programs[0]
+
     def with_programs(self, programs: Sequence[Program]) -> Self:
         """Return the op with other programs instead of the programs that it holds."""
         raise self.missing_rule("with_programs")

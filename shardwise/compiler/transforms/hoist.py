@@ -9,7 +9,6 @@ from shardwise.compiler.ir.control import Control, Port
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.identities import Barrier
 
 
 @verifies_result
@@ -75,7 +74,7 @@ def _invariant_conversions(body: Program, consts: set[Value]) -> tuple[dict[Valu
     for inner in body.equations:
         if (
             not inner.op.cheap_to_recompute
-            or isinstance(inner.op, Barrier)
+            or inner.op.fusion.is_barrier
             or not all(x in producers or x in from_inputs for x in inner.inputs)
         ):
             continue

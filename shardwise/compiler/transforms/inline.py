@@ -35,7 +35,7 @@ def _inline_equations(
         operands = [new_values[value] for value in equation.inputs]
         op, source = equation.op, equation.source.within(scope)
         if op.is_call and (opaque or not op.opaque):
-            body, results = _inline_equations(op.programs[0], operands, opaque, source.scope)
+            body, results = _inline_equations(op.inlined_program, operands, opaque, source.scope)
             equations += body
         else:
             if isinstance(op, Control):

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.elementwise.identities import Barrier, CheckpointName
+from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.transforms.dce import live_equations
@@ -102,4 +102,5 @@ def _is_cheap(equation: Equation) -> bool:
     """Return whether recomputing the result costs less than storing and loading it."""
     if equation.op.is_call:
         return len(equation.outputs) == 1 and all(map(_is_cheap, equation.op.programs[0].equations))
-    return equation.op.cheap_to_recompute and not isinstance(equation.op, Barrier | CheckpointName)
+    op = equation.op
+    return op.cheap_to_recompute and not op.fusion.is_barrier and not isinstance(op, CheckpointName)

@@ -51,13 +51,16 @@ KEY_CONVERSIONS = {"key_data", "wrap_key_data"}
 BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join", "argument"}
 # Manual regions, and casts of varying types inside them: tests/manual.
 MANUAL = {"manual", "pvary", "preduced", "punreduced", "assert_replicated"}
-# tests/api/transformations/test_remat.py tests remat; adjacent barriers are lowered together. Ops over named axes
-# cannot run until the name is bound: tests/lax/test_collectives.py.
+# tests/api/transformations/test_remat.py tests remat, tests/experimental/test_overlap.py program_order.
+CALLS = {"remat", "program_order"}
+# Adjacent barriers are lowered together: tests/lax/test_barriers.py, tests/lax/test_async_collectives.py.
+BARRIERS = {"barrier", "collective_done"}
+# Ops over named axes cannot run until the name is bound: tests/lax/test_collectives.py.
 OPS = sorted(
     name
     for name, op in Op.registry.items()
     if not issubclass(op, (Collective, Named))
-    and name not in {*USER_DEFINED, *XLA_DEFINED, *RBG, *KEY_CONVERSIONS, *BOUNDARY_OPS, *MANUAL, "remat", "barrier"}
+    and name not in {*USER_DEFINED, *XLA_DEFINED, *RBG, *KEY_CONVERSIONS, *BOUNDARY_OPS, *MANUAL, *CALLS, *BARRIERS}
 )
 
 BITWISE = {

@@ -1,4 +1,4 @@
-"""Identities with a meaning for the compiler: barrier (XLA), checkpoint_name (policies of `checkpoint`)."""
+"""Identities with a meaning for the compiler: barriers (XLA), checkpoint_name (policies of `checkpoint`)."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -21,6 +21,25 @@ class Barrier(Elementwise):
     accepts_keys = True
     arity = 1
     launch: int | None = field(default=None, repr=False)
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), tangents[0]
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]
+
+
+@final
+@record
+class CollectiveDone(Elementwise):
+    """The result of a collective that was started earlier, where the user waits for it. XLA receives a barrier."""
+
+    fusion = Fusion(is_barrier=True)
+    name = "collective_done"
+    arity = 1
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
