@@ -33,6 +33,7 @@ class Remat(CallLike):
         if self.prevent_cse:
             # XLA must neither merge the recomputation with the forward pass nor schedule it before the cotangents
             # exist.
-            operands = tuple(x if isinstance(x, UndefinedPrimal) else Barrier()(x) for x in operands)
-            cotangent = [None if ct is None else Barrier()(ct) for ct in cotangent]
+            barrier = Barrier(before_recomputation=True)
+            operands = tuple(x if isinstance(x, UndefinedPrimal) else barrier(x) for x in operands)
+            cotangent = [None if ct is None else barrier(ct) for ct in cotangent]
         return super().transpose(cotangent, *operands)

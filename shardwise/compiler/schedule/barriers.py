@@ -6,8 +6,11 @@ it too, although they need nothing but arguments. Here, the weights pass through
 instead: the gathers then run beside that layer's kernels, and are still not merged with those of the forward pass.
 """
 
+from collections.abc import Sequence
+
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.schedule.kernel_graph import is_movable
 
@@ -20,7 +23,7 @@ def advance_barriers(local: LocalProgram, program: Program) -> Program:
     before: list[Equation] | None = None  # the last barrier that waits for more than arguments; one of `groups`
     for group in issue_groups(program):
         kept = group
-        if group[0].op.fusion.is_barrier:
+        if _is_before_recomputation(group):
             early = [equation for equation in group if equation.inputs[0] in arguments and equation.outputs[0] in sent]
             if before is not None and len(early) < len(group):
                 before += early
@@ -29,6 +32,10 @@ def advance_barriers(local: LocalProgram, program: Program) -> Program:
                 before = kept
         groups.append(kept)
     return program.with_equations(equation for group in groups for equation in group)
+
+
+def _is_before_recomputation(group: Sequence[Equation]) -> bool:
+    return all(isinstance(equation.op, Barrier) and equation.op.before_recomputation for equation in group)
 
 
 def _sent(local: LocalProgram, program: Program) -> set[Value]:

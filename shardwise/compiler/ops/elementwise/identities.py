@@ -14,13 +14,17 @@ from shardwise.compiler.ops.elementwise.base import Elementwise
 @final
 @record
 class Barrier(Elementwise):
-    """The identity, as an optimization barrier for XLA. Adjacent barriers with the same `launch` are lowered as one."""
+    """The identity, as an optimization barrier for XLA. Adjacent barriers with the same `launch` are lowered as one.
+
+    `before_recomputation`: `checkpoint` inserted it, so the schedule may let arguments pass through an earlier one.
+    """
 
     fusion = Fusion(is_barrier=True)
     name = "barrier"
     accepts_keys = True
     arity = 1
     launch: int | None = field(default=None, repr=False)
+    before_recomputation: bool = field(default=False, repr=False)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
