@@ -23,7 +23,7 @@ def advance_barriers(local: LocalProgram, program: Program) -> Program:
     before: list[Equation] | None = None  # the last barrier that waits for more than arguments; one of `groups`
     for group in issue_groups(program):
         kept = group
-        if _is_before_recomputation(group):
+        if is_before_recomputation(group):
             early = [equation for equation in group if equation.inputs[0] in arguments and equation.outputs[0] in sent]
             if before is not None and len(early) < len(group):
                 before += early
@@ -34,7 +34,8 @@ def advance_barriers(local: LocalProgram, program: Program) -> Program:
     return program.with_equations(equation for group in groups for equation in group)
 
 
-def _is_before_recomputation(group: Sequence[Equation]) -> bool:
+def is_before_recomputation(group: Sequence[Equation]) -> bool:
+    """Return whether `checkpoint` inserted all these equations, as barriers."""
     return all(isinstance(equation.op, Barrier) and equation.op.before_recomputation for equation in group)
 
 

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 
 from shardwise.compiler.control.pipelined_scan import PipelinedScan
 from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.schedule.barriers import is_before_recomputation
 from shardwise.compiler.schedule.kernel_graph import is_movable
 from shardwise.compiler.transforms.dce import dce
 
@@ -50,16 +52,19 @@ class _Loop:
         early = set(consts) | set(slices)  # values that need no carry
         varying = set(slices)
         gathers = []
-        for equation in self.body.equations:
-            if not early.issuperset(equation.inputs):
+        for group in issue_groups(self.body):
+            inputs = {value for equation in group for value in equation.inputs}
+            if not is_before_recomputation(group) and not early.issuperset(inputs):
                 continue
-            if self.local.bytes_sent(equation):
-                if not varying.isdisjoint(equation.inputs):
-                    gathers.append(equation)
-            elif is_movable(self.local, equation):
-                early.update(equation.outputs)
-                if not varying.isdisjoint(equation.inputs):
-                    varying.update(equation.outputs)
+            for equation in group:
+                if not early.issuperset(equation.inputs):
+                    continue
+                varies = not varying.isdisjoint(equation.inputs)
+                if self.local.bytes_sent(equation):
+                    gathers += [equation] if varies else []
+                elif is_movable(self.local, equation):
+                    early.update(equation.outputs)
+                    varying.update(equation.outputs if varies else ())
         return gathers
 
     def _find_reductions(self) -> tuple[list[Equation], list[Equation]]:
