@@ -147,7 +147,7 @@ IMAGES = Model(
 LONG_SEQUENCES = Model(DENSE.layer, DENSE.weights, WORDS, _language_loss, ((LONG + 1,), "int32"))
 
 _COLUMNS, _ROWS = (None, "model"), ("model", None)  # of a weight; one half of a layer's weights is sharded by each
-_EXPERTS = ("data", None, None)
+_EXPERTS = ("expert", "data", None)
 KINDS = {
     "data parallel": Parallelism(("data",), _all, {"": ()}, ("data",)),
     "ZeRO-1": Parallelism(("data",), _all, {"": ()}, ("data",), state=("data",)),
@@ -163,7 +163,11 @@ KINDS = {
     ),
     "HSDP": Parallelism(("node", "data"), lambda devices: (devices // 8, 8), {"": ("data",)}, (("node", "data"),)),
     "mixture, FSDP and experts": Parallelism(
-        ("data",), _all, {"": ("data",), "up": _EXPERTS, "down": _EXPERTS, "router": ()}, ("data",), model=MIXTURE
+        ("data", "expert"),
+        lambda devices: (devices // 8, 8),
+        {"": (("data", "expert"),), "up": _EXPERTS, "down": _EXPERTS, "router": ()},
+        (("data", "expert"),),
+        model=MIXTURE,
     ),
     "convolutions, FSDP": Parallelism(
         ("data",), _all, {"": ("data",), "kernel": (None, None, "data")}, ("data",), rows=32, model=IMAGES

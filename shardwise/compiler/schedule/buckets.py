@@ -17,9 +17,9 @@ from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 
-# A launch takes at most this many times as long as the longest of its kind: buffers of that size exist in any case.
+# A launch of gathers takes at most this many times as long as the longest one: buffers of that size exist in any case.
 _LONGEST = 2.0
-# And at least this many times its latency, if there are enough collectives.
+# A launch may take this many times its latency in any case.
 _LATENCIES = 10.0
 
 
@@ -81,16 +81,18 @@ def _key(equation: Equation, local: LocalProgram) -> Hashable:
 
 
 def _capacity(items: Sequence[_Item], graph: KernelGraph) -> float:
-    """Return the longest time of a launch."""
-    longest = max(graph.local.launch_seconds([item.equation], graph.chip) for item in items)
-    return max(_LONGEST * longest, _LATENCIES * _latency(items[0].equation, graph))
+    """Return the longest time of a launch. Reductions share one only to save latency: XLA would start it late."""
+    shortest = _LATENCIES * _latency(items[0].equation, graph)
+    if items[0].equation.op.reduces_across_devices:
+        return shortest
+    return max(_LONGEST * max(graph.local.launch_seconds([item.equation], graph.chip) for item in items), shortest)
 
 
 def _latency(equation: Equation, graph: KernelGraph) -> float:
     op, mesh = equation.op, graph.local.mesh
     assert isinstance(op, Collective)
     ring = graph.chip.ring(mesh, op.communicates_along)
-    return min(algorithm.hops for algorithm in op.traffic(equation.inputs[0].type, mesh)) * ring.latency
+    return op.traffic(equation.inputs[0].type, mesh)[0].hops * ring.latency
 
 
 @final
@@ -129,7 +131,7 @@ class _Filling:
         saved = self._after([item], self._after(launch, before)).waited - self._after(together, before).waited
         if self.reversed:
             # Hidden latency is saved too: a launch occupies the device and its links.
-            saved = max(saved, _latency(item.equation, self.graph))
+            saved = max(saved, _latency(item.equation, self.graph)) if saved >= 0 else saved
             saved -= self._copying(together if len(launch) == 1 else [item])
         return saved >= 0
 
