@@ -1,5 +1,6 @@
 """KernelGraph: the kernels of one program with their times and dependencies, as the schedule reads them."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,6 +104,33 @@ class KernelGraph:
                 for value in equation.inputs:
                     times[value] = min(times[value], time)
         return times
+
+    @cached_property
+    def latest(self) -> dict[Value, float]:
+        """The time at which each value must exist, if short kernels and collectives ran as late as they can."""
+        times = {value: self.seconds for value in self.program.values()}
+        for group in reversed(list(issue_groups(self.program))):
+            passed_on = min((times[value] for equation in group for value in equation.outputs), default=self.seconds)
+            for equation in group:
+                if self.local.bytes_sent(equation):
+                    time = passed_on - self.local.collective_seconds(equation, self.chip)
+                elif is_movable(self.local, equation):
+                    time = passed_on
+                else:
+                    time = self.starts[self.number_of[equation]]
+                for value in equation.inputs:
+                    times[value] = min(times[value], time)
+        return times
+
+    def start_of(self, equation: Equation) -> float:
+        """Return when the kernel of an equation starts; infinity if it is in none, such as a view."""
+        number = self.number_of.get(equation)
+        return math.inf if number is None else self.starts[number]
+
+    def seconds_of(self, equation: Equation) -> float:
+        """Return the time of the kernel of an equation."""
+        number = self.number_of[equation]
+        return self.starts[number + 1] - self.starts[number]
 
     @cached_property
     def collectives(self) -> list[Equation]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.order import order_by_launches
-from shardwise.compiler.schedule.wait import let_wait
+from shardwise.compiler.schedule.wait import Wait, let_wait
 
 _LONGEST = 2.0  # a launch takes at most this many times as long as the longest collective
 _SLACK = 3.0  # a product waits for a launch this many times its own time after it could have ended: XLA starts it late
@@ -37,7 +37,8 @@ def send_results_early(graph: KernelGraph, numbers: Iterator[int]) -> Program:
             waiting.setdefault(products[number], []).extend(launch)
     if not waiting:
         return graph.program
-    return order_by_launches(let_wait(graph.program, waiting, numbers), (), numbers)
+    waits = [Wait((product,), others) for product, others in waiting.items()]
+    return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers)
 
 
 def _launches(graph: KernelGraph) -> list[list[Equation]]:

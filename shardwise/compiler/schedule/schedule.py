@@ -18,6 +18,7 @@ from shardwise.compiler.partition.local_program import LocalProgram, verify_loca
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.schedule.barriers import advance_barriers
 from shardwise.compiler.schedule.buckets import buckets
+from shardwise.compiler.schedule.fill import fill_with_products
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.order import order_by_launches
 from shardwise.compiler.schedule.results import send_results_early
@@ -65,6 +66,7 @@ class _Scheduler:
 
     def schedule(self, program: Program) -> Program:
         """Return a program with the communication in it, and in the programs that it holds, scheduled."""
+        program = fill_with_products(KernelGraph(self.local, program, self.chip), self.numbers)
         program = advance_barriers(self.local, program)
         ordered = self._share_launches(program)
         return ordered.with_equations(map(self._schedule_inner, ordered.equations))

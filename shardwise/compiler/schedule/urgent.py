@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
-from shardwise.compiler.schedule.wait import let_wait
+from shardwise.compiler.schedule.wait import Wait, let_wait
 
 
 def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]], numbers: Iterator[int]) -> Program:
@@ -29,7 +29,8 @@ def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]]
         urgent = _urgent_before(graph, launch)
         if urgent is not None:
             waiting.setdefault(urgent, []).extend(launch)
-    return let_wait(graph.program, waiting, numbers) if waiting else graph.program
+    waits = [Wait((urgent,), others) for urgent, others in waiting.items()]
+    return let_wait(graph.program, waits, numbers) if waits else graph.program
 
 
 def _urgent_before(graph: KernelGraph, launch: Sequence[Equation]) -> Equation | None:

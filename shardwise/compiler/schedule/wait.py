@@ -1,28 +1,49 @@
-"""wait: barriers that let an equation wait for others that it does not need."""
+"""wait: barriers that let equations wait for others that they do not need."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.identities import Barrier
 
 
-def let_wait(program: Program, waiting: Mapping[Equation, Sequence[Equation]], numbers: Iterator[int]) -> Program:
+class Wait(NamedTuple):
+    """Equations that wait, and those that they wait for. No other wait has the same ones to wait for."""
+
+    waiting: Sequence[Equation]
+    others: Sequence[Equation]
+
+
+def let_wait(program: Program, waits: Sequence[Wait], numbers: Iterator[int]) -> Program:
     """Return the program in which equations wait for others. An equation may stand before one that it waits for.
 
     Args:
         program: the program.
-        waiting: for each equation that waits, those that it waits for.
+        waits: the waits. Each becomes one barrier, before the first equation that waits.
         numbers: the numbers of barriers.
     """
-    renamed = {value: Value(value.type) for others in waiting.values() for other in others for value in other.outputs}
+    renamed = {value: Value(value.type) for wait in waits for other in wait.others for value in other.outputs}
+    held = {equation: wait for wait in waits for equation in wait.waiting}
+    operands: dict[Equation, Value] = {}  # what a barrier returns for the first operand of an equation that waits
     equations: list[Equation] = []
     for equation in program.equations:
+        if equation in held and equation not in operands:
+            waiting, others = held[equation]
+            barrier = Barrier(next(numbers))
+            passed = {value: renamed[value] for other in others for value in other.outputs}
+            for each in waiting:
+                value = each.inputs[0]
+                operands[each] = passed.setdefault(value, Value(value.type))
+            equations += [
+                Equation(barrier, [old if old in _results(others) else renamed.get(old, old)], [new], equation.source)
+                for old, new in passed.items()
+            ]
         inputs = [renamed.get(value, value) for value in equation.inputs]
-        if equation in waiting:
-            barrier, operand = Barrier(next(numbers)), Value(inputs[0].type)
-            passed = {value: renamed[value] for other in waiting[equation] for value in other.outputs}
-            passed[inputs[0]] = operand
-            equations += [Equation(barrier, [old], [new], equation.source) for old, new in passed.items()]
-            inputs[0] = operand
+        if equation in operands:
+            inputs[0] = operands[equation]
         equations.append(equation.replace(inputs=inputs))
     return program.with_equations(equations, [renamed.get(value, value) for value in program.outputs])
+
+
+def _results(equations: Sequence[Equation]) -> set[Value]:
+    return {value for equation in equations for value in equation.outputs}
