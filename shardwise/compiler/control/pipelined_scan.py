@@ -117,7 +117,7 @@ class PipelinedScan(Control):
         stacks = [hlo.constant(0, type) for type in self.out_types(*(x.type for x in operands))[self.carried :]]
         stages = _Stages(self, hlo, operands[: self.consts], operands[after:])
         # The first iteration finishes nothing, and the last one fetches nothing: they are outside the loop.
-        first, last = int(bool(self._pending)), self.length - int(bool(self.fetch.outputs))
+        first, last = int(bool(self.finish.outputs)), self.length - int(bool(self.fetch.outputs))
         state = _State(list(operands[self.consts : after]), stages.fetch(hlo.constant(0, COUNTER)), [], stacks)
         if first:
             state = stages.step(hlo.constant(0, COUNTER), state, fetches=self.length > 1, finishes=False)

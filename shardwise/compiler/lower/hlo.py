@@ -381,16 +381,19 @@ class Builder:
 
     def _launch(self, group: Sequence[Equation], env: dict[Value, HloValue]) -> None:
         """Append the collectives of one launch."""
-        sent = []
+        operands, sent = [], []
         for equation in group:
             self.at(equation.source, equation.op.name)
-            sent.append(_collective(equation).lower_operand(self, env[equation.inputs[0]]))
+            x = env[equation.inputs[0]]
+            operands.append(self._convert(x, np.int8) if _is_narrow(equation) else x)
+            sent.append(_collective(equation).lower_operand(self, operands[-1]))
         self.at(group[0].source, group[0].op.name)
         received = _collective(group[0]).lower_launch(self, sent)
-        for equation, x in zip(group, received, strict=True):
+        for equation, operand, x in zip(group, operands, received, strict=True):
             self.at(equation.source, equation.op.name)
-            result = _collective(equation).lower_received(self, x, equation.inputs[0].type)
-            env[equation.outputs[0]] = result
+            result = _collective(equation).lower_received(self, x, operand.type)
+            (value,) = equation.outputs
+            env[value] = self._convert(result, value.type.dtype) if _is_narrow(equation) else result
 
     def _convert(self, x: HloValue, dtype: DTypeLike) -> HloValue:
         return self.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))

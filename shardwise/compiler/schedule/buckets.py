@@ -9,7 +9,7 @@ after the last operand is ready. This is the same problem with time reversed.
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation
@@ -33,16 +33,24 @@ class _Item:
         number: its kernel.
         ready: the time at which its operand exists.
         need: the time at which its result is needed.
+        bit: its bit among the collectives of the program.
+        needs: the bits of the collectives that it needs.
     """
 
     equation: Equation
     number: int
     ready: float
     need: float
+    bit: int
+    needs: int
 
     def reversed(self, end: float) -> "_Item":
         """Return the item in reversed time."""
-        return _Item(self.equation, -self.number, end - self.need, end - self.ready)
+        return replace(self, number=-self.number, ready=end - self.need, need=end - self.ready)
+
+    def is_independent_of(self, other: "_Item") -> bool:
+        """Return whether neither collective needs the other's result."""
+        return not (self.needs & other.bit or other.needs & self.bit)
 
 
 def buckets(graph: KernelGraph, in_own_stage: bool = False) -> list[list[Equation]]:
@@ -69,7 +77,8 @@ def _shareable(graph: KernelGraph) -> list[list[_Item]]:
         equation = kernel.root
         if key := _key(equation, graph.local):
             ready, need = graph.available[equation.inputs[0]], graph.needed[equation.outputs[0]]
-            groups.setdefault(key, []).append(_Item(equation, number, ready, need))
+            item = _Item(equation, number, ready, need, graph.bits[equation], graph.needs[equation])
+            groups.setdefault(key, []).append(item)
     return list(groups.values())
 
 
@@ -126,6 +135,8 @@ class _Filling:
     def _joins(self, item: _Item, launch: Sequence[_Item], before: "_Links") -> bool:
         """Return whether a collective joins a launch: if the device then does not wait longer, copying included."""
         together = [*launch, item]
+        if not all(map(item.is_independent_of, launch)):
+            return False
         if item.ready > launch[0].need or self._seconds(together) > self.capacity:
             return False
         saved = self._after([item], self._after(launch, before)).waited - self._after(together, before).waited

@@ -4,8 +4,9 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate, pairwise
+from operator import or_
 from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
@@ -136,6 +137,24 @@ class KernelGraph:
     def collectives(self) -> list[Equation]:
         """The collectives of the program itself."""
         return [equation for equation in self.program.equations if self.local.bytes_sent(equation)]
+
+    @cached_property
+    def bits(self) -> dict[Equation, int]:
+        """The bit of each collective in a set of collectives."""
+        return {equation: 1 << number for number, equation in enumerate(self.collectives)}
+
+    @cached_property
+    def needs(self) -> dict[Equation, int]:
+        """The collectives that each collective needs, directly or not, as a set of bits."""
+        behind = dict.fromkeys(self.program.inputs, 0)
+        needs: dict[Equation, int] = {}
+        for group in issue_groups(self.program):
+            needed = reduce(or_, (behind[value] for equation in group for value in equation.inputs), 0)
+            for equation in group:
+                if equation in self.bits:
+                    needs[equation] = needed
+                behind.update(dict.fromkeys(equation.outputs, needed | self.bits.get(equation, 0)))
+        return needs
 
     @cached_property
     def urgent_equations(self) -> list[Equation]:

@@ -81,7 +81,7 @@ class _Graph:
             if any(equation.op.effect for equation in node):
                 needed |= set() if last_effect is None else {last_effect}
                 last_effect = number
-            needs.append(needed - {number})
+            needs.append(needed)
         return needs
 
     def order(self) -> list[int]:

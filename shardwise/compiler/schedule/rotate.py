@@ -28,6 +28,10 @@ def rotate(local: LocalProgram, equation: Equation) -> Equation:
     loop = _Loop(local, op)
     if not loop.gathers and not loop.reductions:
         return equation
+    # XLA receives the body of a rotated loop up to five times, and that of a rotated loop in it 25 times. The innermost
+    # loop has the most iterations.
+    if any(rotate(local, inner) is not inner for inner in op.program.walk()):
+        return equation
     rotated, order = loop.rotated()
     return equation.replace(op=rotated, outputs=[equation.outputs[number] for number in order])
 

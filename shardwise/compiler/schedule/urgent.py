@@ -8,6 +8,9 @@ urgent collective wait for the launch.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import accumulate
+from operator import or_
 
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
@@ -22,23 +25,38 @@ def end_before_urgent(graph: KernelGraph, launches: Sequence[Sequence[Equation]]
         launches: the collectives that share a launch; the others have their own.
         numbers: the numbers of barriers.
     """
-    shared = {equation for launch in launches for equation in launch}
-    alone = [(equation,) for equation in graph.collectives if equation not in shared]
     waiting: dict[Equation, list[Equation]] = {}  # for each urgent collective, what it waits for
-    for launch in (*launches, *alone):
-        urgent = _urgent_before(graph, launch)
-        if urgent is not None:
-            waiting.setdefault(urgent, []).extend(launch)
+    for launch, number in _ending(graph, launches):
+        waiting.setdefault(graph.urgent_equations[number], []).extend(launch)
     waits = [Wait((urgent,), others) for urgent, others in waiting.items()]
     return let_wait(graph.program, waits, numbers) if waits else graph.program
 
 
-def _urgent_before(graph: KernelGraph, launch: Sequence[Equation]) -> Equation | None:
-    """Return the urgent collective before which a launch should end; None if there is no room before it."""
+def _ending(graph: KernelGraph, launches: Sequence[Sequence[Equation]]) -> Iterator[tuple[Sequence[Equation], int]]:
+    """Yield the launches that should end before an urgent collective, with its number.
+
+    If a launch needs another one, both end before the urgent collective, but only its own results pass through the
+    barrier: it cannot wait for the barrier that waits for it.
+    """
+    shared = {equation for launch in launches for equation in launch}
+    alone = [(equation,) for equation in graph.collectives if equation not in shared]
+    found = [(launch, _urgent_before(graph, launch)) for launch in (*launches, *alone)]
+    needed = [0] * len(graph.urgent)  # for each urgent collective, what the launches that end before it need
+    for launch, number in found:
+        if number is not None:
+            needed[number] = reduce(or_, (graph.needs[equation] for equation in launch), needed[number])
+    earlier = list(accumulate(needed, or_))
+    for launch, number in found:
+        if number is not None and not any(graph.bits[equation] & earlier[number] for equation in launch):
+            yield launch, number
+
+
+def _urgent_before(graph: KernelGraph, launch: Sequence[Equation]) -> int | None:
+    """Return the number of the urgent collective before which a launch should end; None if there is no room."""
     need = min(graph.needed[value] for equation in launch for value in equation.outputs)
     ready = max(graph.available[value] for equation in launch for value in equation.inputs)
     seconds = graph.local.launch_seconds(launch, graph.chip)
     number = bisect_left(graph.urgent, need) - 1
     if number < 0 or graph.urgent[number] < ready + seconds or need - graph.urgent[number] >= seconds:
         return None
-    return graph.urgent_equations[number]
+    return number
