@@ -46,7 +46,7 @@ def fill_with_products(graph: KernelGraph, numbers: Iterator[int]) -> Program:
             waits += [Wait(chosen, (producer,)), Wait((consumer,), chosen)]
     if not waits:
         return graph.program
-    return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers)
+    return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers, graph.program)
 
 
 def _free_products(graph: KernelGraph) -> list[Equation]:

@@ -10,7 +10,9 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.errors import ProgramError
 
 
-def order_by_launches(program: Program, launches: Sequence[Sequence[Equation]], numbers: Iterator[int]) -> Program:
+def order_by_launches(
+    program: Program, launches: Sequence[Sequence[Equation]], numbers: Iterator[int], unwaited: Program | None = None
+) -> Program:
     """Return the program with the collectives of each launch next to each other, with a launch number from `numbers`.
 
     A launch stands where its first collective stood, or before what needs it, after all that its operands need. If two
@@ -20,21 +22,25 @@ def order_by_launches(program: Program, launches: Sequence[Sequence[Equation]], 
         program: the program. Equations may stand before those that they need.
         launches: the collectives of each launch.
         numbers: the numbers of launches.
+        unwaited: the program without barriers that let equations wait; it is ordered if equations would wait for each
+            other.
 
     Raises:
         ProgramError: if equations need each other.
     """
-    launches = list(launches)
+    kept = list(launches)
     while True:
-        graph = _Graph(program, launches)
+        graph = _Graph(program, kept)
         order = graph.order()
         if len(order) == len(graph.nodes):
             return program.with_equations(equation for node in order for equation in graph.numbered(node, numbers))
         waiting = set(range(len(graph.nodes))) - set(order)
         blocked = [launch for node, launch in graph.launch_at.items() if node in waiting]
+        if not blocked and unwaited is not None:
+            return order_by_launches(unwaited, launches, numbers)
         if not blocked:
             raise ProgramError(f"{program.name}: equations need each other")
-        launches.remove(max(blocked, key=len))
+        kept.remove(max(blocked, key=len))
 
 
 @final

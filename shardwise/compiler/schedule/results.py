@@ -38,7 +38,7 @@ def send_results_early(graph: KernelGraph, numbers: Iterator[int]) -> Program:
     if not waiting:
         return graph.program
     waits = [Wait((product,), others) for product, others in waiting.items()]
-    return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers)
+    return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers, graph.program)
 
 
 def _launches(graph: KernelGraph) -> list[list[Equation]]:

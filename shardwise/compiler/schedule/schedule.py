@@ -85,4 +85,4 @@ class _Scheduler:
     def _share_launches(self, program: Program, in_own_stage: bool = False) -> Program:
         graph = KernelGraph(self.local, program, self.chip)
         launches = buckets(graph, in_own_stage)
-        return order_by_launches(end_before_urgent(graph, launches, self.numbers), launches, self.numbers)
+        return order_by_launches(end_before_urgent(graph, launches, self.numbers), launches, self.numbers, program)
