@@ -22,7 +22,7 @@ def fill_with_products(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         graph: the kernels of the program.
         numbers: the numbers of barriers.
     """
-    products = _free_products(graph)
+    products = [equation for equation in graph.program.equations if equation.op.is_contraction]
     consumers = _first_consumers(graph.program)
     producers = graph.program.producers()
     waits: list[Wait] = []
@@ -37,21 +37,15 @@ def fill_with_products(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         needed = _needed_for(graph, urgent, producers, window[0])
         chosen: list[Equation] = []
         for product in near:
-            if left > 0 and product not in needed and _is_free_at(graph, product, time, left):
+            if left > 0 and product not in needed | held and _is_free_at(graph, product, time, left):
                 chosen.append(product)
                 left -= graph.seconds_of(product)
         if chosen:
-            held |= {consumer, producer}
-            products = [product for product in products if product not in chosen]
+            held |= {consumer, producer, *chosen}
             waits += [Wait(chosen, (producer,)), Wait((consumer,), chosen)]
     if not waits:
         return graph.program
     return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers, graph.program)
-
-
-def _free_products(graph: KernelGraph) -> list[Equation]:
-    """Return the products, in program order."""
-    return [equation for equation in graph.program.equations if equation.op.is_contraction]
 
 
 def _needed_for(

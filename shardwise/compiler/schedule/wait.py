@@ -8,7 +8,7 @@ from shardwise.compiler.ops.elementwise.identities import Barrier
 
 
 class Wait(NamedTuple):
-    """Equations that wait, and those that they wait for. No other wait has the same ones to wait for."""
+    """Equations that wait, and those that they wait for. No other wait has one of them on the same side."""
 
     waiting: Sequence[Equation]
     others: Sequence[Equation]
