@@ -17,6 +17,8 @@ from shardwise.compiler.schedule.kernel_graph import is_movable
 
 def advance_barriers(local: LocalProgram, program: Program) -> Program:
     """Return the program in which arguments that are gathered after a barrier pass through the barrier before it."""
+    if not any(map(_is_checkpoint_barrier, program.equations)):
+        return program
     sent = _sent(local, program)
     arguments = set(program.inputs)
     groups: list[list[Equation]] = []
@@ -36,7 +38,11 @@ def advance_barriers(local: LocalProgram, program: Program) -> Program:
 
 def is_before_recomputation(group: Sequence[Equation]) -> bool:
     """Return whether `checkpoint` inserted all these equations, as barriers."""
-    return all(isinstance(equation.op, Barrier) and equation.op.before_recomputation for equation in group)
+    return all(map(_is_checkpoint_barrier, group))
+
+
+def _is_checkpoint_barrier(equation: Equation) -> bool:
+    return isinstance(equation.op, Barrier) and equation.op.before_recomputation
 
 
 def _sent(local: LocalProgram, program: Program) -> set[Value]:

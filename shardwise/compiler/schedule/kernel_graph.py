@@ -66,10 +66,10 @@ class KernelGraph:
         """
         times = dict.fromkeys(self.program.inputs, 0.0)
         moved = set(self.program.inputs)  # arguments, and what short kernels compute of them
-        for group in issue_groups(self.program):
+        for group in self.groups:
             ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
             for equation in group:
-                is_moved = is_movable(self.local, equation) and moved.issuperset(equation.inputs)
+                is_moved = equation in self.movable and moved.issuperset(equation.inputs)
                 if is_moved:
                     moved.update(equation.outputs)
                 has_place = not is_moved and equation in self.number_of
@@ -81,12 +81,12 @@ class KernelGraph:
     def earliest(self) -> dict[Value, float]:
         """The time at which each value could exist, if short kernels and collectives ran as soon as they can."""
         times = dict.fromkeys(self.program.inputs, 0.0)
-        for group in issue_groups(self.program):
+        for group in self.groups:
             ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
             for equation in group:
-                if is_movable(self.local, equation):
+                if equation in self.movable:
                     time = ready
-                elif self.local.bytes_sent(equation):
+                elif equation in self.bits:
                     time = ready + self.local.collective_seconds(equation, self.chip)
                 else:
                     time = self.starts[self.number_of[equation] + 1]
@@ -97,7 +97,7 @@ class KernelGraph:
     def needed(self) -> dict[Value, float]:
         """The time at which each value is first read by a kernel; results of the program are needed at its end."""
         times = {value: self.seconds for value in self.program.values()}
-        for group in reversed(list(issue_groups(self.program))):
+        for group in reversed(self.groups):
             passed_on = min((times[value] for equation in group for value in equation.outputs), default=self.seconds)
             for equation in group:
                 number = self.number_of.get(equation)
@@ -110,12 +110,12 @@ class KernelGraph:
     def latest(self) -> dict[Value, float]:
         """The time at which each value must exist, if short kernels and collectives ran as late as they can."""
         times = {value: self.seconds for value in self.program.values()}
-        for group in reversed(list(issue_groups(self.program))):
+        for group in reversed(self.groups):
             passed_on = min((times[value] for equation in group for value in equation.outputs), default=self.seconds)
             for equation in group:
-                if self.local.bytes_sent(equation):
+                if equation in self.bits:
                     time = passed_on - self.local.collective_seconds(equation, self.chip)
-                elif is_movable(self.local, equation):
+                elif equation in self.movable:
                     time = passed_on
                 else:
                     time = self.starts[self.number_of[equation]]
@@ -139,6 +139,16 @@ class KernelGraph:
         return [equation for equation in self.program.equations if self.local.bytes_sent(equation)]
 
     @cached_property
+    def groups(self) -> list[list[Equation]]:
+        """The equations that XLA receives as one op."""
+        return list(issue_groups(self.program))
+
+    @cached_property
+    def movable(self) -> frozenset[Equation]:
+        """The equations of short kernels, without effects, that could run earlier."""
+        return frozenset(equation for equation in self.program.equations if is_movable(self.local, equation))
+
+    @cached_property
     def bits(self) -> dict[Equation, int]:
         """The bit of each collective in a set of collectives."""
         return {equation: 1 << number for number, equation in enumerate(self.collectives)}
@@ -148,7 +158,7 @@ class KernelGraph:
         """The collectives that each collective needs, directly or not, as a set of bits."""
         behind = dict.fromkeys(self.program.inputs, 0)
         needs: dict[Equation, int] = {}
-        for group in issue_groups(self.program):
+        for group in self.groups:
             needed = reduce(or_, (behind[value] for equation in group for value in equation.inputs), 0)
             for equation in group:
                 if equation in self.bits:

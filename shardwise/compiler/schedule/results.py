@@ -25,11 +25,14 @@ def send_results_early(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         graph: the kernels of the program.
         numbers: the numbers of barriers.
     """
+    launches = _launches(graph)
+    if not launches:
+        return graph.program
     products = [equation for equation in graph.program.equations if equation.op.is_contraction]
     starts = [graph.starts[graph.number_of[product]] for product in products]
     waiting: dict[Equation, list[Equation]] = {}
     free = 0.0
-    for launch in _launches(graph):
+    for launch in launches:
         seconds = sum(graph.local.collective_seconds(equation, graph.chip) for equation in launch)
         free = max(free, *(graph.earliest[equation.inputs[0]] for equation in launch)) + seconds
         number = bisect_left(starts, free + _SLACK * seconds)

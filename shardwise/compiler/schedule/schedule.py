@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import final
 
+from shardwise.base.config import config
 from shardwise.compiler.control.pipelined_scan import PipelinedScan
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program
@@ -39,7 +40,9 @@ def schedule(
     """
     for rotates in (True, False):  # a rotated loop holds what two iterations communicate
         program = _Scheduler(local, chip, rotates).schedule_main()
-        scheduled = verify_local(replace(local, program=program))
+        scheduled = replace(local, program=program)
+        if config.verify_programs:
+            verify_local(scheduled)
         if _fits(scheduled, memory_limit, donated):
             return scheduled
     return local
@@ -58,15 +61,15 @@ class _Scheduler:
     chip: Chip
     rotates: bool
     numbers: Iterator[int] = field(default_factory=count)
+    graphs: dict[int, KernelGraph] = field(default_factory=dict)
 
     def schedule_main(self) -> Program:
         """Return the main program with its communication scheduled."""
-        graph = KernelGraph(self.local, self.local.program, self.chip)
-        return self.schedule(send_results_early(graph, self.numbers))
+        return self.schedule(send_results_early(self._graph(self.local.program), self.numbers))
 
     def schedule(self, program: Program) -> Program:
         """Return a program with the communication in it, and in the programs that it holds, scheduled."""
-        program = fill_with_products(KernelGraph(self.local, program, self.chip), self.numbers)
+        program = fill_with_products(self._graph(program), self.numbers)
         program = advance_barriers(self.local, program)
         ordered = self._share_launches(program)
         return ordered.with_equations(map(self._schedule_inner, ordered.equations))
@@ -83,6 +86,13 @@ class _Scheduler:
                 return rotated
 
     def _share_launches(self, program: Program, in_own_stage: bool = False) -> Program:
-        graph = KernelGraph(self.local, program, self.chip)
+        graph = self._graph(program)
         launches = buckets(graph, in_own_stage)
         return order_by_launches(end_before_urgent(graph, launches, self.numbers), launches, self.numbers, program)
+
+    def _graph(self, program: Program) -> KernelGraph:
+        """Return the kernels of a program. A pass that changes nothing returns the program, whose graph is kept."""
+        graph = self.graphs.get(id(program))  # a graph holds its program, so that ids are not reused
+        if graph is None:
+            graph = self.graphs[id(program)] = KernelGraph(self.local, program, self.chip)
+        return graph
