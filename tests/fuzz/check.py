@@ -37,8 +37,11 @@ from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import is_compatible
+from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
+from shardwise.compiler.schedule import rotate
+from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.search import move_exchanges
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import Mesh
@@ -57,6 +60,7 @@ from tests.fuzz.recipe import Recipe, has_narrow_floats, random_array
 from tests.fuzz.unoptimized import UNOPTIMIZED
 
 KINDS = ("plain", "plain", "grad", "grad", "vmap", "jvp")
+H200 = chip("h200")
 PLANS = 6  # random plans per case
 
 
@@ -257,19 +261,41 @@ def _check(case: Case, on_devices: bool, compile_twice: bool) -> None:
     check_text(stages.local.program)
     judge("simulate", evaluate_shards(stages.local, args), stages.local)
     rng = Random(f"{case.seed} plans")
+    check_schedule(stages.local, args, rng)
     for index in range(PLANS):
         plan = plan_from_picks(stages.problem, random_picks(stages.problem, rng))
         check_pins(stages.problem, plan)
         local = partition(stages.problem, plan)
         check_text(local.program)
         judge(f"simulate, random plan {index}", evaluate_shards(local, args), local)
+        scheduled = check_schedule(local, args, rng)
         if on_devices and index == 0:
             judge("devices, random plan", run_local(local, args), local)
+            judge("devices, random plan, scheduled", run_local(scheduled, args), scheduled)
     if on_devices:
         judge("jit", run_jit(case), stages.local)
     if compile_twice:
         judge.tolerance *= 4  # sums are sequential then, and their rounding errors are larger
         judge("jit, compiled without optimizations", run_jit(case, UNOPTIMIZED), stages.local)
+
+
+def check_schedule(local: LocalProgram, args: Sequence[np.ndarray], rng: Random) -> LocalProgram:
+    """Raise an exception if a scheduled program has another meaning. Return it, for a chip of random rates."""
+    slowdown = 10.0 ** rng.uniform(0, 6)
+    slow = replace(
+        H200, f32_flops=H200.f32_flops / slowdown, memory_bandwidth=H200.memory_bandwidth / rng.choice((1, slowdown))
+    )
+    with patch.object(rotate, "SHORTEST", 1):  # loops of random programs are short
+        scheduled = schedule(local, slow)
+    check_text(scheduled.program)
+    if not math.isclose(scheduled.sent, local.sent):
+        raise Mismatch(f"the schedule sends {scheduled.sent} bytes instead of {local.sent}")
+    for index, (actual, expected) in enumerate(
+        zip(evaluate_shards(scheduled, args), evaluate_shards(local, args), strict=True)
+    ):
+        if actual.tobytes() != expected.tobytes():
+            raise Mismatch(f"the schedule changes output {index}\n{scheduled}")
+    return scheduled
 
 
 class Judge:

@@ -17,13 +17,13 @@ from shardwise.compiler.schedule.barriers import is_before_recomputation
 from shardwise.compiler.schedule.kernel_graph import is_movable
 from shardwise.compiler.transforms.dce import dce
 
-_SHORTEST = 4  # iterations; of fewer, most would be outside the loop
+SHORTEST = 4  # iterations; of fewer, most would be outside the loop
 
 
 def rotate(local: LocalProgram, equation: Equation) -> Equation:
     """Return the loop of an equation with its communication moved to other iterations; unchanged if none can move."""
     op = equation.op
-    if not isinstance(op, Scan) or op.length < _SHORTEST or op.unroll > 1 or op.effect:
+    if not isinstance(op, Scan) or op.length < SHORTEST or op.unroll > 1 or op.effect:
         return equation
     loop = _Loop(local, op)
     if not loop.gathers and not loop.reductions:

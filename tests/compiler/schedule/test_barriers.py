@@ -1,0 +1,63 @@
+"""Barriers of recomputed layers."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwise.compiler.ir.issue_groups import issue_groups
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
+from shardwise.compiler.partition.local_program import verify_local
+from shardwise.compiler.schedule.barriers import advance_barriers
+from tests.compiler.schedule.local_programs import DOT, GATHER, local_of
+
+LAYERS = f"""(x: f32[16,16], v: f32[4,16], w: f32[4,16]) {{
+  y: f32[16,16] = barrier x
+  a: f32[4,16] = barrier v
+  b: f32[16,16] = {GATHER} a
+  z: f32[16,16] = {DOT} y b
+  t: f32[16,16] = barrier z
+  c: f32[4,16] = barrier w
+  d: f32[16,16] = {GATHER} c
+  r: f32[16,16] = {DOT} t d
+  s: f32[16,16] = barrier r
+  e: f32[4,16] = barrier v
+  f: f32[4,16] = tanh e
+  g: f32[16,16] = {GATHER} f
+  u: f32[16,16] = {DOT} s g
+  return u
+}}"""
+NOT_SENT = f"""(x: f32[16,16], w: f32[16,16]) {{
+  y: f32[16,16] = {DOT} x x
+  a: f32[16,16] = barrier y
+  b: f32[16,16] = {DOT} a a
+  c: f32[16,16] = barrier b
+  d: f32[16,16] = barrier w
+  e: f32[16,16] = {DOT} c d
+  return e
+}}"""
+
+
+def barriers(program):
+    """Return the shapes that pass through each group of barriers."""
+    groups = [group for group in issue_groups(program) if group[0].op.fusion.is_barrier]
+    return [[equation.inputs[0].type.shape for equation in group] for group in groups]
+
+
+def test_gathered_arguments_pass_through_the_barrier_of_the_layer_before():
+    local = local_of(LAYERS)
+    assert barriers(local.program) == [[(16, 16), (4, 16)]] * 3
+    advanced = advance_barriers(local, local.program)
+    # The first barrier waits for arguments alone: the weight of the second layer would not wait for anything.
+    assert barriers(advanced) == [[(16, 16), (4, 16)], [(16, 16), (4, 16), (4, 16)], [(16, 16)]]
+
+
+def test_the_numpy_meaning_is_the_same():
+    local = local_of(LAYERS)
+    advanced = verify_local(replace(local, program=advance_barriers(local, local.program)))
+    args = [np.random.default_rng(0).normal(size=type.shape) for type in local.program.in_types]
+    np.testing.assert_array_equal(evaluate_shards(advanced, args), evaluate_shards(local, args))
+
+
+def test_arguments_that_are_not_sent_stay_at_their_barrier():
+    local = local_of(NOT_SENT)
+    assert advance_barriers(local, local.program) == local.program
