@@ -12,6 +12,7 @@ from shardwise.compiler.traffic import (
     all_gather,
     all_reduce,
     all_to_all,
+    in_one_launch,
     one_after_another,
     one_hop,
     reduce_scatter,
@@ -54,6 +55,14 @@ def test_an_all_to_all_keeps_one_block(count):
 def test_messages_at_the_same_time_are_one_hop_and_none_are_none():
     assert one_hop(12.0) == (Algorithm(12.0, 1),)
     assert one_hop(0.0) == ()
+
+
+def test_collectives_in_one_launch_add_the_bytes_of_each_algorithm_and_share_its_hops():
+    ring, tree = all_reduce(8.0, 4)
+    assert in_one_launch(all_gather(8.0, 4), all_gather(2.0, 4)) == all_gather(10.0, 4)
+    together = in_one_launch(all_reduce(8.0, 4), all_reduce(8.0, 4))
+    assert together == (Algorithm(2 * ring.bytes_sent, ring.hops), Algorithm(2 * tree.bytes_sent, tree.hops))
+    assert in_one_launch(all_gather(8.0, 4)) == all_gather(8.0, 4)
 
 
 def test_collectives_one_after_another_add_bytes_and_hops_of_every_choice_of_algorithms():

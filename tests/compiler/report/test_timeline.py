@@ -8,11 +8,14 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.traffic import all_gather
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
+from tests.compiler.schedule.local_programs import DOT, GATHER, layers
+from tests.compiler.schedule.local_programs import local_of as local_of_text
 
-CPU = chip("cpu")
+CPU, H200 = chip("cpu"), chip("h200")
 KB = 1024
 
 
@@ -122,3 +125,45 @@ def test_the_arguments_are_live_in_a_program_without_ops():
     found = steps_of(lambda x: x, sw.ShapeDtypeStruct((256,), np.float32))
     assert found.steps == () and found.peak_bytes == KB
     assert [held.what for held in found.alive] == ["`x`"]
+
+
+def gathered_layers(rows):
+    """Return the steps of two layers with gathered weights on a GPU, and their gathers and products."""
+    steps = timeline(local_of_text(layers(2, rows)), H200).steps
+    assert [step.op for step in steps] == ["all_gather", "dot", "all_gather", "dot"]
+    return steps
+
+
+def test_a_collective_is_exposed_where_nothing_is_computed_beside_it():
+    first, product, second, _ = gathered_layers(rows=256)
+    assert first.exposed == pytest.approx(first.seconds) and first.beside == ()
+    assert product.exposed == 0
+    assert second.exposed == pytest.approx(second.seconds - product.seconds)
+    assert second.beside == (product.source, product.source)
+
+
+def test_a_collective_beside_a_long_product_is_not_exposed():
+    _, product, second, _ = gathered_layers(rows=4096)
+    assert second.exposed == 0 < second.seconds < product.seconds
+
+
+def test_without_overlap_every_collective_is_exposed():
+    steps = timeline(local_of_text(layers(2)), CPU).steps
+    assert [step.exposed == pytest.approx(step.seconds) and not step.beside for step in steps[::2]] == [True, True]
+
+
+def test_the_programs_of_a_pipelined_loop_run_together():
+    """The gather of the next layer runs beside the product of this one; the first gather is before the loop."""
+    size, count = 1024, 6
+    body = f"g: f32[{size},{size}] = {GATHER} w\nd: f32[4096,{size}] = {DOT} c g\nreturn d\n"
+    plain = local_of_text(
+        f"(x: f32[4096,{size}], w: f32[{count},{size // 4},{size}]) {{\nz: f32[4096,{size}] = scan[program=program "
+        f"body(c: f32[4096,{size}], w: f32[{size // 4},{size}]) {{\n{body}}}, length={count}, consts=0, carried=1] x w"
+        "\nreturn z\n}"
+    )
+    before, after = (timeline(local, H200) for local in (plain, schedule(plain, H200)))
+    gather, product = after.steps
+    assert before.steps[0].exposed == pytest.approx(gather.seconds) and gather.exposed == 0
+    assert gather.seconds < product.seconds
+    assert after.seconds == pytest.approx(product.seconds + gather.seconds / count)
+    assert before.seconds == pytest.approx(product.seconds + gather.seconds)

@@ -1,15 +1,24 @@
 """The schedule end to end: training steps on CPU devices, planned as for hardware that overlaps, against one device."""
 
+import os
+import subprocess
+import sys
+from collections import Counter
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P, lax
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
+from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.plan.hardware import CPU, chip
+from shardwise.compiler.schedule.schedule import schedule
 from shardwise.execute import request
+from shardwise.explain.hlo_schedule import read_schedule
 
 LAYERS, MODEL, HIDDEN = 6, 16, 48
 H200 = chip("h200")
@@ -71,11 +80,16 @@ def place(mesh, how):
     return [put(p, weights) for p in params], [put(m, states) for m in means], put(x, batch, 0)
 
 
-def compiled_step(mesh, how, scanned, recomputed):
+def lowered_step(mesh, how, scanned, recomputed):
     params, means, x = place(mesh, how)
     outs = ([p.sharding for p in params], [m.sharding for m in means], None)
     step = jax.jit(training_step(scanned, recomputed), out_shardings=outs)
-    return step.lower(params, means, x).compile(), (params, means, x)
+    return step.lower(params, means, x), (params, means, x)
+
+
+def compiled_step(mesh, how, scanned, recomputed):
+    lowered, placed = lowered_step(mesh, how, scanned, recomputed)
+    return lowered.compile(), placed
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -95,3 +109,98 @@ def test_the_schedule_sends_the_same_bytes(mesh, overlapping, how):
         with jax.config.override("schedule_communication", value):
             plans.append(compiled_step(mesh, how, True, True)[0].plan)
     assert plans[0].wire_bytes == plans[1].wire_bytes > 0
+
+
+def stages_of(mesh, how, scanned, recomputed):
+    return lowered_step(mesh, how, scanned, recomputed)[0]._prepared.stages
+
+
+def op_names(local):
+    return {equation.op.name for equation in local.program.walk()}
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("scanned", [False, True])
+@pytest.mark.parametrize("how", SPECS)
+def test_the_numpy_meaning_is_bitwise_the_same(mesh, overlapping, how, scanned, recomputed):
+    stages = stages_of(mesh, how, scanned, recomputed)
+    args = jax.tree.leaves(arguments())
+    before, after = (evaluate_shards(local, args) for local in (stages.partitioned, stages.local))
+    assert [array.tobytes() for array in before] == [array.tobytes() for array in after]
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+@pytest.mark.parametrize("how", ["data parallel", "FSDP", "FSDP × tensor"])
+def test_the_compiled_module_has_the_planned_launches(mesh, overlapping, how, scanned):
+    compiled, _ = compiled_step(mesh, how, scanned, True)
+    planned, found = Counter(), Counter()
+    for step in compiled.plan.timeline.steps:
+        if step.collectives:
+            planned[step.op.replace("_", "-"), step.collectives] += step.times
+    for launch in read_schedule(compiled.as_text(), OVERLAPPING).launches:
+        found[launch.collective.kind, launch.operands] += launch.times
+    # XLA may combine further collectives that are alone.
+    shared = {key: count for key, count in planned.items() if key[1] > 1}
+    assert shared and shared.items() <= found.items()
+    assert {k: n for k, n in planned.items() if k[0] == "all-gather"} == {
+        k: n for k, n in found.items() if k[0] == "all-gather"
+    }
+
+
+def test_the_weights_of_a_scanned_layer_are_gathered_in_one_launch_one_layer_ahead(mesh, overlapping):
+    local = stages_of(mesh, "FSDP", True, True).local
+    loops = [equation.op for equation in local.program.equations if equation.op.name == "pipelined_scan"]
+    fetched = [[equation.op for equation in op.fetch.equations if equation.op.name == "all_gather"] for op in loops]
+    assert len(fetched[-1]) == 3 and len({op.launch for op in fetched[-1]}) == 1
+
+
+def test_a_memory_limit_turns_off_what_does_not_fit(mesh, overlapping):
+    local = stages_of(mesh, "FSDP", True, True).partitioned
+    rotated = schedule(local, OVERLAPPING)
+    assert "pipelined_scan" in op_names(rotated)
+    plain = schedule(local, OVERLAPPING, peak(rotated)[0] - 1)
+    assert "pipelined_scan" not in op_names(plain) and plain is not local
+    assert peak(local)[0] <= peak(plain)[0] < peak(rotated)[0]
+    assert schedule(local, OVERLAPPING, 1) is local
+
+
+def test_the_setting_turns_the_schedule_off(mesh, overlapping):
+    with jax.config.override("schedule_communication", False):
+        stages = stages_of(mesh, "FSDP", True, True)
+    assert stages.local is stages.partitioned
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int2, ml_dtypes.int4, np.bool_, ml_dtypes.bfloat16, np.complex64])
+def test_gathers_of_every_dtype_share_a_launch(mesh, overlapping, dtype):
+    x, y = np.eye(8).astype(dtype), np.eye(8)[::-1].astype(np.float32)
+    placed = [
+        jax.device_put(x, NamedSharding(mesh, P("data"))),
+        jax.device_put(y, NamedSharding(mesh, P(None, "data"))),
+    ]
+    gather = jax.jit(lambda *arrays: arrays, out_shardings=NamedSharding(mesh, P())).lower(*placed)
+    assert len(set(gather._prepared.stages.local.launches.values())) == 1
+    for got, wanted in zip(gather.compile()(*placed), (x, y), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+DIGEST = """
+import hashlib
+import shardwise as jax
+from tests.compiler.schedule import test_schedule as steps
+steps.request.chip_of = lambda kind: steps.OVERLAPPING
+mesh = jax.make_mesh((4, 2), ("data", "model"))
+for how in ("FSDP", "FSDP × tensor"):
+    for scanned in (False, True):
+        text = steps.stages_of(mesh, how, scanned, True).module.text
+        print(hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+def test_all_processes_make_the_same_schedule():
+    digests = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", DIGEST]
+        found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        digests.append(found.stdout.split())
+    assert digests[0] == digests[1] and len(set(digests[0])) == 4
