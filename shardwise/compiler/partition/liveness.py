@@ -132,31 +132,29 @@ class Sweep:
         programs run together, each for another iteration, what one writes exists beside what another reads.
         """
         inner_times = times * (1 if op.trip_count is None else op.trip_count)
-        passed = [binding for binding in op.bindings if binding.targets and binding.sources[0].kind == "exit"]
-        written = sum(
-            op.programs[end.program].inputs[end.number].type.nbytes
-            for binding in passed
-            for end in binding.targets
-            if end.kind == "entry"
-        )
-        self.enclosing.append(around)
-        self.enclosing_bytes += own_bytes + written
-        for index, program in enumerate(op.programs):
-            held = {
-                program.inputs[end.number]: f"{'passed on in' if binding in passed else 'a slice for'} {op.name}"
-                for binding in op.bindings
-                if binding.boundary.leading or binding in passed
-                for end in binding.targets
-                if end.kind == "entry" and end.program == index
-            }
-            live = {
-                value: Held(held[value], str(value.type), value.type.nbytes, equation.source)
-                for value in program.inputs
-                if value in held
-            }
-            self._program(program, live, set(held), inner_times, depth + 1)
+        passed, sliced = set[Value](), set[Value]()
+        for binding in op.bindings:
+            entries = {op.programs[e.program].inputs[e.number] for e in binding.targets if e.kind == "entry"}
+            if binding.sources[0].kind == "exit":
+                passed |= entries
+            elif binding.boundary.leading:
+                sliced |= entries
+
+        def held(value: Value) -> Held:
+            what = "passed on in the loop" if value in passed else f"a slice for {op.name}"
+            return Held(what, str(value.type), value.type.nbytes, equation.source)
+
+        inputs = [value for program in op.programs for value in program.inputs]
+        written = {value: held(value) for value in inputs if value in passed}
+        written_bytes = sum(value.type.nbytes for value in written)
+        self.enclosing.append(around._replace(live={**around.live, **written}) if written else around)
+        self.enclosing_bytes += own_bytes + written_bytes
+        for program in op.programs:
+            read = program.used & (passed | sliced)
+            own = {value: held(value) for value in program.inputs if value in read}
+            self._program(program, own, set(own), inner_times, depth + 1)
         self.enclosing.pop()
-        self.enclosing_bytes -= own_bytes + written
+        self.enclosing_bytes -= own_bytes + written_bytes
 
 
 def _reused_operand(

@@ -152,18 +152,32 @@ def test_without_overlap_every_collective_is_exposed():
     assert [step.exposed == pytest.approx(step.seconds) and not step.beside for step in steps[::2]] == [True, True]
 
 
-def test_the_programs_of_a_pipelined_loop_run_together():
-    """The gather of the next layer runs beside the product of this one; the first gather is before the loop."""
-    size, count = 1024, 6
+def scanned_layers(size, count):
+    """Return the text of a loop over products with gathered weights."""
     body = f"g: f32[{size},{size}] = {GATHER} w\nd: f32[4096,{size}] = {DOT} c g\nreturn d\n"
-    plain = local_of_text(
+    return (
         f"(x: f32[4096,{size}], w: f32[{count},{size // 4},{size}]) {{\nz: f32[4096,{size}] = scan[program=program "
         f"body(c: f32[4096,{size}], w: f32[{size // 4},{size}]) {{\n{body}}}, length={count}, consts=0, carried=1] x w"
         "\nreturn z\n}"
     )
+
+
+def test_the_programs_of_a_pipelined_loop_run_together():
+    """The gather of the next layer runs beside the product of this one; the first gather is before the loop."""
+    count = 6
+    plain = local_of_text(scanned_layers(1024, count))
     before, after = (timeline(local, H200) for local in (plain, schedule(plain, H200)))
     gather, product = after.steps
     assert before.steps[0].exposed == pytest.approx(gather.seconds) and gather.exposed == 0
     assert gather.seconds < product.seconds
     assert after.seconds == pytest.approx(product.seconds + gather.seconds / count)
     assert before.seconds == pytest.approx(product.seconds + gather.seconds)
+
+
+def test_a_pipelined_loop_holds_what_two_iterations_gather():
+    plain = local_of_text(scanned_layers(1024, 6))
+    before, after = (timeline(local, H200) for local in (plain, schedule(plain, H200)))
+    gathered = 1024 * 1024 * 4
+    assert sum(held.bytes for held in after.alive) == after.peak_bytes
+    assert [held.bytes for held in after.alive if held.what == "passed on in the loop"] == [gathered, gathered]
+    assert after.peak_bytes == before.peak_bytes + gathered
