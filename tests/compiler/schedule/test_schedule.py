@@ -19,6 +19,8 @@ from shardwise.compiler.plan.hardware import CPU, chip
 from shardwise.compiler.schedule.schedule import schedule
 from shardwise.execute import request
 from shardwise.explain.hlo_schedule import read_schedule
+from tests.compiler.schedule.local_programs import GATHER, local_of
+from tests.fuzz.check import run_local
 
 LAYERS, MODEL, HIDDEN = 6, 16, 48
 H200 = chip("h200")
@@ -180,6 +182,23 @@ def test_gathers_of_every_dtype_share_a_launch(mesh, overlapping, dtype):
     gather = jax.jit(lambda *arrays: arrays, out_shardings=NamedSharding(mesh, P())).lower(*placed)
     assert len(set(gather._prepared.stages.local.launches.values())) == 1
     for got, wanted in zip(gather.compile()(*placed), (x, y), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+TRANSPOSED = """(x: bf16[3,5], y: bf16[6,5]) {{
+  s: bf16[3,5] = add x x
+  t: bf16[5,3] = transpose[permutation=(1, 0)] s
+  g: bf16[20,3] = {gather} t
+  h: bf16[24,5] = {gather} y
+  r: bf16[3,20] = transpose[permutation=(1, 0)] g
+  return r, h
+}}"""
+
+
+def test_transposed_operands_of_a_shared_launch_are_gathered_right():
+    local = local_of(TRANSPOSED.format(gather=GATHER.replace("]", ", launch=0]")))
+    args = [np.arange(type.size).reshape(type.shape).astype(type.dtype) for type in local.program.in_types]
+    for got, wanted in zip(run_local(local, args), evaluate_shards(local, args), strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 

@@ -192,7 +192,14 @@ class AllGather(Collective):
     def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
         attributes = f"all_gather_dim = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
         out = [_scale_dim(x.type, 0, self.count, 1) for x in operands]
-        return hlo.many("stablehlo.all_gather", operands, out, attributes)
+        if len(operands) == 1:
+            return hlo.many("stablehlo.all_gather", operands, out, attributes)
+        # XLA's CPU backend gathers bf16 as f32, and of several operands it then forgets that shards must be contiguous
+        # in memory: transposed ones are wrong. A 1-D array has only one memory layout.
+        flat = [Reshape((x.type.size,)).lower(hlo, x) for x in operands]
+        flat_out = [_scale_dim(x.type, 0, self.count, 1) for x in flat]
+        received = hlo.many("stablehlo.all_gather", flat, flat_out, attributes)
+        return [Reshape(type.shape).lower(hlo, x) for type, x in zip(out, received, strict=True)]
 
     def lower_received(self, hlo: Hlo, received: HloValue, operand: ArrayType) -> Any:
         return lower_unstack(hlo, received, self.dim) if self.dim else received
