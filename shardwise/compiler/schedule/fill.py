@@ -37,7 +37,7 @@ def fill_with_products(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         needed = _needed_for(graph, urgent, producers, window[0])
         chosen: list[Equation] = []
         for product in near:
-            if left > 0 and product not in needed | held and _is_free_at(graph, product, time, left):
+            if left > 0 and product not in needed | held and _is_free_at(graph, product, time):
                 chosen.append(product)
                 left -= graph.seconds_of(product)
         if chosen:
@@ -63,10 +63,10 @@ def _needed_for(
     return needed
 
 
-def _is_free_at(graph: KernelGraph, product: Equation, time: float, seconds: float) -> bool:
-    """Return whether a product could run during `seconds` from `time` on: its operands exist, and it is not needed."""
+def _is_free_at(graph: KernelGraph, product: Equation, time: float) -> bool:
+    """Return whether a product could run at a time: its operands exist, and its result is not needed yet."""
     ready = max(graph.available[value] for value in product.inputs)
-    return ready < time and graph.latest[product.outputs[0]] >= time + seconds + graph.seconds_of(product)
+    return ready < time and graph.latest[product.outputs[0]] >= time + graph.seconds_of(product)
 
 
 def _first_consumers(program: Program) -> dict[Value, Equation]:

@@ -10,17 +10,18 @@ from shardwise.compiler.partition.local_program import verify_local
 from shardwise.compiler.schedule.barriers import advance_barriers
 from tests.compiler.schedule.local_programs import DOT, GATHER, local_of
 
+BARRIER = "barrier[before_recomputation=True]"
 LAYERS = f"""(x: f32[16,16], v: f32[4,16], w: f32[4,16]) {{
-  y: f32[16,16] = barrier x
-  a: f32[4,16] = barrier v
+  y: f32[16,16] = {BARRIER} x
+  a: f32[4,16] = {BARRIER} v
   b: f32[16,16] = {GATHER} a
   z: f32[16,16] = {DOT} y b
-  t: f32[16,16] = barrier z
-  c: f32[4,16] = barrier w
+  t: f32[16,16] = {BARRIER} z
+  c: f32[4,16] = {BARRIER} w
   d: f32[16,16] = {GATHER} c
   r: f32[16,16] = {DOT} t d
-  s: f32[16,16] = barrier r
-  e: f32[4,16] = barrier v
+  s: f32[16,16] = {BARRIER} r
+  e: f32[4,16] = {BARRIER} v
   f: f32[4,16] = tanh e
   g: f32[16,16] = {GATHER} f
   u: f32[16,16] = {DOT} s g
@@ -28,10 +29,10 @@ LAYERS = f"""(x: f32[16,16], v: f32[4,16], w: f32[4,16]) {{
 }}"""
 NOT_SENT = f"""(x: f32[16,16], w: f32[16,16]) {{
   y: f32[16,16] = {DOT} x x
-  a: f32[16,16] = barrier y
+  a: f32[16,16] = {BARRIER} y
   b: f32[16,16] = {DOT} a a
-  c: f32[16,16] = barrier b
-  d: f32[16,16] = barrier w
+  c: f32[16,16] = {BARRIER} b
+  d: f32[16,16] = {BARRIER} w
   e: f32[16,16] = {DOT} c d
   return e
 }}"""
