@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from shardwise.base.config import config
 from shardwise.base.progress import set_stage
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -22,6 +23,7 @@ from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
 from shardwise.compiler.plan.transfer import transfer_picks
 from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.search.fit_memory import fit_memory
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -213,6 +215,9 @@ class Evaluator:
         if limit is not None and is_near and result.seconds < state.fastest:
             program = fit_memory(program, limit, list(self.donated), state.tables)
             result = self._alternative(program.local, name, mesh, layouts)
+        if self.chip.overlaps and config.schedule_communication and program.local.collectives():
+            local = schedule(program.local, self.chip, limit, list(self.donated))
+            result = self._alternative(local, name, mesh, layouts)
         if result.fits and result.seconds < state.fastest:
             state.fastest = result.seconds
             state.reference = None if self.variant.mesh is None else (problem, picks)
