@@ -5,6 +5,7 @@ bytes, time, source line and reason, every value with its layout and the layout'
 order, with its live memory. `explain` renders it.
 """
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from shardwise.compiler.report.typed_reason import explicit_type, format_typed_r
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_layout
+
+_SAME_TIME = 1e-3  # the relative difference of times that are shown as the same
 
 
 @final
@@ -156,7 +159,7 @@ class Plan(HtmlReport):
         collectives: the collectives, costliest first.
         values: the values of the unpartitioned program, in program order.
         timeline: the steps of one device, in program order, with its live memory.
-        unscheduled: the timeline without the schedule of communication; None if there is no schedule.
+        unscheduled: the timeline without the schedule of communication; None if it takes the same time.
 
     Raises:
         Nothing.
@@ -291,6 +294,11 @@ def report(
     for equation in local.collectives():
         launch = launches.setdefault(local.launches.get(equation, (equation,))[0], len(launches))
         collectives.append(_collective_row(equation, local, chip, origins, problem, typed, launch))
+    scheduled = timeline(local, chip, input_names, donated)
+    unscheduled = None
+    if partitioned is not None and partitioned is not local:
+        before = timeline(partitioned, chip, input_names, donated, lists_alive=False)
+        unscheduled = None if math.isclose(before.seconds, scheduled.seconds, rel_tol=_SAME_TIME) else before
     return Plan(
         local.program.name,
         local.mesh,
@@ -299,8 +307,8 @@ def report(
         _end_rows(problem.out_names, local.outputs, problem.program.outputs, problem),
         tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
         tuple(_value_rows(problem, origins, input_names)),
-        timeline(local, chip, input_names, donated),
-        None if partitioned in (None, local) else timeline(partitioned, chip, input_names, donated, lists_alive=False),
+        scheduled,
+        unscheduled,
     )
 
 
