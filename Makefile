@@ -24,6 +24,7 @@ QUICK := tests/compiler/shardings/test_factors.py tests/compiler/ir/test_verify.
 	tests/compiler/control/test_region_boundary.py tests/compiler/special tests/compiler/samplers \
 	tests/compiler/candidates/test_layout_problem.py tests/compiler/plan/test_choose.py \
 	tests/compiler/partition/test_evaluate_shards.py tests/compiler/search/test_search.py \
+	tests/compiler/schedule/test_buckets.py \
 	tests/compiler/lower tests/compiler/report/test_timeline.py tests/compiler/test_pipeline.py \
 	tests/processes/test_protocol.py tests/runtime/test_sharding.py tests/api/test_jit.py
 

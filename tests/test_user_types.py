@@ -21,7 +21,8 @@ MISTAKES = ROOT / "tests/user_types/mistakes.py"
 # Functions whose results depend on the functions that they call, or on the values of arguments.
 OF_FUNCTIONS = """associative_scan cond custom_linear_solve custom_root fori_loop map platform_dependent reduce
 reduce_window stage switch while_loop apply_along_axis fromfunction"""
-OF_VALUES = "dtype finfo iinfo shape_as_value sort gradient eigh_tridiagonal expm_frechet funm hessenberg key_dtype"
+OF_VALUES = """dtype finfo iinfo shape_as_value sort gradient eigh_tridiagonal expm_frechet funm hessenberg key_dtype
+all_gather_start all_to_all_start ppermute_start psum_scatter_start psum_start"""
 
 
 def mypy_errors(tmp_path):

@@ -344,6 +344,11 @@ def collectives(n: int) -> Iterator[Call]:
         "pmean": vmapped(lambda row: lax.pmean(row, "i")),
         "pmin": vmapped(lambda row: lax.pmin(row, "i")),
         "ppermute": vmapped(lambda row: lax.ppermute(row, "i", rotation)),
+        "ppermute_start": vmapped(lambda row: lax.ppermute_start(row, "i", rotation).done()),
+        "psum_start": vmapped(lambda row: lax.psum_start(row, "i").done()),
+        "psum_scatter_start": vmapped(lambda row: lax.psum_scatter_start(row, "i", tiled=True).done()),
+        "all_gather_start": vmapped(lambda row: lax.all_gather_start(row, "i").done()),
+        "all_to_all_start": vmapped(lambda row: lax.all_to_all_start(row, "i", 0, 0).done()),
         "pdot": vmapped(lambda row: lax.pdot(row, row, "i", ((0,), (0,)))),
         "xeinsum": vmapped(lambda row: lax.xeinsum("j{i},j{i}->j", row, row)),
         "pshuffle": vmapped(lambda row: lax.pshuffle(row, "i", [destination for _, destination in rotation])),
@@ -353,7 +358,7 @@ def collectives(n: int) -> Iterator[Call]:
         "ragged_all_to_all": vmapped(send_elements),
     }
     for name, function in along_axis.items():
-        yield call(f"lax.{name}", function, cube if name in ("all_to_all", "pswapaxes") else x)
+        yield call(f"lax.{name}", function, cube if name in ("all_to_all", "all_to_all_start", "pswapaxes") else x)
 
 
 def creation(n: int) -> Iterator[Call]:
