@@ -34,10 +34,10 @@ def fill_with_products(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         left = graph.local.collective_seconds(urgent, graph.chip)
         window = (time - _WINDOW * left, time + _WINDOW * left)
         near = [product for product in products if window[0] <= graph.start_of(product) <= window[1]]
-        needed = _needed_for(graph, urgent, producers, window[0])
+        excluded = held | _needed_for(graph, urgent, producers, window[0])
         chosen: list[Equation] = []
         for product in near:
-            if left > 0 and product not in needed | held and _is_free_at(graph, product, time):
+            if left > 0 and product not in excluded and _is_free_at(graph, product, time):
                 chosen.append(product)
                 left -= graph.seconds_of(product)
         if chosen:

@@ -16,6 +16,7 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.schedule.barriers import is_before_recomputation
 from shardwise.compiler.schedule.kernel_graph import is_movable
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline_copy
 
 SHORTEST = 4  # iterations; of fewer, most would be outside the loop
 
@@ -73,8 +74,7 @@ class _Loop:
 
     def _find_reductions(self) -> tuple[list[Equation], list[Equation]]:
         """Return the collectives that can wait for the next iteration, and the equations between them and results."""
-        carried = self.op.carried
-        rows = set(self.body.outputs[carried:]) - set(self.body.outputs[:carried])
+        carry, rows = set(self.body.outputs[: self.op.carried]), set(self.body.outputs[self.op.carried :])
         users: dict[Value, list[Equation]] = {}
         for equation in self.body.equations:
             for value in equation.inputs:
@@ -82,8 +82,10 @@ class _Loop:
         late: set[Equation] = set()
         reductions = []
         for equation in reversed(self.body.equations):
-            can_wait = all(value in rows or users.get(value) for value in equation.outputs) and all(
-                value not in self.body.outputs[:carried] and all(user in late for user in users.get(value, ()))
+            can_wait = all(
+                value not in carry
+                and (value in rows or value in users)
+                and all(user in late for user in users.get(value, ()))
                 for value in equation.outputs
             )
             if not can_wait or equation in self.gathers:
@@ -111,12 +113,13 @@ class _Loop:
         op, body = self.op, self.body
         consts, carry, slices = op.split_operands(body.inputs)
         fetched = [equation.outputs[0] for equation in self.gathers]
-        moved = {*self.gathers, *self.reductions, *self.after}
-        finished_values = {value for equation in (*self.reductions, *self.after) for value in equation.outputs}
+        finishing = {*self.reductions, *self.after}
+        finish_equations = [equation for equation in body.equations if equation in finishing]
+        finished_values = {value for equation in finish_equations for value in equation.outputs}
+        moved = finishing.union(self.gathers)
         results = range(op.carried, len(body.outputs))
         kept = [number for number in results if body.outputs[number] not in finished_values]
         finished = [number for number in results if body.outputs[number] in finished_values]
-        finish_equations = [equation for equation in body.equations if equation in {*self.reductions, *self.after}]
         pending = list(
             dict.fromkeys(
                 value
@@ -139,9 +142,9 @@ class _Loop:
             f"finish_{body.name}",
         )
         rotated = PipelinedScan(
-            _copy(_without_barriers(dce(fetch))),
+            inline_copy(_without_barriers(dce(fetch))),
             dce(program),
-            _copy(finish),
+            inline_copy(finish),
             op.length,
             op.consts,
             op.carried,
@@ -161,17 +164,3 @@ def _without_barriers(program: Program) -> Program:
         else:
             equations.append(equation.replace(inputs=inputs))
     return program.with_equations(equations, [same.get(value, value) for value in program.outputs])
-
-
-def _copy(program: Program) -> Program:
-    """Return a program with values of its own."""
-    new: dict[Value, Value] = {value: Value(value.type) for value in program.values()}
-    return Program(
-        tuple(new[value] for value in program.inputs),
-        tuple(
-            equation.replace(inputs=[new[v] for v in equation.inputs], outputs=[new[v] for v in equation.outputs])
-            for equation in program.equations
-        ),
-        tuple(new[value] for value in program.outputs),
-        program.name,
-    )

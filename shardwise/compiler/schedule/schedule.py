@@ -1,8 +1,8 @@
 """schedule: when collectives run, and in how many launches. A rewrite of the program of one device.
 
-XLA receives collectives one by one, at the op that needs them, and decides when they start. It hides a long collective
-behind kernels, but one at a time, and of several short ones most are exposed. The schedule therefore makes the launches
-that are worth hiding: collectives share launches (`buckets.py`).
+Without it, XLA receives collectives one by one, at the op that needs them, and decides when they start. It hides a long
+collective behind kernels, but one at a time, and of several short ones most are exposed. The README of this folder
+lists the passes.
 """
 
 from collections.abc import Collection, Iterator

@@ -30,12 +30,13 @@ def let_wait(program: Program, waits: Sequence[Wait], numbers: Iterator[int]) ->
         if equation in held and equation not in operands:
             waiting, others = held[equation]
             barrier = Barrier(next(numbers))
+            results = {value for other in others for value in other.outputs}
             passed = {value: renamed[value] for other in others for value in other.outputs}
             for each in waiting:
                 value = each.inputs[0]
                 operands[each] = passed.setdefault(value, Value(value.type))
             equations += [
-                Equation(barrier, [old if old in _results(others) else renamed.get(old, old)], [new], equation.source)
+                Equation(barrier, [old if old in results else renamed.get(old, old)], [new], equation.source)
                 for old, new in passed.items()
             ]
         inputs = [renamed.get(value, value) for value in equation.inputs]
@@ -43,7 +44,3 @@ def let_wait(program: Program, waits: Sequence[Wait], numbers: Iterator[int]) ->
             inputs[0] = operands[equation]
         equations.append(equation.replace(inputs=inputs))
     return program.with_equations(equations, [renamed.get(value, value) for value in program.outputs])
-
-
-def _results(equations: Sequence[Equation]) -> set[Value]:
-    return {value for equation in equations for value in equation.outputs}

@@ -39,14 +39,16 @@ def _inline_equations(
             equations += body
         else:
             if isinstance(op, Control):
-                op = op.map_programs(partial(_inline_copy, opaque=opaque, scope=source.scope))
+                op = op.map_programs(partial(inline_copy, opaque=opaque, scope=source.scope))
             results = [Value(value.type) for value in equation.outputs]
             equations.append(equation.replace(op=op, inputs=operands, outputs=results, source=source))
         new_values.update(zip(equation.outputs, results, strict=True))
     return equations, [new_values[value] for value in program.outputs]
 
 
-def _inline_copy(program: Program, opaque: bool, scope: tuple[str, ...]) -> Program:
+@verifies_result
+def inline_copy(program: Program, opaque: bool = True, scope: tuple[str, ...] = ()) -> Program:
+    """Return a copy with values of its own, in which calls are inlined. `scope` is added around its source lines."""
     inputs = tuple(Value(value.type) for value in program.inputs)
     equations, outputs = _inline_equations(program, inputs, opaque, scope)
     return Program(inputs, tuple(equations), tuple(outputs), program.name)

@@ -11,9 +11,24 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
 
+class _Identity(Elementwise):
+    """The base class of identities. A tangent passes through unchanged."""
+
+    arity = 1
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), tangents[0]
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]
+
+
 @final
 @record
-class Barrier(Elementwise):
+class Barrier(_Identity):
     """The identity, as an optimization barrier for XLA. Adjacent barriers with the same `launch` are lowered as one.
 
     `before_recomputation`: `checkpoint` inserted it, so the schedule may let arguments pass through an earlier one.
@@ -22,42 +37,22 @@ class Barrier(Elementwise):
     fusion = Fusion(is_barrier=True)
     name = "barrier"
     accepts_keys = True
-    arity = 1
     launch: int | None = field(default=None, repr=False)
     before_recomputation: bool = field(default=False, repr=False)
-
-    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        return ((0,),)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self(*primals), tangents[0]
-
-    def reference(self, *operands: NumpyArray) -> Any:
-        return operands[0]
 
 
 @final
 @record
-class CollectiveDone(Elementwise):
+class CollectiveDone(_Identity):
     """The result of a collective that was started earlier, where the user waits for it. XLA receives a barrier."""
 
     fusion = Fusion(is_barrier=True)
     name = "collective_done"
-    arity = 1
-
-    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        return ((0,),)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self(*primals), tangents[0]
-
-    def reference(self, *operands: NumpyArray) -> Any:
-        return operands[0]
 
 
 @final
 @record
-class CheckpointName(Elementwise):
+class CheckpointName(_Identity):
     """The identity, with a name that checkpoint policies refer to.
 
     Attributes:
@@ -68,18 +63,8 @@ class CheckpointName(Elementwise):
     fusion = Fusion(fuses=True, is_view=True)
     name = "checkpoint_name"
     accepts_keys = True
-    arity = 1
     label: str
     always_saved: bool = False
 
-    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        return ((0,),)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self(*primals), tangents[0]
-
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return x
-
-    def reference(self, *operands: NumpyArray) -> Any:
-        return operands[0]
