@@ -23,6 +23,7 @@ from shardwise import (
     nn as nn,
     numpy as numpy,
     ops as ops,
+    models as models,
     parallel as parallel,
     profiler as profiler,
     random as random,

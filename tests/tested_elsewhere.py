@@ -119,6 +119,7 @@ MODULES = {
     "compiler/partition/local_program": "compiler/partition/test_evaluate_shards.py",
     "compiler/partition/partitioned_program": "compiler/search/test_fit_memory.py",
     "compiler/partition/spmd": "compiler/test_pipeline.py",
+    "compiler/plan/ring": "compiler/plan/test_chip.py",
     "compiler/plan/output_layout": "compiler/candidates/test_output_layouts.py",
     "compiler/plan/plan_from_picks": "compiler/plan/test_choose.py",
     "compiler/plan/plan": "compiler/plan/test_verify.py",

@@ -227,8 +227,9 @@ def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
 
     The algorithm of an all-reduce depends on the fit, so the fit is repeated with the algorithms of the previous one.
     """
+    # All devices are in one node, so a hop along a ring and a level of a tree have the same latency.
     options = {
-        size: [(algorithm.bytes_sent, algorithm.hops) for algorithm in all_reduce(size, devices)] for size in times
+        size: [(each.bytes_sent, each.hops + each.tree_levels) for each in all_reduce(size, devices)] for size in times
     }
     chosen = {size: terms[0] for size, terms in options.items()}
     for _ in range(_FITS):

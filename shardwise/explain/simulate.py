@@ -1,8 +1,9 @@
 """simulate: predict the time, memory and utilization of a function on hardware that need not be present."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -10,11 +11,14 @@ from shardwise import tree_util
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.base.render_hooks import HtmlReport
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.report import Plan
-from shardwise.compiler.report.timeline import Step
+from shardwise.compiler.report.timeline import Step, timeline
+from shardwise.compiler.transforms.remat import RECOMPUTED
 from shardwise.execute import plan_report as planning
+from shardwise.execute.request import Request
 from shardwise.explain import page, text
 from shardwise.explain.plan import prepare
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
@@ -31,19 +35,26 @@ class Simulation(HtmlReport):
         seconds: the time of one call.
         flops: the flops of all products of one device in one call, including rematerialization, but not the flops that
             a device computes while it is idle in a schedule, such as in a pipeline's bubble.
-        utilization: these flops as a fraction of the peak flops (hardware FLOPs utilization).
+        utilization: these flops as a fraction of the peak flops (hardware FLOPs utilization, HFU).
+        model_flops: the flops without rematerialization.
+        model_utilization: these flops as a fraction of the peak flops (model FLOPs utilization, MFU).
         peak_bytes: the most bytes that a device holds at once.
         bounds: the seconds of a call by their bound: products, memory traffic, exposed communication, and idle time,
             such as a pipeline's bubble.
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
     """
 
-    def __init__(self, plan: "Plan"):
-        self.plan = plan
+    def __init__(self, request: Request, stages: Stages, chip: Chip | None = None):
+        self.plan = plan = planning.request_report(request, stages, chip)
+        self._local = stages.local
         self.seconds = plan.seconds
         steps = plan.timeline.steps
-        self.flops = sum(step.flops * (1 - step.idle / step.seconds) for step in steps if step.flops)
-        self.utilization = self.flops / (self.seconds * plan.chip.bf16_flops) if self.seconds else 0.0
+        self.flops = _useful_flops(steps)
+        self.model_flops = _useful_flops([step for step in steps if RECOMPUTED not in step.source.scope])
+        peak_flops = self.seconds * plan.chip.bf16_flops
+        self.utilization, self.model_utilization = (
+            flops / peak_flops if self.seconds else 0.0 for flops in (self.flops, self.model_flops)
+        )
         self.peak_bytes = plan.peak_bytes
         self.memory = tuple(sorted((step.start, step.held) for step in steps))
         products = sum(step.seconds - step.idle for step in steps if _is_product_bound(step, plan.chip))
@@ -55,17 +66,56 @@ class Simulation(HtmlReport):
             _IDLE: idle,
         }
 
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The shortest and the longest time of one call, if assumed figures of the chip are wrong by a fifth."""
+        chips = (self.plan.chip.fastest, self.plan.chip.slowest)
+        if not self.plan.chip.assumed:
+            return self.seconds, self.seconds
+        shortest, longest = (timeline(self._local, chip, lists_alive=False).seconds for chip in chips)
+        return shortest, longest
+
+    def job(self, tokens_per_call: float, tokens: float) -> "Job":
+        """Return the time of a whole training job, without failures.
+
+        Args:
+            tokens_per_call: the tokens of the batch of one call, on all devices.
+            tokens: the tokens of the job.
+
+        Returns:
+            Its rates and times.
+
+        Raises:
+            ValueError: if a number is not positive.
+
+        Example:
+            >>> x = jax.ShapeDtypeStruct((8192, 4096), jnp.bfloat16)
+            >>> job = jax.simulate(lambda x: x @ x.T, hardware="h100")(x).job(8192, 1e12)
+            >>> job.device_hours == 24 * job.days
+            True
+        """
+        if not (tokens_per_call > 0 and tokens > 0):
+            raise ValueError(
+                f"job: the numbers of tokens must be positive, not tokens_per_call={tokens_per_call}, tokens={tokens}"
+            )
+        return Job(tokens_per_call, tokens, self.seconds, self.plan.mesh.device_count)
+
     def __str__(self) -> str:
         plan, bounds = self.plan, [name for name in self.bounds if name != _IDLE or self.bounds[name]]
         shares = ", ".join(f"{self._share(name)} {name}" for name in bounds)
         where = f"mesh {plan.mesh}" if plan.mesh.axis_names else "one device"
         memory = f"{text.human_bytes(self.peak_bytes)} of {text.human_bytes(plan.chip.memory)} per device"
         fits = "" if self.peak_bytes <= plan.chip.memory else " (does not fit)"
+        recomputed = f" ({100 * self.model_utilization:.1f}% without rematerialization)"
+        shortest, longest = map(text.human_seconds, self.interval)
+        spread = f" ({shortest} to {longest})" if shortest != longest else ""
+        assumed = ", ".join(name.replace("_", " ") for name in plan.chip.assumed)
         return (
-            f"{plan.name} on {where} of {plan.chip.name}: {text.human_seconds(self.seconds)} per call\n"
+            f"{plan.name} on {where} of {plan.chip.name}: {text.human_seconds(self.seconds)} per call{spread}\n"
             f"  bound by: {shares}\n"
-            f"  {100 * self.utilization:.1f}% of peak flops; {text.human_bytes(plan.wire_bytes)} sent per device\n"
-            f"  memory: {memory}{fits}"
+            f"  {100 * self.utilization:.1f}% of peak flops{recomputed if self.flops != self.model_flops else ''}; "
+            f"{text.human_bytes(plan.wire_bytes)} sent per device\n"
+            f"  memory: {memory}{fits}" + (f"\n  assumed for {plan.chip.name}: {assumed}" if assumed else "")
         )
 
     __repr__ = __str__
@@ -94,6 +144,46 @@ class Simulation(HtmlReport):
 
     def _share(self, name: str) -> str:
         return f"{100 * self.bounds[name] / self.seconds:.0f}%" if self.seconds else "0%"
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """A training job: the same call again and again, without failures.
+
+    Attributes:
+        tokens_per_call: the tokens of the batch of one call, on all devices.
+        tokens: the tokens of the job.
+        seconds_per_call: the time of one call.
+        devices: the number of devices.
+    """
+
+    tokens_per_call: float
+    tokens: float
+    seconds_per_call: float
+    devices: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The tokens per second of all devices."""
+        return self.tokens_per_call / self.seconds_per_call
+
+    @property
+    def days(self) -> float:
+        """The days of the job."""
+        return self.tokens / self.tokens_per_second / 86400
+
+    @property
+    def device_hours(self) -> float:
+        """The hours of the job times the number of devices: GPU-hours."""
+        return 24 * self.days * self.devices
+
+    def __str__(self) -> str:
+        per_device = self.tokens_per_second / self.devices
+        return (
+            f"{self.tokens_per_second:,.0f} tokens/s ({per_device:,.0f} per device); {self.tokens:.3g} tokens take "
+            f"{self.days:,.1f} days, {self.device_hours:,.0f} device-hours"
+        )
 
 
 def simulate(
@@ -137,7 +227,7 @@ def simulate(
         if mesh is not None:
             args, keywords = on_mesh((args, keywords), mesh)
         prepared = prepare(function, args, keywords, target)
-        return Simulation(planning.request_report(prepared.request, prepared.stages, target))
+        return Simulation(prepared.request, prepared.stages, target)
 
     return call
 
@@ -152,6 +242,11 @@ def on_mesh(arguments: Any, mesh: AbstractMesh | Mesh) -> Any:
         return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, sharding.spec))
 
     return tree_util.tree_map(move, arguments)
+
+
+def _useful_flops(steps: Sequence[Step]) -> float:
+    """Return the flops of steps, but not those that a device computes while it is idle in a schedule."""
+    return sum(step.flops * (1 - step.idle / step.seconds) for step in steps if step.flops)
 
 
 def _is_product_bound(step: "Step", chip: Chip) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
-from shardwise.execute.plan_report import request_report
 from shardwise.explain.plan import Explanation
 from shardwise.explain.simulate import Simulation
 from shardwise.explain.sweep import Sweep, run_sweep
@@ -59,7 +58,7 @@ def simulate(
     def call(*args: object, **kwargs: object) -> Simulation:
         traced = trace(function, args, kwargs)
         lowered, _ = (traced if mesh is None else _on_mesh(traced, mesh)).lower(target)
-        return Simulation(request_report(lowered.request, lowered.stages, target))
+        return Simulation(lowered.request, lowered.stages, target)
 
     return call
 

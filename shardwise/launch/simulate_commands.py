@@ -18,7 +18,7 @@ from shardwise.compiler.stage_dump import StageDump
 from shardwise.errors import HardwareError, ProgramError, ShardingError, UnsupportedError
 from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
-from shardwise.execute.request import Request
+from shardwise.execute.request import Request, partition_request
 from shardwise.explain.calibrate import calibrate
 from shardwise.explain.plan import Explanation, prepare
 from shardwise.explain.simulate import Simulation, simulate
@@ -140,7 +140,7 @@ def _explain_function(
     prepared = prepare(function, args, {}, hardware, dump)
     explanation = Explanation(prepared, hardware, with_advice=not parsed.no_advice)
     print(explanation if dump is None else dump)
-    _write(Simulation(explanation.plan), parsed)
+    _write(Simulation(prepared.request, prepared.stages, hardware), parsed)
 
 
 def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
@@ -149,7 +149,9 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     if is_script(parsed.target):
         hardware = _single("--hardware", chips)
         _run_watched(
-            parsed.target, script_arguments, lambda request: print(Simulation(replan_report(request, hardware)))
+            parsed.target,
+            script_arguments,
+            lambda request: print(Simulation(request, partition_request(request, request.target(), hardware)[0])),
         )
         return
     as_jax()

@@ -19,6 +19,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.transformations.custom import custom_vjp
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, compiled_list_function, type_of
 from shardwise.compiler.ir.types import ArrayType
@@ -176,11 +177,15 @@ def _check_types(query: ArrayType, key: ArrayType, value: ArrayType, optional: d
 
 
 def prefers_fused(options: AttentionOptions, query: ArrayType) -> bool:
-    """Return whether cuDNN's kernel supports a call and is faster.
+    """Return whether a fused kernel supports a call and is faster: cuDNN's, or on simulated TPUs one of the same kind.
 
     The kernel needs a mask as an array of all scores, which the blockwise computation does not materialize.
     """
-    return not options.optional_names and not _cudnn_obstacle(options, query)
+    if options.optional_names:
+        return False
+    if config.target_platform == "tpu":  # programs for TPUs use a kernel of their own, such as splash attention
+        return not _window_obstacle(options)
+    return not _cudnn_obstacle(options, query)
 
 
 def _cudnn_obstacle(options: AttentionOptions, query: ArrayType) -> str:
@@ -193,6 +198,11 @@ def _cudnn_obstacle(options: AttentionOptions, query: ArrayType) -> str:
         return f"the last dim must be a multiple of 8 up to 128, not {query.shape[-1]}"
     if others := [argument for argument in options.optional_names if argument != "mask"]:
         return f"{others[0]} is not supported"
+    return _window_obstacle(options)
+
+
+def _window_obstacle(options: AttentionOptions) -> str:
+    """Return why fused kernels do not support the window of a call; the empty string if they do."""
     if options.window is not None and not (options.is_causal and options.window[1] == 0):
         return "a window must be causal, with no keys after the query"
     return ""

@@ -35,7 +35,7 @@ def ring_messages(count):
 def test_rings_send_one_block_per_hop(count):
     messages, block = ring_messages(count), 24.0
     gathered, scattered = all_gather(block, count), reduce_scatter(block * count, count)
-    assert gathered == scattered == (Algorithm(block * len(messages), len(messages)),)
+    assert gathered == scattered and gathered[0] == Algorithm(block * len(messages), hops=len(messages))
     reduced = all_reduce(block * count, count)
     assert reduced[0] == Algorithm(2 * block * len(messages), 2 * len(messages))  # a reduce-scatter, then an all-gather
 
@@ -43,7 +43,8 @@ def test_rings_send_one_block_per_hop(count):
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_tree_has_the_hops_of_its_depth_up_and_down(count):
     depth = int(np.ceil(np.log2(count))) if count > 1 else 0
-    assert all_reduce(1e3, count)[1].hops == 2 * depth
+    assert all_reduce(1e3, count)[1].tree_levels == 2 * depth
+    assert all_gather(1e3, count)[1] == Algorithm(1e3 * (count - 1), aggregated_levels=depth)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -61,16 +62,17 @@ def test_collectives_in_one_launch_add_the_bytes_of_each_algorithm_and_share_its
     ring, tree = all_reduce(8.0, 4)
     assert in_one_launch(all_gather(8.0, 4), all_gather(2.0, 4)) == all_gather(10.0, 4)
     together = in_one_launch(all_reduce(8.0, 4), all_reduce(8.0, 4))
-    assert together == (Algorithm(2 * ring.bytes_sent, ring.hops), Algorithm(2 * tree.bytes_sent, tree.hops))
+    assert together == tuple(each._replace(bytes_sent=2 * each.bytes_sent) for each in (ring, tree))
     assert in_one_launch(all_gather(8.0, 4)) == all_gather(8.0, 4)
 
 
 def test_collectives_one_after_another_add_bytes_and_hops_of_every_choice_of_algorithms():
     gather, (ring, tree) = all_gather(8.0, 4), all_reduce(8.0, 4)
-    assert one_after_another(gather, (ring, tree), one_hop(5.0)) == (
-        Algorithm(24.0 + ring.bytes_sent + 5.0, 3 + ring.hops + 1),
-        Algorithm(24.0 + tree.bytes_sent + 5.0, 3 + tree.hops + 1),
-    )
+    chosen = one_after_another(gather, (ring, tree), one_hop(5.0))
+    assert chosen[0] == Algorithm(24.0 + ring.bytes_sent + 5.0, hops=3 + ring.hops + 1)
+    assert chosen[1] == Algorithm(24.0 + tree.bytes_sent + 5.0, hops=3 + 1, tree_levels=tree.tree_levels)
+    assert chosen[2] == Algorithm(24.0 + ring.bytes_sent + 5.0, hops=ring.hops + 1, aggregated_levels=2)
+    assert len(chosen) == 4
     assert one_after_another(one_hop(0.0), gather) == gather
     assert one_after_another() == one_after_another(one_hop(0.0)) == ()
 

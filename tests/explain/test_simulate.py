@@ -165,3 +165,51 @@ def test_memory_over_time():
     assert len(held) == len(run.plan.timeline.steps) and max(held) == run.peak_bytes
     assert held[0] == 2 * nbytes  # the argument and the first product
     assert 'class="held"' in run.to_html()
+
+
+def test_recomputed_products_are_no_model_flops():
+    x = sw.ShapeDtypeStruct((4096, 4096), BF16)
+
+    def loss(layer):
+        def total(w, x):
+            y, _ = lax.scan(lambda x, w: (layer(x, w), None), x, w)
+            return y.astype(np.float32).sum()
+
+        return sw.grad(total)
+
+    def layer(x, w):
+        return jnp.sin(x @ w)
+
+    weights = sw.ShapeDtypeStruct((5, 4096, 4096), BF16)
+    plain, recomputed = (
+        sw.simulate(loss(function), hardware="h100")(weights, x) for function in (layer, sw.checkpoint(layer))
+    )
+    assert recomputed.model_flops == plain.model_flops == plain.flops == 3 * 5 * 2 * 4096**3
+    assert recomputed.flops == 4 * 5 * 2 * 4096**3
+    assert recomputed.model_utilization < recomputed.utilization
+    assert "without rematerialization" in str(recomputed) and "rematerialization" not in str(plain)
+
+
+def test_assumed_figures_give_an_interval():
+    x = sw.ShapeDtypeStruct((4096, 4096), BF16)
+    run = sw.simulate(lambda x: x @ x, hardware="h100")(x)
+    shortest, longest = run.interval
+    assert shortest == H100.fastest.product_time(1, 4096, 4096, 4096, 2 * 2 * 4096**2, BF16) < run.seconds
+    assert longest == H100.slowest.product_time(1, 4096, 4096, 4096, 2 * 2 * 4096**2, BF16) > run.seconds
+    assert "assumed for h100: memory fraction, link fraction, product fraction, attention fraction" in str(run)
+    assert (
+        sw.simulate(lambda x: x @ x, hardware="cpu")(x).interval[0]
+        == sw.simulate(lambda x: x @ x, hardware="cpu")(x).seconds
+    )
+
+
+def test_a_job_takes_its_tokens_at_the_rate_of_a_call():
+    mesh = AbstractMesh((4,), ("data",))
+    run = sw.simulate(lambda x: x * 2, hardware="h100")(on(mesh, P("data"), 1 << 20, 512))
+    job = run.job(1 << 20, 1e12)
+    assert job.tokens_per_second == (1 << 20) / run.seconds
+    assert job.days == pytest.approx(1e12 / (1 << 20) * run.seconds / 86400)
+    assert job.device_hours == pytest.approx(96 * job.days)
+    assert "tokens/s" in str(job)
+    with pytest.raises(ValueError, match="must be positive, not tokens_per_call=0"):
+        run.job(0, 1e12)

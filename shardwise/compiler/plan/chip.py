@@ -6,19 +6,24 @@
 - The time of any other kernel is its memory traffic divided by the memory bandwidth.
 - A gap follows every kernel before the next one starts.
 - The time of a collective is the bytes that a device sends divided by the bandwidth of its ring, plus a latency per
-  hop. The op states its bytes and hops (`compiler/traffic.py`); of several algorithms, the fastest runs.
+  message (`ring.py`), which is longer between nodes. The op states its bytes and messages (`compiler/traffic.py`); of
+  several algorithms, the fastest runs.
 
 No program reaches the rates of data sheets. A chip therefore has fractions of the peak rates: of products, fused
 attention, memory and links. They should be measured on the chip, and are never fitted to the run that is predicted.
+`sources` says where each figure is from. What is assumed may be wrong by a fifth: `slowest` and `fastest` are the chip
+at both ends.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.record import record
+from shardwise.compiler.plan.ring import Ring
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import Traffic
 
@@ -26,24 +31,17 @@ _TILES = ((128, 256), (256, 128), (128, 128))  # the shapes of output tiles of l
 _FILL = 200  # steps along k that fill the pipeline of a tile
 _ATTENTION_FILL = 500  # keys that fill the pipeline of a block of queries
 _SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different cores and added
+_SPREAD = 0.2  # the share by which an assumed figure may be wrong
+ASSUMED = "assumed"
 
 
 @final
 @record
 class Link:
-    """The links of a device or a ring: the bytes per second that one device sends, and the seconds per hop."""
+    """A link of a device: the bytes per second that it sends, and the seconds of one message."""
 
     bandwidth: float
     latency: float
-
-    def time(self, traffic: Traffic) -> float:
-        """Return the seconds of a collective by its fastest algorithm. This one formula prices all collectives."""
-        times = [algorithm.bytes_sent / self.bandwidth + algorithm.hops * self.latency for algorithm in traffic]
-        return min(times, default=0.0)
-
-    def scaled(self, rate: float) -> "Link":
-        """Return the link in another unit of time: one second is `rate` units."""
-        return Link(self.bandwidth / rate, self.latency * rate)
 
 
 @final
@@ -58,7 +56,9 @@ class Chip:
         memory: bytes of memory.
         memory_bandwidth: bytes per second between the chip and its memory.
         fast_link: the link within a node or slice.
-        slow_link: the link between nodes or slices. Each device has one.
+        slow_link: the link between nodes or slices.
+        slow_links: the number of slow links per device; 0.5 if two devices share one.
+        oversubscription: how many times less bandwidth the network between nodes has than the slow links together.
         fast_domain_size: the number of devices that fast links connect.
         cores: the number of cores that compute tiles of a product at the same time.
         product_fraction: the fraction of the peak flops that large products reach.
@@ -68,6 +68,8 @@ class Chip:
         kernel_gap: seconds between the end of a kernel and the start of the next.
         overlaps: whether collectives overlap with compute.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
+        sources: pairs of a figure's name and its source, which begins with "measured", "fitted" or "assumed". Other
+            figures are those of data sheets.
     """
 
     name: str
@@ -79,6 +81,8 @@ class Chip:
     fast_link: Link
     slow_link: Link
     fast_domain_size: int
+    slow_links: float = 1.0
+    oversubscription: float = 1.0
     cores: int = 1
     product_fraction: float = 1.0
     memory_fraction: float = 1.0
@@ -87,6 +91,30 @@ class Chip:
     kernel_gap: float = 0.0
     overlaps: bool = False
     platform: str = "cpu"
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The names of the figures that nobody has measured or fitted."""
+        return tuple(name for name, source in self.sources if source.startswith(ASSUMED))
+
+    @property
+    def slowest(self) -> "Chip":
+        """The chip whose assumed figures are as bad as they may be."""
+        return self._with_assumed(1 - _SPREAD)
+
+    @property
+    def fastest(self) -> "Chip":
+        """The chip whose assumed figures are as good as they may be."""
+        return self._with_assumed(1 + _SPREAD)
+
+    def _with_assumed(self, rate: float) -> "Chip":
+        """Return the chip with assumed fractions times `rate`, at most 1, and assumed times divided by it."""
+        changed = {
+            name: min(1.0, getattr(self, name) * rate) if name.endswith("_fraction") else getattr(self, name) / rate
+            for name in self.assumed
+        }
+        return replace(self, **changed)
 
     @property
     def sending_rate(self) -> float:
@@ -97,29 +125,37 @@ class Chip:
         """Return the peak flops per second of matrix products of this dtype."""
         return self.bf16_flops if dtype.itemsize <= 2 else self.f32_flops
 
-    def ring(self, mesh: AbstractMesh, axes: Sequence[str]) -> Link:
-        """Return the links of a ring along these axes as one link: the bandwidth per device, and the worst latency.
+    def ring(self, mesh: AbstractMesh, axes: Sequence[str]) -> Ring:
+        """Return the links between the devices along these axes.
 
         Devices of a mesh are in row-major order, node by node, so the last axes are within a node. Between nodes, a
         ring uses the slow links of all its devices in a node: a ring with one device per node uses one slow link, and a
         ring that includes all devices of the node uses all of them.
         """
-        if _span(mesh, axes) <= self.fast_domain_size:
-            return self._ring_in_node
-        return self._ring_of_nodes(self._devices_in_node(mesh, axes))
+        count = mesh.extent(axes)
+        in_node = count if _span(mesh, axes) <= self.fast_domain_size else self._devices_in_node(mesh, axes)
+        return self._ring(count, in_node)
 
-    def ring_of(self, devices: Sequence[int]) -> Link:
-        """Return the links of a ring of the devices at these positions, as `ring` does for axes of a mesh."""
+    def ring_of(self, devices: Sequence[int]) -> Ring:
+        """Return the links between the devices at these positions, as `ring` does for axes of a mesh."""
         nodes = Counter(device // self.fast_domain_size for device in devices)
-        return self._ring_in_node if len(nodes) <= 1 else self._ring_of_nodes(max(nodes.values()))
+        return self._ring(len(devices), max(nodes.values(), default=1))
 
-    @property
-    def _ring_in_node(self) -> Link:
-        return Link(self.sending_rate, self.fast_link.latency)
-
-    def _ring_of_nodes(self, devices_in_node: int) -> Link:
-        slow = self.slow_link.bandwidth * devices_in_node
-        return Link(min(self.fast_link.bandwidth, slow) * self.link_fraction, self.slow_link.latency)
+    def _ring(self, count: int, in_node: int) -> Ring:
+        """Return the links between `count` devices, of which `in_node` are in each node."""
+        fast, slow = self.fast_link, self.slow_link
+        nodes = math.ceil(count / in_node)
+        bandwidth = fast.bandwidth
+        if nodes > 1:
+            bandwidth = min(bandwidth, in_node * self.slow_links * slow.bandwidth / self.oversubscription)
+        between, hops = nodes - 1, max(1, count - 1)
+        levels_between, levels_within = (nodes - 1).bit_length(), (in_node - 1).bit_length()
+        return Ring(
+            bandwidth * self.link_fraction,
+            _mean((hops - between, fast.latency), (between, slow.latency)),
+            _mean((levels_within, fast.latency), (levels_between, slow.latency)),
+            slow.latency if nodes > 1 and in_node == 1 else None,
+        )
 
     def collective_time(self, traffic: Traffic, mesh: AbstractMesh, axes: Sequence[str]) -> float:
         """Return the seconds of a collective along these axes."""
@@ -175,6 +211,12 @@ class Chip:
                 count *= max(1, min(size, self.fast_domain_size // stride))
             stride *= size
         return count
+
+
+def _mean(*parts: tuple[int, float]) -> float:
+    """Return the mean of values that occur some number of times; 0 if none occurs."""
+    count = sum(times for times, _ in parts)
+    return sum(times * value for times, value in parts) / count if count else 0.0
 
 
 def _span(mesh: AbstractMesh, axes: Sequence[str]) -> int:

@@ -6,6 +6,11 @@
     slow_link = { bandwidth = 25e9, latency = 6e-6 }
 
 An entry has the fields of `Chip`. An entry without `extends` needs all fields that have no default.
+
+    sources = { product_fraction = "measured", kernel_gap = "assumed" }   # where figures are from
+
+    [my-h100.profiles.capped]  # the chip `my-h100:capped`: other software, or other limits of power
+    product_fraction = 0.61
 """
 
 import json
@@ -19,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.base.regular_file import read_regular_file
-from shardwise.compiler.plan.chip import Chip, Link
+from shardwise.compiler.plan.chip import ASSUMED, Chip, Link
 from shardwise.errors import HardwareError
 
 _LARGEST_TABLE = 1 << 24  # bytes
@@ -28,6 +33,10 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 _FIELDS = {field.name: field for field in fields(Chip) if field.name != "name"}
 _LINK_FIELDS = tuple(field.name for field in fields(Link))
 _EXTENDS = "extends"
+_PROFILES = "profiles"
+_SOURCES = "sources"
+_KINDS_OF_SOURCES = ("measured", "fitted", ASSUMED)
+_FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name == "kernel_gap")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?")
 
@@ -71,7 +80,14 @@ def parse_chips(text: str, path: str, known: Mapping[str, Chip]) -> dict[str, Ch
             raise HardwareError(f"{path}: {name!r} must be an entry: a line [name], and below it the fields of a chip")
         if name.lower() in known:  # reports refer to chips by name, so names must be unique
             raise HardwareError(f"{where} has the name of a built-in chip: choose another, such as {f'my-{name}'!r}")
+        profiles = entry.pop(_PROFILES, {})
         chips[name.lower()] = _chip(name.lower(), entry, where, {**known, **chips})
+        if not isinstance(profiles, dict) or not all(isinstance(profile, dict) for profile in profiles.values()):
+            raise HardwareError(f"{where}: profiles must be entries: a line [{name}.profiles.profile] for each")
+        for profile, changes in profiles.items():
+            key = f"{name}:{profile}".lower()
+            extended = {_EXTENDS: name.lower(), **changes}
+            chips[key] = _chip(key, extended, f"{path}: entry [{name}.profiles.{profile}]", {**known, **chips})
     return chips
 
 
@@ -82,7 +98,7 @@ def format_chip(chip: Chip, comment: str = "") -> str:
     for name, field in _FIELDS.items():
         value = getattr(chip, name)
         if field.default is MISSING or value != field.default:
-            lines.append(f"{name} = {_value(value)}")
+            lines.append(f"{name} = {_value(name, value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -137,6 +153,8 @@ def _chip(name: str, entry: Mapping[str, Any], where: str, known: Mapping[str, C
         if base not in known:
             raise HardwareError(f"{where}: extends must be one of {', '.join(map(repr, known))}, not {base!r}")
         # Without its own kinds, the entry matches no devices: the kinds of the base chip are not inherited.
+        inherited = {figure: source for figure, source in known[base].sources if figure not in values}
+        values[_SOURCES] = tuple({**inherited, **dict(values.get(_SOURCES, ()))}.items())
         return replace(known[base], name=name, **{"device_kinds": (), **values})
     needed = [field.name for field in _FIELDS.values() if field.default is MISSING]
     if missing := [field for field in needed if field not in values]:
@@ -166,7 +184,21 @@ def _checked(field: str, value: object, where: str) -> Any:
         if not isinstance(value, bool):
             raise HardwareError(f"{where}: overlaps must be true or false, not {value!r}")
         return value
+    if field == _SOURCES:
+        return _checked_sources(value, where)
     return _checked_number(field, value, where)
+
+
+def _checked_sources(value: object, where: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(isinstance(source, str) for source in value.values()):
+        raise HardwareError(f'{where}: sources must be as {{ product_fraction = "measured" }}, not {value!r}')
+    for figure, source in value.items():
+        if figure not in _FIGURES:
+            raise HardwareError(f"{where}: sources has {figure!r}, which is none of {', '.join(_FIGURES)}")
+        if not source.startswith(_KINDS_OF_SOURCES):
+            kinds = ", ".join(map(repr, _KINDS_OF_SOURCES))
+            raise HardwareError(f"{where}: the source of {figure} must begin with one of {kinds}, not be {source!r}")
+    return tuple(value.items())
 
 
 def _checked_number(field: str, value: object, where: str) -> float | int:
@@ -187,14 +219,16 @@ def _checked_number(field: str, value: object, where: str) -> float | int:
     return int(value) if expected.startswith("an integer") else float(value)
 
 
-def _value(value: object) -> str:
-    """Return a value as TOML."""
+def _value(field: str, value: Any) -> str:
+    """Return the value of a field as TOML."""
     if isinstance(value, Link):
         return f"{{ bandwidth = {_number(value.bandwidth)}, latency = {_number(value.latency)} }}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return _number(value)
+    if field == _SOURCES:
+        return "{ " + ", ".join(f"{figure} = {json.dumps(source)}" for figure, source in value) + " }"
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 

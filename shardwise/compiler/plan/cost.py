@@ -1,7 +1,7 @@
 """The objective of the planner: the time of reshards and of compute, per device.
 
 The unit is the time in which a device sends one byte over its fast links, so a cost is a number of bytes where latency
-is small. Reshards are priced as the collectives that implement them (`compiler/traffic.py`, `Link.time`), compute
+is small. Reshards are priced as the collectives that implement them (`compiler/traffic.py`, `Ring.time`), compute
 by flops and memory traffic. All specs are the chip's (`hardware.py`).
 """
 
@@ -13,7 +13,8 @@ from shardwise.base.caches import registered_cache
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.plan.chip import Chip, Link
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.ring import Ring
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import (
     Traffic,
@@ -36,20 +37,20 @@ class Costs:
     """The cost model of a mesh of one kind of chip.
 
     Attributes:
-        exposes_hops: whether a collective costs the latency of all its hops, as in the timeline. Otherwise it costs one
-            hop: the others overlap with other work, in a loop with other iterations. Outside loops a reduction
-            then costs even less, because XLA combines reductions over the same devices into one launch.
+        exposes_hops: whether a collective costs the latency of all its messages, as in the timeline. Otherwise it is a
+            ring and costs one hop: the others overlap with other work, in a loop with other iterations. Outside loops
+            a reduction then costs even less, because XLA combines reductions over the same devices into one launch.
     """
 
     chip: Chip
     mesh: AbstractMesh
     exposes_hops: bool = False
 
-    def ring(self, *axes: str) -> Link:
+    def ring(self, *axes: str) -> Ring:
         """Return the links of a ring along these axes, in the planner's unit of time."""
         return _ring(self.chip, self.mesh, axes)
 
-    def price(self, ring: Link, traffic: Traffic, reduces: bool = False, times: int = 1) -> float:
+    def price(self, ring: Ring, traffic: Traffic, reduces: bool = False, times: int = 1) -> float:
         """Return the cost of a collective that runs `times` times.
 
         Args:
@@ -60,7 +61,7 @@ class Costs:
         """
         if not self.exposes_hops:
             exposed = 1 / COMBINED_REDUCTIONS if reduces and times == 1 else 1
-            traffic = tuple([algorithm._replace(hops=exposed if algorithm.hops else 0) for algorithm in traffic])
+            traffic = tuple([algorithm._replace(hops=exposed if algorithm.hops else 0) for algorithm in traffic[:1]])
         return times * ring.time(traffic)
 
     def flop(self, dtype: DType) -> float:
@@ -74,7 +75,7 @@ class Costs:
 
 
 @registered_cache(maxsize=4096)
-def _ring(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Link:
+def _ring(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Ring:
     return chip.ring(mesh, axes).scaled(chip.sending_rate)
 
 

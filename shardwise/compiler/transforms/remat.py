@@ -21,6 +21,8 @@ from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.repeat_key_uses import repeat_key_uses
 from shardwise.compiler.transforms.replay import replay
 
+RECOMPUTED = "rematted_computation"  # the scope of recomputed equations, as JAX names it in profiles
+
 
 @memoized(maxsize=4096)
 @verifies_result
@@ -43,7 +45,7 @@ def rematerialize_program(
     forward, count = inline(forward, opaque=False), len(program.outputs)
     saving, recompute = _split(forward, forward.outputs[:count], forward.outputs[count:], policy)
     tangents = [type for type, is_active in zip(program.in_types, active, strict=True) if is_active]
-    recompute_inputs = len(recompute.inputs)
+    recompute, recompute_inputs = _in_scope(recompute), len(recompute.inputs)
 
     def body(*args: Operand) -> list[Any]:
         return replay(linear, [*replay(recompute, args[:recompute_inputs]), *args[recompute_inputs:]])
@@ -105,6 +107,18 @@ def _split_loop(equation: Equation, op: Control, length: int, policy: Policy) ->
     saving = equation.replace(op=op.with_programs([saving_body]), outputs=(*equation.outputs, *stacks))
     recompute = equation.replace(op=op.with_programs([recompute_body]), inputs=(*equation.inputs, *stacks))
     return saving, recompute, stacks
+
+
+def _in_scope(program: Program) -> Program:
+    """Return a program whose source lines, and those of its loops, are in the scope of recomputed equations."""
+    return program.with_equations([_equation_in_scope(equation) for equation in program.equations], program.outputs)
+
+
+def _equation_in_scope(equation: Equation) -> Equation:
+    op = equation.op
+    if isinstance(op, Control):
+        op = op.with_programs([_in_scope(program) for program in op.programs])
+    return equation.replace(op=op, source=equation.source.within((RECOMPUTED,)))
 
 
 def _without_effects(equation: Equation) -> Equation | None:

@@ -9,22 +9,57 @@ import pytest
 from shardwise.compiler.plan.chip import Chip, Link
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.traffic import all_reduce, one_hop
+from shardwise.compiler.traffic import Algorithm, all_gather, all_reduce, one_hop
 
 F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 IDEAL = Chip("ideal", (), 1e12, 5e11, 10**9, 1e11, Link(1e10, 1e-6), Link(1e9, 1e-5), 8)
 
 
-def test_a_ring_uses_the_slowest_link_that_it_crosses():
+def test_a_hop_within_a_node_has_the_latency_of_fast_links():
     mesh = AbstractMesh((4, 8), ("node", "gpu"))
     h100 = chip("h100")
     fast, slow = h100.fast_link.latency, h100.slow_link.latency
     assert h100.ring(mesh, ("gpu",)).latency == fast
     assert h100.ring(mesh, ("node",)).latency == slow
-    assert h100.ring(mesh, ("gpu", "node")).latency == slow
     assert h100.ring(AbstractMesh((2, 4), ("a", "b")), ("a",)).latency == fast
     assert h100.ring(AbstractMesh((1, 8), ("a", "b")), ("a",)).latency == fast
     assert chip("v5p").ring(mesh, ("node",)).latency == chip("v5p").fast_link.latency
+    assert h100.ring(AbstractMesh((1, 8), ("a", "b")), ("a",)).aggregated_latency is None
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(4, 8), (2, 3), (5, 1), (64, 8), (1, 8)])
+def test_the_latency_of_a_ring_is_that_of_the_path_of_one_block(nodes, gpus):
+    """A block travels from device to device, node by node; the links that it crosses are counted one by one."""
+    ideal = replace(IDEAL, fast_domain_size=gpus)
+    latencies = [
+        ideal.slow_link.latency if (d + 1) % gpus == 0 else ideal.fast_link.latency for d in range(nodes * gpus)
+    ]
+    ring = ideal.ring(AbstractMesh((nodes, gpus), ("node", "gpu")), ("node", "gpu"))
+    hops = Algorithm(0.0, hops=nodes * gpus - 1)
+    assert ring.waiting(hops) == pytest.approx(sum(latencies[:-1]))
+    assert ideal.ring_of(range(nodes * gpus)) == ring
+
+
+def test_a_tree_has_its_upper_levels_between_nodes():
+    ring = IDEAL.ring(AbstractMesh((64, 8), ("node", "gpu")), ("node", "gpu"))
+    assert ring.waiting(Algorithm(0.0, tree_levels=9)) == pytest.approx(3 * 1e-6 + 6 * 1e-5)
+    small, large = all_reduce(1e3, 512), all_reduce(1e10, 512)
+    assert ring.time(small) == small[1].bytes_sent / ring.bandwidth + ring.waiting(small[1])
+    assert ring.time(large) == large[0].bytes_sent / ring.bandwidth + ring.waiting(large[0])
+
+
+def test_aggregated_trees_need_one_device_per_node():
+    mesh, gathered = AbstractMesh((64, 8), ("node", "gpu")), all_gather(1e3, 64)
+    assert IDEAL.ring(mesh, ("node",)).time(gathered) == 63e3 / 1e9 + 6 * 1e-5  # log₂ 64 levels
+    assert IDEAL.ring(mesh, ("node", "gpu")).waiting(gathered[1]) == float("inf")
+
+
+def test_devices_may_share_slow_links_and_the_network_may_be_oversubscribed():
+    mesh = AbstractMesh((4, 8), ("node", "gpu"))
+    for sharing in (replace(IDEAL, slow_links=0.5), replace(IDEAL, oversubscription=2.0)):
+        assert sharing.ring(mesh, ("node",)).bandwidth == 5e8
+        assert sharing.ring(mesh, ("node", "gpu")).bandwidth == 4e9
+        assert sharing.ring(mesh, ("gpu",)).bandwidth == 1e10
 
 
 def test_a_ring_between_nodes_uses_the_slow_links_of_all_its_devices_in_a_node():
@@ -44,7 +79,9 @@ def test_a_ring_between_nodes_uses_the_slow_links_of_all_its_devices_in_a_node()
 def test_a_collective_takes_its_bytes_and_a_latency_per_hop():
     mesh = AbstractMesh((8,), ("x",))
     assert IDEAL.collective_time(all_reduce(1e7 * 4 / 7, 8), mesh, ("x",)) == pytest.approx(1e-3 + 14e-6)
-    assert IDEAL.collective_time(all_reduce(1e2 * 4 / 7, 8), mesh, ("x",)) == pytest.approx(2e2 / 1e10 + 6e-6)  # a tree
+    assert IDEAL.collective_time(all_reduce(1e2 * 4 / 7, 8), mesh, ("x",)) == pytest.approx(
+        8e2 / 7 / 1e10 + 6e-6
+    )  # a tree
     assert IDEAL.collective_time(one_hop(1e7), mesh, ("x",)) == pytest.approx(1e-3 + 1e-6)
     assert IDEAL.collective_time((), mesh, ("x",)) == 0
 
@@ -96,3 +133,14 @@ def test_a_larger_product_never_takes_less_time():
         base = a100.product_time(batch, m, n, k, 0, BF16)
         for more in ((batch + 1, m, n, k), (batch, m + 1, n, k), (batch, m, n + 1, k), (batch, m, n, k + 1)):
             assert a100.product_time(*more, 0, BF16) >= base
+
+
+def test_the_slowest_and_fastest_chips_differ_in_assumed_figures_only():
+    box = replace(IDEAL, product_fraction=0.5, memory_fraction=0.9, kernel_gap=1e-6)
+    assert box.slowest == box.fastest == box
+    sources = (("product_fraction", "measured"), ("memory_fraction", "assumed: like b"), ("kernel_gap", "assumed"))
+    box = replace(box, sources=sources)
+    assert box.assumed == ("memory_fraction", "kernel_gap")
+    assert box.fastest.memory_fraction == 1.0 and box.slowest.memory_fraction == pytest.approx(0.72)
+    assert box.slowest.kernel_gap == pytest.approx(1.25e-6)
+    assert box.slowest.product_fraction == box.fastest.product_fraction == 0.5

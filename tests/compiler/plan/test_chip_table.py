@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.compiler.plan.chip import Link
 from shardwise.compiler.plan.chip_table import format_chip, parse_chips, read_chips, write_chip
-from shardwise.compiler.plan.hardware import built_in_chips
+from shardwise.compiler.plan.hardware import built_in_chips, chip
 from shardwise.errors import HardwareError
 
 KNOWN = built_in_chips()
@@ -107,3 +107,48 @@ def test_a_fifo_as_a_table_of_chips_is_an_error(tmp_path):
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
     with pytest.raises(HardwareError, match="is not valid TOML"):
         read_chips(tmp_path / "deep.toml", {})
+
+
+def test_a_profile_is_the_chip_with_other_figures():
+    text = """
+[box]
+extends = "h100"
+sources = { memory_fraction = "measured" }
+[box.profiles.capped]
+product_fraction = 0.5
+sources = { product_fraction = "fitted: our run" }
+"""
+    chips = parse_chips(text, "t.toml", KNOWN)
+    assert list(chips) == ["box", "box:capped"]
+    capped = chips["box:capped"]
+    assert capped.product_fraction == 0.5 and capped.memory_fraction == chips["box"].memory_fraction
+    assert dict(capped.sources)["product_fraction"] == "fitted: our run"
+    assert dict(capped.sources)["memory_fraction"] == "measured"
+    assert chip("h100:eager").product_fraction < chip("h100").product_fraction
+
+
+def test_a_figure_that_an_entry_changes_does_not_keep_its_source():
+    chips = parse_chips('[box]\nextends = "h100"\nlink_fraction = 0.7', "t.toml", KNOWN)
+    assert "link_fraction" in KNOWN["h100"].assumed and "link_fraction" not in chips["box"].assumed
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('sources = "measured"', "sources must be as"),
+        ('sources = { memory = "measured" }', "sources has 'memory', which is none of product_fraction"),
+        ('sources = { link_fraction = "guessed" }', "the source of link_fraction must begin with one of 'measured'"),
+        ("profiles = 3", r"profiles must be entries: a line \[box.profiles.profile\]"),
+        ("profiles = { fast = 3 }", "profiles must be entries"),
+        ("profiles = { fast = { flops = 3 } }", r"entry \[box.profiles.fast\] has an unknown field 'flops'"),
+    ],
+)
+def test_bad_sources_and_profiles_are_errors(line, message):
+    with pytest.raises(HardwareError, match=message):
+        parse_chips(f'[box]\nextends = "h100"\n{line}', "t.toml", KNOWN)
+
+
+def test_sources_are_written_and_read_again():
+    for original in KNOWN.values():
+        text = format_chip(replace(original, name="box", device_kinds=("Box",)))
+        assert parse_chips(text, "t.toml", {})["box"].sources == original.sources

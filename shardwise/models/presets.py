@@ -1,0 +1,34 @@
+"""Decoders by name, with the sizes that their authors published."""
+
+from difflib import get_close_matches
+
+from shardwise.models.decoder import Decoder
+
+PRESETS = {
+    "llama3-8b": Decoder(32, 4096, 32, 8, 128, 14336, 128256),
+    "llama3-70b": Decoder(80, 8192, 64, 8, 128, 28672, 128256),
+    "llama3-405b": Decoder(126, 16384, 128, 8, 128, 53248, 128256),
+}
+
+
+def preset(name: str) -> Decoder:
+    """Return the sizes of a decoder.
+
+    Args:
+        name: its name, such as "llama3-70b"; `PRESETS` has all.
+
+    Returns:
+        A Decoder.
+
+    Raises:
+        ValueError: if there is no such decoder.
+
+    Example:
+        >>> jax.models.preset("llama3-70b").parameters
+        70553706496
+    """
+    if name not in PRESETS:
+        near = get_close_matches(name, PRESETS, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(map(repr, PRESETS))}."
+        raise ValueError(f"unknown model {name!r}. {hint}")
+    return PRESETS[name]
