@@ -584,9 +584,18 @@ def copy_to_memory(buffers: Buffers, devices: Sequence[_jax.Device], memory_kind
     return result
 
 
-def result_handler(shape: tuple[int, ...], dtype: np.dtype[Any], devices: Sequence[_jax.Device]) -> ResultHandler:
-    """Return a function that wraps one raw result of an executable as buffers. `shape` is that of a shard."""
-    type, sharding = _ConcatenatedType(shape, dtype, len(devices)), _ConcatenatedSharding(tuple(devices))
+def result_handler(
+    shape: tuple[int, ...], dtype: np.dtype[Any], devices: Sequence[_jax.Device], memory_kind: str | None = None
+) -> ResultHandler:
+    """Return a function that wraps one raw result of an executable as buffers.
+
+    Args:
+        shape: the shape of a shard.
+        dtype: the dtype.
+        devices: the devices.
+        memory_kind: the memory of the result; None for the default memory.
+    """
+    type, sharding = _ConcatenatedType(shape, dtype, len(devices)), _ConcatenatedSharding(tuple(devices), memory_kind)
     handler: ResultHandler = _jax.array_result_handler(type, sharding, committed=True, **_HANDLER_KEYWORDS)
     return handler
 

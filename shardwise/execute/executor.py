@@ -250,7 +250,9 @@ class LoweredRequest:
             ]
         moves = {number: sharding for number, sharding in self.moves.items() if number < arguments}
         out_memories = {
-            number: sharding for number, sharding in enumerate(self.out_shardings) if sharding.nondefault_memory
+            number: sharding
+            for number, sharding in enumerate(self.out_shardings)
+            if sharding.nondefault_memory and number not in self.stages.module.host_outputs
         }
         launch = Launch(executable, self.request, moves, constants, out_memories)
         launch_hooks.notify(launch, runs=False)
@@ -285,7 +287,11 @@ class LoweredRequest:
         """Compile with XLA. Log the time, and explain failures."""
         start, name = time.perf_counter(), self.request.program.name
         try:
-            out_shardings = [sharding.in_default_memory for sharding in self.out_shardings]
+            on_host = self.stages.module.host_outputs
+            out_shardings = [
+                sharding if number in on_host else sharding.in_default_memory
+                for number, sharding in enumerate(self.out_shardings)
+            ]
             with Task(f"compiling `{name}`") as task:
                 task.stage = "XLA"
                 executable = load(

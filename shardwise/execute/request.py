@@ -15,6 +15,7 @@ from shardwise.compiler.control.output_memory import out_kinds
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.memory_space import PINNED_HOST
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.pipeline import Stages, run_stages
@@ -247,6 +248,13 @@ class Request:
             kinds[index] = kinds[index] if sharding is None else sharding.nondefault_memory
         return out_kinds(self.program, kinds if config.is_exact else None)
 
+    def result_memories(self) -> list[str | None]:
+        """Return the memory kind in which each result must be: that of `out_shardings`, else that of the program."""
+        return [
+            kind if sharding is None else sharding.nondefault_memory
+            for sharding, kind in zip(self.out_shardings, self.out_memory_kinds(), strict=True)
+        ]
+
     def target(self) -> Target:
         """Return the mesh or the device on which everything can run.
 
@@ -374,10 +382,12 @@ def partition_request(
         dump: keeps the result of every pass.
 
     Returns:
-        The partitioned program, and the shardings to which inputs must be transferred first, by position.
+        The partitioned program, and the shardings to which inputs must be transferred first, by position. The program
+        itself copies inputs from pinned host memory, if the platform has such a memory.
     """
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
     moves: dict[int, Sharding] = {}
+    host_inputs = []
     pins = []
     for index, signature in enumerate(request.signatures):
         type, sharding = signature.type, signature.sharding
@@ -388,6 +398,8 @@ def partition_request(
             pins.append(target.pin(sharding, type.shape, name))
             if sharding.nondefault_memory:
                 moves[index] = sharding.in_default_memory
+                if sharding.nondefault_memory == PINNED_HOST:
+                    host_inputs.append(index)
             continue
         expected = requested or target.sharding(Layout.replicated(type.ndim))
         open_dims = frozenset(range(type.ndim)) if requested is None else frozenset()  # replication was not requested
@@ -398,6 +410,11 @@ def partition_request(
         label = f"out_shardings for {request.output_name(index)}"
         out_pins.append(None if out_sharding is None else target.pin(out_sharding, type.shape, label))
     device = target.devices[0]
+    chip = chip or chip_of(device.device_kind)
+    platform = request.platform or lowering_platform(device)
+    # JAX, and whoever loads an exported module, pass arguments in device memory.
+    copies_in_module = not request.for_jax and request.platform is None and (platform != "cpu" or chip.host_link > 0)
+    host_outputs = [index for index, kind in enumerate(request.result_memories()) if kind == PINNED_HOST]
     program = _constrained(request, target)
 
     def stages_with(out_pins: Sequence[Pin | None]) -> Stages:
@@ -407,19 +424,21 @@ def partition_request(
             pins,
             out_pins,
             request.donated,
-            request.platform or lowering_platform(device),
-            chip or chip_of(device.device_kind),
-            memory_limit_of(chip or chip_of(device.device_kind)),
+            platform,
+            chip,
+            memory_limit_of(chip),
             request.out_names,
             [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
             dump,
             request.for_jax,
+            host_inputs if copies_in_module else (),
+            host_outputs if copies_in_module else (),
         )
 
     stages = stages_with(out_pins)
     if (config.is_exact or request.for_jax) and (even_pins := _even_pins(stages, mesh, out_pins)) != out_pins:
         stages = stages_with(even_pins)
-    return stages, moves
+    return stages, {index: sharding for index, sharding in moves.items() if index not in stages.module.host_inputs}
 
 
 def _even_pins(stages: Stages, mesh: AbstractMesh, pins: Sequence[Pin | None]) -> list[Pin | None]:

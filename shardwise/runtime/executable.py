@@ -69,8 +69,8 @@ class Executable:
             else deserialize_executable(serialized, module.text, devices, options)
         )
         handlers = [
-            result_handler(placement.shard_shape(local.mesh), placement.type.dtype, devices)
-            for placement in local.outputs
+            result_handler(placement.shard_shape(local.mesh), placement.type.dtype, devices, sharding.nondefault_memory)
+            for placement, sharding in zip(local.outputs, out_shardings, strict=True)
         ]
         shares_threads = len(devices) > 1 and devices[0].platform == "cpu"
         has_collectives = "replica_groups" in module.text or "source_target_pairs" in module.text

@@ -234,6 +234,8 @@ class Op:
         reduces_across_devices: whether the op is a collective that reduces.
         removed_on_one_device: whether XLA removes a collective over one device whose result has its operand's type.
         lowers_narrow: whether XLA compiles the op for 2-bit integers.
+        reads_host_memory: whether the operand is in host memory, and the op copies it to the device.
+        writes_host_memory: whether the result is in host memory, and the op copies it from the device.
         launch: the number of the launch that a collective shares with adjacent ones, or of the group of a barrier.
         runs_programs_together: for an op that holds programs, whether one iteration runs them all, each for another
             iteration, so that none needs another's results.
@@ -270,6 +272,8 @@ class Op:
     reduces_across_devices: ClassVar[bool] = False
     removed_on_one_device: ClassVar[bool] = False
     lowers_narrow: ClassVar[bool] = True
+    reads_host_memory: ClassVar[bool] = False
+    writes_host_memory: ClassVar[bool] = False
     launch: int | None = None
     runs_programs_together: ClassVar[bool] = False
     is_boundary: ClassVar[bool] = False
@@ -363,6 +367,10 @@ class Op:
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         """Return the bytes that each device sends when the op runs in a local program."""
+        return 0
+
+    def host_bytes(self, *types: ArrayType) -> int:
+        """Return the bytes that the op copies between the memory of the device and the host's."""
         return 0
 
     @property

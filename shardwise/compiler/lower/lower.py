@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.op import HloValue
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.hlo import Builder, HostCallback, tensor_type
+from shardwise.compiler.ops.placement.memory_space import PINNED_HOST
+from shardwise.compiler.partition.liveness import values_on_host
 from shardwise.compiler.partition.local_program import LocalProgram
+
+_HOST_MEMORY = f'mhlo.memory_kind = "{PINNED_HOST}"'
 
 
 @final
@@ -22,12 +26,16 @@ class StableHlo:
         devices: the number of devices that run it, each on its own shards.
         aliases: for each donated input, the output that reuses its buffer.
         callbacks: the Python functions that it calls.
+        host_inputs: the inputs that must be in pinned host memory.
+        host_outputs: the outputs that are in pinned host memory.
     """
 
     text: str
     devices: int
     aliases: dict[int, int]
     callbacks: tuple[HostCallback, ...] = ()
+    host_inputs: frozenset[int] = frozenset()
+    host_outputs: frozenset[int] = frozenset()
 
 
 def lower(
@@ -44,30 +52,53 @@ def lower(
     program = local.program
     builder = Builder(local.mesh, platform, as_partitions)
     results = builder.program(program, [HloValue(f"%arg{n}", type) for n, type in enumerate(program.in_types)])
-    aliases = _aliases(program, donated)
-    attributes = {}
+    on_host = frozenset() if platform == "cpu" else values_on_host(program)  # the CPU platform has only one memory
+    host_inputs, host_outputs = (_indices(values, on_host) for values in (program.inputs, program.outputs))
+    aliases = _aliases(program, donated, on_host)
+    attributes = {number: [_HOST_MEMORY] for number in host_inputs}
     if not as_partitions:
-        attributes = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
+        for number, output in aliases.items():
+            attributes.setdefault(number, []).append(f"tf.aliasing_output = {output} : i32")
     heads = ", ".join(
-        f"%arg{number}: {tensor_type(value.type)}{attributes.get(number, '')}"
+        f"%arg{number}: {tensor_type(value.type)}{_in_braces(attributes.get(number, []))}"
         for number, value in enumerate(program.inputs)
     )
     types = ", ".join(tensor_type(value.type) for value in program.outputs)
+    result_types = ", ".join(
+        f"{tensor_type(value.type)}{_in_braces([_HOST_MEMORY] * (number in host_outputs))}"
+        for number, value in enumerate(program.outputs)
+    )
     tables = "".join(f"{head}\n" for head in builder.heads)
     body = "\n    ".join(builder.lines)
     names = ", ".join(x.name for x in results)
     name = re.sub(r"\W", "_", program.name) or "main"
     text = (
-        f"{tables}module @{name} {{\n  func.func public @main({heads}) -> ({types}) {{\n    {body}\n"
+        f"{tables}module @{name} {{\n  func.func public @main({heads}) -> ({result_types}) {{\n    {body}\n"
         f"    return{' ' if names else ''}{names}{' : ' if types else ''}{types}\n  }}\n}}\n"
     )
-    return StableHlo(text, local.mesh.device_count, aliases, tuple(builder.callbacks))
+    return StableHlo(
+        text,
+        local.mesh.device_count,
+        aliases,
+        tuple(builder.callbacks),
+        frozenset(host_inputs),
+        frozenset(host_outputs),
+    )
 
 
-def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
+def _indices(values: Sequence[Value], chosen: frozenset[Value]) -> list[int]:
+    return [index for index, value in enumerate(values) if value in chosen]
+
+
+def _in_braces(attributes: Sequence[str]) -> str:
+    return f" {{{', '.join(attributes)}}}" if attributes else ""
+
+
+def _aliases(program: Program, donated: Sequence[bool], on_host: frozenset[Value]) -> dict[int, int]:
     """Return, for each donated input, the output that reuses its buffer.
 
-    This is the first output of the same type that is not aliased yet, else the first of the same size in bytes.
+    This is the first output of the same type and in the same memory that is not aliased yet, else the first of the same
+    size in bytes.
     """
     free = dict(enumerate(program.outputs))
     aliases: dict[int, int] = {}
@@ -81,7 +112,14 @@ def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
     for fits in (is_same_type, has_same_size):
         for index, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
             if is_donated and index not in aliases:
-                match = next((k for k, out in free.items() if fits(out.type, value.type)), None)
+                match = next(
+                    (
+                        k
+                        for k, out in free.items()
+                        if fits(out.type, value.type) and (out in on_host) == (value in on_host)
+                    ),
+                    None,
+                )
                 if match is not None:
                     aliases[index] = match
                     del free[match]

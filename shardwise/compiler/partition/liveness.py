@@ -2,7 +2,7 @@
 
 The analysis sweeps over the program in order. Arguments live to the end; donated arguments die at their last use.
 Values inside kernels and views are never stored (`kernels.py`). An elementwise result reuses the buffer of an operand
-that dies at the same equation.
+that dies at the same equation. Values in host memory are not counted.
 """
 
 from collections.abc import Collection, Mapping
@@ -52,6 +52,22 @@ def total_bytes(program: Program) -> int:
     return inner + results + sum(value.type.nbytes for value in program.inputs)
 
 
+def values_on_host(program: Program) -> frozenset[Value]:
+    """Return the values in host memory: inputs that ops copy to the device, and results that ops copied to the host."""
+    on_host: set[Value] = set()
+
+    def passes_on(equation: Equation) -> bool:
+        return equation.op.fusion.is_barrier and not on_host.isdisjoint((*equation.inputs, *equation.outputs))
+
+    for equation in reversed(program.equations):
+        if equation.op.reads_host_memory or passes_on(equation):
+            on_host.update(equation.inputs)
+    for equation in program.equations:
+        if equation.op.writes_host_memory or passes_on(equation):
+            on_host.update(equation.outputs)
+    return frozenset(on_host)
+
+
 class Sweep:
     """One pass over a local program that tracks the live values.
 
@@ -63,7 +79,8 @@ class Sweep:
 
     def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Collection[int], until: int = -1):
         self.local = local
-        self.inputs = inputs
+        self.on_host = values_on_host(local.program)
+        self.inputs = inputs = {value: held for value, held in inputs.items() if value not in self.on_host}
         self.donated = donated
         self.until = until
         self.enclosing: list[Level] = []  # the programs that enclose the current one
@@ -88,7 +105,7 @@ class Sweep:
         """Sweep over a program. `live` are the inputs that the program itself holds; the values in `mortal` may die."""
         groups = self.local.kernel_groups(program)
         fused, views = groups.unstored, groups.views
-        virtual = fused | views
+        virtual = fused | views | self.on_host
         last = _last_uses(program, virtual)
         dying: dict[int, list[Value]] = {}
         for value, place in last.items():

@@ -58,6 +58,10 @@ class LocalProgram:
         """Return the equations that send bytes between devices, in nested programs too."""
         return [equation for equation in self.program.walk() if self.bytes_sent(equation) > 0]
 
+    def host_copies(self) -> list[Equation]:
+        """Return the equations that copy arguments from host memory, and results to it."""
+        return [e for e in self.program.equations if e.op.reads_host_memory or e.op.writes_host_memory]
+
     @cached_property
     def times(self) -> dict[Equation, int]:
         """The number of times that each equation runs in one call. A loop of unknown length counts as one iteration."""

@@ -5,6 +5,7 @@
   memory traffic of a product is a lower bound of its time.
 - The time of any other kernel is its memory traffic divided by the memory bandwidth.
 - A gap follows every kernel before the next one starts.
+- The time of a copy from or to the host is its bytes divided by the bandwidth of the host link.
 - The time of a collective is the bytes that a device sends divided by the bandwidth of its ring, plus a latency per
   message (`ring.py`), which is longer between nodes. The op states its bytes and messages (`compiler/traffic.py`); of
   several algorithms, the fastest runs.
@@ -60,6 +61,8 @@ class Chip:
         slow_links: the number of slow links per device; 0.5 if two devices share one.
         oversubscription: how many times less bandwidth the network between nodes has than the slow links together.
         fast_domain_size: the number of devices that fast links connect.
+        host_link: bytes per second between the memories of the device and the host, in one direction at a time; 0 if
+            they are one memory.
         cores: the number of cores that compute tiles of a product at the same time.
         product_fraction: the fraction of the peak flops that large products reach.
         memory_fraction: the fraction of the memory bandwidth that kernels reach.
@@ -91,6 +94,7 @@ class Chip:
     kernel_gap: float = 0.0
     overlaps: bool = False
     platform: str = "cpu"
+    host_link: float = 0.0
     sources: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -177,6 +181,10 @@ class Chip:
     def memory_time(self, bytes_accessed: float) -> float:
         """Return the seconds of a kernel that is bound by its bytes of memory traffic, the gap included."""
         return self._stream(bytes_accessed) + self.kernel_gap
+
+    def host_time(self, copied_bytes: float) -> float:
+        """Return the seconds of a copy between the memories of the device and the host; 0 if they are one memory."""
+        return copied_bytes / self.host_link if self.host_link else 0.0
 
     def _waves_time(self, batch: int, m: int, n: int, k: int, split: int, dtype: DType) -> float:
         """Return the seconds of the waves of a product whose k is split into `split` parts, which are added in f32."""

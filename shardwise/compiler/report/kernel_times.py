@@ -1,4 +1,6 @@
-"""The estimated time of a kernel on a chip: of a product, of memory traffic, or of a launch of collectives."""
+"""The estimated time of a kernel on a chip: of a product, of memory traffic, of a launch of collectives, or of a copy
+from or to host memory.
+"""
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
@@ -18,6 +20,8 @@ def kernel_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     root, op, accessed = kernel.root, kernel.root.op, kernel.bytes_accessed
     if local.bytes_sent(root):
         return local.launch_seconds(local.launches.get(root, (root,)), chip)
+    if copied := op.host_bytes(*(value.type for value in root.inputs)):
+        return chip.host_time(copied)
     if not op.is_contraction:
         return chip.memory_time(accessed)
     types = [value.type for value in root.inputs]

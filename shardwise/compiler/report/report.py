@@ -193,8 +193,13 @@ class Plan(HtmlReport):
 
     @property
     def compute_seconds(self) -> float:
-        """The estimated time of all other ops in one call."""
-        return sum(step.seconds for step in self.timeline.steps if not step.sent)
+        """The estimated time of all kernels in one call, without collectives and copies from and to host memory."""
+        return sum(step.seconds for step in self.timeline.steps if not step.sent and not step.copied)
+
+    @property
+    def host_copy_seconds(self) -> float:
+        """The estimated time of all copies from and to host memory in one call."""
+        return sum(step.seconds for step in self.timeline.steps if step.copied)
 
     @property
     def seconds(self) -> float:
@@ -203,7 +208,7 @@ class Plan(HtmlReport):
 
     @property
     def exposed_seconds(self) -> float:
-        """The time of one call in which a device communicates and does not compute."""
+        """The time of one call in which a device communicates, or copies from or to the host, and does not compute."""
         return max(0.0, self.seconds - self.compute_seconds)
 
     @property

@@ -1,8 +1,9 @@
 """timeline: the kernels of one device in a call, with start, estimated time and live bytes.
 
 A kernel is a group of equations that XLA fuses (`kernels.py`); its time follows from the specs of the chip. If the chip
-overlaps communication with compute, there are two streams. Each runs its first task in program order whose operands are
-ready, as a latency-hiding scheduler does. Otherwise, all kernels run one after the other.
+overlaps communication with compute, there are three streams: compute, communication, and copies between the memories of
+the device and the host. Each runs its first task in program order whose operands are ready, as a latency-hiding
+scheduler does. Otherwise, all kernels run one after the other.
 
 A kernel in a loop's body is one step, whose time is summed over all iterations. A loop of unknown length counts as one
 iteration; all branches of a conditional are counted.
@@ -21,6 +22,8 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 from shardwise.compiler.report.kernel_times import bytes_sent, kernel_seconds
+
+_COMPUTE, _COMMUNICATION, _COPIES = _STREAMS = range(3)
 
 # How many kernels the scheduler looks ahead. Without a bound, all gathers of arguments would start at once, however
 # late their results are needed. Their results would not fit in memory, and live bytes, counted in program order, would
@@ -46,7 +49,8 @@ class Step:
         accessed: bytes of memory traffic in all runs.
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
         collectives: the number of collectives that are sent in one launch.
-        exposed: the part of `seconds` in which the device sends and does not compute.
+        copied: bytes that are copied between the memories of the device and the host in all runs.
+        exposed: the part of `seconds` in which the device sends or copies, and does not compute.
         beside: the first and last step that runs at the same time, as op and source line; empty if there is none.
         iteration: 1 if it runs for the next iteration of its loop, -1 if for the one before, else 0.
     """
@@ -63,6 +67,7 @@ class Step:
     accessed: float = 0.0
     idle: float = 0.0
     collectives: int = 0
+    copied: float = 0.0
     exposed: float = 0.0
     beside: tuple[tuple[str, Source], ...] = ()
     iteration: int = 0
@@ -78,6 +83,7 @@ class Step:
             flops=self.flops * count,
             accessed=self.accessed * count,
             idle=self.idle * count,
+            copied=self.copied * count,
             exposed=self.exposed * count,
         )
 
@@ -212,7 +218,8 @@ class _Schedule:
         accessed = kernel.bytes_accessed
         if not sent and not accessed:
             return _Level([], {})
-        flops = op.flops(*(value.type for value in kernel.root.inputs))
+        types = [value.type for value in kernel.root.inputs]
+        flops, copied = op.flops(*types), op.host_bytes(*types)
         seconds = kernel_seconds(self.local, kernel, self.chip)
         held = max((self.live[equation] for equation in kernel.equations if equation in self.live), default=0)
         row = idle_of(kernel.root.source)
@@ -231,20 +238,21 @@ class _Schedule:
             accessed,
             idle,
             collectives,
+            copied,
             iteration=iteration,
         )
         return _Level([step], dict.fromkeys(kernel.equations, 0), seconds)
 
     def _expose(self, kernels: Sequence[Kernel], parts: Sequence[_Level], starts: Sequence[float]) -> None:
-        """Set, for each launch of collectives, what runs beside it and for how long it is exposed."""
+        """Set, for each launch of collectives and copy, what runs beside it and for how long it is exposed."""
         computing = sorted(
             (start, start + self._duration(kernel, part), _site(part.steps[0]), _site(part.steps[-1]))
             for kernel, part, start in zip(kernels, parts, starts, strict=True)
-            if part.seconds and not _communicates(part)
+            if part.seconds and _stream(part) == _COMPUTE
         )
         firsts, lasts = [start for start, *_ in computing], [end for _, end, *_ in computing]
         for part, start in zip(parts, starts, strict=True):
-            if _communicates(part):
+            if _stream(part) != _COMPUTE:
                 end = start + part.seconds
                 first, after = bisect_right(lasts, start), bisect_left(firsts, end)
                 beside = computing[first:after]
@@ -268,7 +276,7 @@ class _Schedule:
         seconds = [self._duration(kernel, part) for kernel, part in zip(kernels, parts, strict=True)]
         # A loop of several steps is one compute task: its collectives overlap with its own kernels, at the loop's
         # level.
-        communicates = list(map(_communicates, parts))
+        streams = list(map(_stream, parts))
         if not self.chip.overlaps:
             starts, now = [], 0.0
             for duration in seconds:
@@ -277,7 +285,7 @@ class _Schedule:
             return starts
         producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
         needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
-        return list_schedule(seconds, communicates, needs)
+        return list_schedule(seconds, streams, needs)
 
 
 def _with_run_alone(step: Step) -> Step:
@@ -290,20 +298,23 @@ def _site(step: Step) -> tuple[str, Source]:
     return step.op, step.source
 
 
-def _communicates(part: _Level) -> bool:
-    return len(part.steps) == 1 and bool(part.steps[0].sent)
+def _stream(part: _Level) -> int:
+    """Return the stream on which a part runs. Parts of several steps are compute."""
+    if len(part.steps) != 1:
+        return _COMPUTE
+    return _COMMUNICATION if part.steps[0].sent else _COPIES if part.steps[0].copied else _COMPUTE
 
 
 def list_schedule(
-    seconds: Sequence[float], communicates: Sequence[bool], needs: Sequence[set[int]], window: int = _WINDOW
+    seconds: Sequence[float], streams: Sequence[int], needs: Sequence[set[int]], window: int = _WINDOW
 ) -> list[float]:
-    """Return the start time of each task on one of two streams, compute and communication.
+    """Return the start time of each task on one of three streams: compute, communication, and copies from and to hosts.
 
     A stream runs its first ready task in program order; if none is ready, the task that becomes ready first.
 
     Args:
         seconds: the time of each task.
-        communicates: for each task, whether it runs on the communication stream.
+        streams: the stream of each task: 0 for compute, 1 for communication, 2 for copies.
         needs: for each task, the earlier tasks that must end before it starts.
         window: the number of tasks to look ahead, from the first task that has not started.
     """
@@ -315,9 +326,9 @@ def list_schedule(
     for number, need in enumerate(needs):
         for other in need:
             followers[other].append(number)
-    free = [0.0, 0.0]
-    waiting: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])  # ordered by ready time
-    ready: tuple[list[int], list[int]] = ([], [])  # ordered by position
+    free = [0.0 for _ in _STREAMS]
+    waiting: list[list[tuple[float, int]]] = [[] for _ in _STREAMS]  # ordered by ready time
+    ready: list[list[int]] = [[] for _ in _STREAMS]  # ordered by position
     first = 0  # the first task that has not started
     started = [False] * count
     later: list[tuple[int, float]] = []  # tasks beyond the window, by position
@@ -326,20 +337,20 @@ def list_schedule(
         if number >= first + window:
             heapq.heappush(later, (number, time))
         else:
-            heapq.heappush(waiting[communicates[number]], (time, number))
+            heapq.heappush(waiting[streams[number]], (time, number))
 
     for number in range(count):
         if not missing[number]:
             offer(number, 0.0)
     for _ in range(count):
-        for stream in (0, 1):
+        for stream in _STREAMS:
             while waiting[stream] and waiting[stream][0][0] <= free[stream]:
                 heapq.heappush(ready[stream], heapq.heappop(waiting[stream])[1])
         starting = [
             free[stream] if ready[stream] else max(free[stream], waiting[stream][0][0]) if waiting[stream] else None
-            for stream in (0, 1)
+            for stream in _STREAMS
         ]
-        stream = min((s for s in (0, 1) if starting[s] is not None), key=lambda s: (starting[s], s))
+        stream = min((s for s in _STREAMS if starting[s] is not None), key=lambda s: (starting[s], s))
         number = heapq.heappop(ready[stream]) if ready[stream] else heapq.heappop(waiting[stream])[1]
         start = starting[stream]
         assert start is not None

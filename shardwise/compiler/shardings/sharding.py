@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from shardwise.base._jaxlib import is_compile_only
 from shardwise.base.config import config
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, ranks_of
@@ -145,7 +146,7 @@ class Sharding:
     def memory_kind(self) -> str | None:
         """The memory of the shards: `device`, `pinned_host`, …; None for the default memory of an AbstractMesh."""
         first = self.devices[0]
-        return self.nondefault_memory or (None if isinstance(first, AbsentDevice) else str(first.default_memory().kind))
+        return self.nondefault_memory or (str(first.default_memory().kind) if _lists_memories(first) else None)
 
     def with_memory_kind(self, kind: str | None) -> "Sharding":
         """Return this sharding in another memory of its devices; None for the default memory."""
@@ -176,7 +177,7 @@ def nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> st
     if kind is None:
         return None
     first = devices[0]
-    if isinstance(first, AbsentDevice):
+    if not _lists_memories(first):
         if kind not in _MEMORY_KINDS:
             raise ShardingError(f"{name}: memory_kind={kind!r} is none of {', '.join(map(repr, _MEMORY_KINDS))}")
         return None if kind == "device" else kind
@@ -188,6 +189,11 @@ def nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> st
             f"computes in {default!r}"
         )
     return None if kind == default else kind
+
+
+def _lists_memories(device: Any) -> bool:
+    """Return whether a device lists its memories: the devices of topologies and of an AbstractMesh do not."""
+    return not isinstance(device, AbsentDevice) and not is_compile_only(device)
 
 
 def memory_text(kind: str | None) -> str:

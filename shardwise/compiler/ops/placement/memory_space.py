@@ -1,8 +1,9 @@
-"""in_memory: keep a value in another memory of its devices, such as pinned host memory, until it is used."""
+"""Ops between the memories of a device: in_memory, and the copies of arguments and results in host memory."""
 
 from collections.abc import Sequence
 from typing import Any, final
 
+from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -10,18 +11,15 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
 DEVICE = "device"  # the kind of the memory that ops compute in
+PINNED_HOST = "pinned_host"  # the kind of the host memory that XLA copies from and to while kernels run
 
 
-@final
-@record
-class InMemory(Elementwise):
-    """The identity; the result is kept in a memory of this kind (`pinned_host`). Ops read it into device memory."""
+class _MemoryIdentity(Elementwise):
+    """The base class of identities that copy their operand to another memory. XLA does not fuse them."""
 
-    name = "in_memory"
     accepts_keys = True
     arity = 1
     cheap_to_recompute = False
-    kind: str
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -32,10 +30,58 @@ class InMemory(Elementwise):
     def transpose(self, cotangent: Operand, *operands: Primal) -> tuple[Any, ...]:
         return (cotangent,)
 
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]
+
+
+@final
+@record
+class InMemory(_MemoryIdentity):
+    """The identity; the result is kept in a memory of this kind (`pinned_host`). Ops read it into device memory."""
+
+    name = "in_memory"
+    kind: str
+
+    @property
+    def fusion(self) -> Fusion:  # type: ignore[override]
+        return Fusion(is_view=True) if self.kind == DEVICE else OWN_KERNEL
+
+    def host_bytes(self, *types: ArrayType) -> int:
+        return 0 if self.kind == DEVICE else 2 * types[0].nbytes  # to the host, and back for the uses
+
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         if hlo.platform == "cpu":  # the CPU platform has only one memory
             return x
-        return hlo.in_memory(hlo.in_memory(x, self.kind), "device")  # move to this memory, and back for the uses
+        return hlo.in_memory(hlo.in_memory(x, self.kind), DEVICE)  # move to this memory, and back for the uses
 
-    def reference(self, *operands: NumpyArray) -> Any:
-        return operands[0]
+
+@final
+@record
+class CopyToDevice(_MemoryIdentity):
+    """The copy of an argument in pinned host memory to device memory. Its operand is in host memory."""
+
+    name = "copy_to_device"
+    fusion = OWN_KERNEL
+    reads_host_memory = True
+
+    def host_bytes(self, *types: ArrayType) -> int:
+        return types[0].nbytes
+
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        return x if hlo.platform == "cpu" else hlo.in_memory(x, DEVICE)
+
+
+@final
+@record
+class CopyToHost(_MemoryIdentity):
+    """The copy of a result to pinned host memory. Its result is in host memory."""
+
+    name = "copy_to_host"
+    fusion = OWN_KERNEL
+    writes_host_memory = True
+
+    def host_bytes(self, *types: ArrayType) -> int:
+        return types[0].nbytes
+
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        return x if hlo.platform == "cpu" else hlo.in_memory(x, PINNED_HOST)
