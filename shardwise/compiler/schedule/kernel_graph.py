@@ -192,7 +192,8 @@ class KernelGraph:
         if op.programs:
             inner = sum(KernelGraph(self.local, program, self.chip).seconds for program in op.programs)
             return inner * (1 if op.trip_count is None else op.trip_count)
-        if self.local.bytes_sent(kernel.root) or not kernel.bytes_accessed:
+        is_copy = op.reads_host_memory or op.writes_host_memory
+        if self.local.bytes_sent(kernel.root) or not kernel.bytes_accessed or is_copy:
             return 0.0
         return kernel_seconds(self.local, kernel, self.chip)
 

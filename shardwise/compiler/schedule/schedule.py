@@ -20,6 +20,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.schedule.barriers import advance_barriers
 from shardwise.compiler.schedule.buckets import buckets
 from shardwise.compiler.schedule.fill import fill_with_products
+from shardwise.compiler.schedule.host_copies import hide_host_copies
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.order import order_by_launches
 from shardwise.compiler.schedule.results import send_results_early
@@ -64,8 +65,9 @@ class _Scheduler:
     graphs: dict[int, KernelGraph] = field(default_factory=dict)
 
     def schedule_main(self) -> Program:
-        """Return the main program with its communication scheduled."""
-        return self.schedule(send_results_early(self._graph(self.local.program), self.numbers))
+        """Return the main program with its communication, and its copies from and to host memory, scheduled."""
+        program = self.schedule(send_results_early(self._graph(self.local.program), self.numbers))
+        return hide_host_copies(self._graph(program), self.numbers)
 
     def schedule(self, program: Program) -> Program:
         """Return a program with the communication in it, and in the programs that it holds, scheduled."""
