@@ -214,14 +214,20 @@ def device_text(devices: Sequence[int], most: int = 4) -> str:
 def draw_timeline(timeline: Timeline) -> str:
     """Draw the steps over time in two lanes, compute and communication.
 
-    If devices are idle in a schedule, a third lane shows the idle part of each step.
+    Further lanes show copies from and to host memory, if there are any, and the idle part of each step, if devices are
+    idle in a schedule.
     """
     total = timeline.seconds
     if not total:
         return ""
     lanes = []
-    for name, css, communicates in (("compute", "compute", False), ("communication", "talk", True)):
-        steps = [step for step in timeline.steps if bool(step.sent) == communicates]
+    kernels = [step for step in timeline.steps if not step.sent and not step.copied]
+    sent = [step for step in timeline.steps if step.sent]
+    copied = [step for step in timeline.steps if step.copied]
+    by_lane = [("compute", "compute", kernels), ("communication", "talk", sent)]
+    if copied:
+        by_lane.append(("copies from and to host memory", "talk", copied))
+    for name, css, steps in by_lane:
         seconds = sum(step.seconds for step in steps)
         label = f"{name}: {human_seconds(seconds)}, {100 * seconds / total:.0f}% of the time"
         lanes.append(_lane(label, css, _bars(steps, total), total))

@@ -39,8 +39,8 @@ class Simulation(HtmlReport):
         model_flops: the flops without rematerialization.
         model_utilization: these flops as a fraction of the peak flops (model FLOPs utilization, MFU).
         peak_bytes: the most bytes that a device holds at once.
-        bounds: the seconds of a call by their bound: products, memory traffic, exposed communication, and idle time,
-            such as a pipeline's bubble.
+        bounds: the seconds of a call by their bound: products, memory traffic, exposed communication (and copies from
+            and to host memory), and idle time, such as a pipeline's bubble.
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
     """
 
@@ -58,7 +58,7 @@ class Simulation(HtmlReport):
         self.peak_bytes = plan.peak_bytes
         self.memory = tuple(sorted((step.start, step.held) for step in steps))
         products = sum(step.seconds - step.idle for step in steps if _is_product_bound(step, plan.chip))
-        idle = sum(step.idle for step in steps if not step.sent)
+        idle = sum(step.idle for step in steps if not step.sent and not step.copied)
         self.bounds = {
             _PRODUCTS: products,
             _MEMORY: max(0.0, plan.compute_seconds - products - idle),
@@ -256,15 +256,15 @@ def _is_product_bound(step: "Step", chip: Chip) -> bool:
 
 
 def _trace_events(plan: "Plan") -> list[dict[str, Any]]:
-    """Return trace events: two threads, compute and communication, and a counter of the live bytes."""
+    """Return trace events: threads of compute, communication and host copies, and a counter of the live bytes."""
     events: list[dict[str, Any]] = [
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
-        for tid, name in enumerate(("compute", "communication"))
+        for tid, name in enumerate(("compute", "communication", "copies from and to host memory"))
     ]
     for step in sorted(plan.timeline.steps, key=lambda step: step.start):
         details = {"line": str(step.source), "runs": step.times, "bytes sent": step.sent, "flops": step.flops}
         start, duration = step.start * 1e6, step.seconds * 1e6
-        tid = 1 if step.sent else 0
+        tid = 1 if step.sent else 2 if step.copied else 0
         events.append({"name": step.op, "ph": "X", "ts": start, "dur": duration, "pid": 0, "tid": tid, "args": details})
         events.append({"name": "live bytes", "ph": "C", "ts": start, "pid": 0, "args": {"bytes": step.held}})
     return events

@@ -138,6 +138,8 @@ def _time_text(report: Plan) -> str:
         f"{human_seconds(report.compute_seconds)} of compute, "
         f"{human_seconds(report.communication_seconds)} of communication"
     )
+    if report.host_copy_seconds:
+        parts += f", {human_seconds(report.host_copy_seconds)} of copies from and to host memory"
     if not report.chip.overlaps:
         return f"without overlap: {parts}"
     exposed = f"with overlap: {parts}, of which {human_seconds(report.exposed_seconds)} exposed"

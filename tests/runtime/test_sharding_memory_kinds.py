@@ -12,6 +12,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.pipeline import run_stages
+from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.errors import ShardingError, TransferError
 from shardwise.execute.executor import Launch
@@ -232,6 +233,48 @@ def test_offloaded_values_are_annotated_in_stablehlo_for_gpus():
     text = run_stages(program, AbstractMesh((1,), ("x",)), [pin], [pin], (), "cuda").module.text
     marks = re.findall(r"annotate_device_placement.*_xla_buffer_placement\"? = \"(\w+)\"", text)
     assert marks == ["pinned_host", "device"]  # to the host, and back for the addition
+
+
+def test_arguments_and_results_in_pinned_host_memory_are_parameters_and_results_of_modules_for_gpus():
+    x = jnp.asarray(X)
+    program = sw.jit(lambda m, g: (m + g, g * 2)).lower(x, x)._request.program
+    pins = [Pin(Layout.replicated(2))] * 2
+    run = partial(run_stages, program, AbstractMesh((1,), ("x",)), pins, pins, (True, True))
+    module = run("cuda", chip("h200"), host_inputs=[0], host_outputs=[0]).module
+    head = next(line for line in module.text.splitlines() if "func.func" in line)
+    attribute = 'mhlo.memory_kind = "pinned_host"'
+    first, second, result, other = re.findall(r"tensor<10x3xf32>( \{[^}]*\})?", head)
+    assert attribute in first and "tf.aliasing_output = 0" in first  # a donated argument is reused in its own memory
+    assert attribute not in second and "tf.aliasing_output = 1" in second
+    assert attribute in result and not other
+    marks = re.findall(r"annotate_device_placement.*_xla_buffer_placement\"? = \"(\w+)\"", module.text)
+    assert marks == ["device", "pinned_host"]
+    assert (module.host_inputs, module.host_outputs) == ({0}, {0})
+    assert run("cuda", chip("h200"), host_inputs=[0]).module.aliases == {1: 0}  # no result is in host memory
+    on_cpu = run("cpu", host_inputs=[0], host_outputs=[0]).module
+    assert "memory_kind =" not in on_cpu.text and "annotate" not in on_cpu.text and not on_cpu.host_inputs
+
+
+def test_simulated_steps_copy_states_from_and_to_host_memory():
+    mesh = AbstractMesh((1,), ("x",))
+    device, host = NamedSharding(mesh, P()), NamedSharding(mesh, P(), memory_kind="pinned_host")
+
+    def step(state, x):
+        gradients = [h.T @ x for h in [x @ x for _ in range(4)]]
+        return [0.9 * m + g for m, g in zip(state, gradients, strict=True)]
+
+    def simulated(place):
+        state = [sw.ShapeDtypeStruct((4096, 4096), np.float32, sharding=place)] * 4
+        x = sw.ShapeDtypeStruct((4096, 4096), np.float32, sharding=device)
+        return sw.simulate(sw.jit(step, out_shardings=place), hardware="h200")(state, x)
+
+    on_device, offloaded = simulated(device), simulated(host)
+    copies = 8 * 4 * 4096**2 / chip("h200").host_link
+    assert on_device.plan.host_copy_seconds == 0
+    assert offloaded.plan.host_copy_seconds == pytest.approx(copies)
+    assert on_device.seconds < copies < offloaded.seconds < on_device.seconds + copies
+    assert offloaded.peak_bytes < on_device.peak_bytes
+    assert "of copies from and to host memory" in str(offloaded.plan)
 
 
 def test_donated_arguments_in_another_memory(mesh):

@@ -86,7 +86,7 @@ from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.placement.memory_space import InMemory
+from shardwise.compiler.ops.placement.memory_space import CopyToDevice, CopyToHost, InMemory
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.placement.shard_alike import ShardAlike
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
@@ -619,6 +619,8 @@ def elementwise_cases() -> list[Case]:
     special(ShardAlike(), 2, ("f32",))
     over(InMemory("pinned_host"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(InMemory("unpinned_host"), 1, ("f32", "c64"))
+    for copy in (CopyToDevice(), CopyToHost()):
+        over(copy, 1, ("f32", "i32"), SHAPES)
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
     special(StopGradient(), 1, ("f32", "bf16", "c64"))
     for direction in DIRECTIONS:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.plan.chip import Chip, Link
-from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.plan.hardware import built_in_chips, chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import Algorithm, all_gather, all_reduce, one_hop
 
@@ -144,3 +144,9 @@ def test_the_slowest_and_fastest_chips_differ_in_assumed_figures_only():
     assert box.fastest.memory_fraction == 1.0 and box.slowest.memory_fraction == pytest.approx(0.72)
     assert box.slowest.kernel_gap == pytest.approx(1.25e-6)
     assert box.slowest.product_fraction == box.fastest.product_fraction == 0.5
+
+
+def test_copies_from_and_to_the_host_take_the_time_of_the_host_link():
+    assert replace(IDEAL, host_link=5e10).host_time(1e9) == 0.02
+    assert IDEAL.host_time(1e9) == 0  # one memory
+    assert all(chip.host_link for chip in built_in_chips().values() if chip.platform != "cpu")

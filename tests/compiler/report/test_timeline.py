@@ -183,3 +183,25 @@ def test_a_pipelined_loop_holds_what_two_iterations_gather():
     assert sum(held.bytes for held in after.alive) == after.peak_bytes
     assert [held.bytes for held in after.alive if held.what == "passed on in the loop"] == [gathered, gathered]
     assert after.peak_bytes == before.peak_bytes + gathered
+
+
+def test_arguments_and_results_in_host_memory_are_copied_on_a_stream_of_their_own():
+    text = f"""(x: f32[1024,1024], m: f32[1024,1024]) {{
+      y: f32[1024,1024] = {DOT} x x
+      d: f32[1024,1024] = copy_to_device m
+      z: f32[1024,1024] = add y d
+      s: f32[1024,1024] = copy_to_host z
+      v: f32[1024,1024] = {DOT} z z
+      return s, v
+    }}"""
+    local, array = local_of_text(text), 4 * KB * KB
+    found = timeline(local, H200)
+    product, load, add, store, last = found.steps
+    assert load.copied == store.copied == array and load.seconds == store.seconds == array / H200.host_link
+    assert product.start == load.start == 0 and add.start == load.seconds  # the load takes longer than the product
+    assert store.start == last.start == add.start + add.seconds
+    assert found.seconds == pytest.approx(store.start + store.seconds)
+    assert load.beside and load.exposed == pytest.approx(load.seconds - product.seconds)
+    # x y; x y d; z reuses the buffer of y; x z; x z v. Host memory is not counted.
+    assert [step.held for step in found.steps] == [2 * array, 3 * array, 3 * array, 2 * array, 3 * array]
+    assert timeline(local, CPU).steps[1].seconds == 0  # one memory

@@ -1,4 +1,4 @@
-"""The schedule of kernels on two streams: a property test of its rules."""
+"""The schedule of kernels on three streams: a property test of its rules."""
 
 from itertools import pairwise
 
@@ -12,23 +12,23 @@ from shardwise.compiler.report.timeline import list_schedule
 def tasks(draw):
     count = draw(st.integers(1, 30))
     seconds = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
-    communicates = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    streams = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
     needs = [set(draw(st.lists(st.integers(0, index - 1), max_size=3))) if index else set() for index in range(count)]
-    return [float(value) for value in seconds], communicates, needs
+    return [float(value) for value in seconds], streams, needs
 
 
 @given(tasks(), st.sampled_from([1, 4, 256]))
 def test_needs_are_met_streams_run_one_task_and_do_not_wait_for_nothing(work, window):
-    seconds, communicates, needs = work
-    starts = list_schedule(seconds, communicates, needs, window)
+    seconds, streams, needs = work
+    starts = list_schedule(seconds, streams, needs, window)
     ends = [start + duration for start, duration in zip(starts, seconds, strict=True)]
     for index, need in enumerate(needs):
         assert all(ends[other] <= starts[index] for other in need)
-    for stream in (False, True):
-        order = sorted((starts[n], ends[n]) for n in range(len(seconds)) if communicates[n] == stream)
+    for stream in range(3):
+        order = sorted((starts[n], ends[n]) for n in range(len(seconds)) if streams[n] == stream)
         assert all(end <= start for (_, end), (start, _) in pairwise(order))
     total, longest = sum(seconds), _critical_path(seconds, needs)
-    per_stream = [sum(s for s, c in zip(seconds, communicates, strict=True) if c == stream) for stream in (0, 1)]
+    per_stream = [sum(s for s, c in zip(seconds, streams, strict=True) if c == stream) for stream in range(3)]
     assert max(longest, *per_stream) <= max(ends) <= total
 
 

@@ -36,3 +36,10 @@ def test_equations_that_would_wait_for_each_other_do_not_wait():
     both = let_wait(local.program, [Wait((first,), (second,)), Wait((second,), (first,))], count())
     ordered = order_by_launches(both, (), count(), local.program)
     assert [equation.op.name for equation in ordered.equations] == ["dot", "tanh", "dot"]
+
+
+def test_without_an_equation_that_waits_all_that_needs_the_others_does():
+    local = local_of(TWO_PRODUCTS)
+    first, second, _ = local.program.equations
+    waited = order_by_launches(let_wait(local.program, [Wait((), (first, second))], count()), (), count())
+    assert [equation.op.name for equation in waited.equations] == ["dot", "tanh", "barrier", "barrier", "dot"]
