@@ -4,7 +4,7 @@ Each stage has its own type. A StageDump keeps the result of every pass, if the 
 `dump_to`, the dump of every compilation is written to a folder, formatted.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -34,7 +34,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.erase_shardings import erase_shardings
 from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.hoist import hoist
-from shardwise.compiler.transforms.host_copies import insert_host_copies
+from shardwise.compiler.transforms.host_copies import NO_HOST_ARRAYS, HostArrays
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.compiler.transforms.merge_factorizations import merge_factorizations
@@ -90,8 +90,7 @@ def run_stages(
     user_meshes: Sequence[AbstractMesh] = (),
     dump: StageDump | None = None,
     as_partitions: bool = False,
-    host_inputs: Collection[int] = (),
-    host_outputs: Collection[int] = (),
+    host: HostArrays = NO_HOST_ARRAYS,
 ) -> Stages:
     """Run every stage that needs no device.
 
@@ -108,18 +107,13 @@ def run_stages(
         user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them.
         dump: keeps the result of every pass; by default, results are kept only for the setting `dump_to`.
         as_partitions: whether the devices of the module are partitions, instead of replicas.
-        host_inputs: the inputs that are in host memory when the module runs.
-        host_outputs: the outputs that the module must leave in host memory.
+        host: the inputs that are in host memory when the module runs, and the outputs that it must leave there.
     """
     dump = StageDump(keeps=bool(config.dump_to)) if dump is None else dump
     dump.add("trace", program)
     set_stage("simplifying")
-    simplified = simplify(program, dump)
-    if host_inputs or host_outputs:
-        simplified = insert_host_copies(simplified, host_inputs, host_outputs)
-        dump.add("insert_host_copies", simplified)
     # Shardings are erased after `simplify`, because `merge_stacks` and `crop_pads` skip values with Explicit shardings.
-    simplified, shardings = erase_shardings(simplified, mesh)
+    simplified, shardings = erase_shardings(simplify(program, dump), mesh)
     dump.add("erase_shardings", simplified)
     ins = [
         _pin_words(pin, type) if is_key(type.dtype) else pin
@@ -130,7 +124,7 @@ def run_stages(
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
     set_stage("choosing layouts")
-    problem = layout_problem(simplified, mesh, ins, outs, out_names, user_meshes, shardings)
+    problem = layout_problem(simplified, mesh, ins, outs, out_names, user_meshes, shardings, host=host)
     dump.add("layout_problem", problem)
     plan = choose(problem, chip)
     dump.add("choose", plan)

@@ -30,6 +30,7 @@ from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.host_copies import NO_HOST_ARRAYS, HostArrays
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.errors import DeviceMismatchError, ShardingError
@@ -431,8 +432,7 @@ def partition_request(
             [] if target.positional else [user_mesh.abstract for user_mesh in target.meshes],
             dump,
             request.for_jax,
-            host_inputs if copies_in_module else (),
-            host_outputs if copies_in_module else (),
+            HostArrays(frozenset(host_inputs), frozenset(host_outputs)) if copies_in_module else NO_HOST_ARRAYS,
         )
 
     stages = stages_with(out_pins)

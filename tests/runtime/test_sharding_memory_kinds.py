@@ -14,6 +14,7 @@ from shardwise import lax
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.transforms.host_copies import HostArrays
 from shardwise.errors import ShardingError, TransferError
 from shardwise.execute.executor import Launch
 from shardwise.sharding import AbstractMesh, NamedSharding, PositionalSharding, SingleDeviceSharding
@@ -240,7 +241,7 @@ def test_arguments_and_results_in_pinned_host_memory_are_parameters_and_results_
     program = sw.jit(lambda m, g: (m + g, g * 2)).lower(x, x)._request.program
     pins = [Pin(Layout.replicated(2))] * 2
     run = partial(run_stages, program, AbstractMesh((1,), ("x",)), pins, pins, (True, True))
-    module = run("cuda", chip("h200"), host_inputs=[0], host_outputs=[0]).module
+    module = run("cuda", chip("h200"), host=HostArrays(frozenset({0}), frozenset({0}))).module
     head = next(line for line in module.text.splitlines() if "func.func" in line)
     attribute = 'mhlo.memory_kind = "pinned_host"'
     first, second, result, other = re.findall(r"tensor<10x3xf32>( \{[^}]*\})?", head)
@@ -250,9 +251,23 @@ def test_arguments_and_results_in_pinned_host_memory_are_parameters_and_results_
     marks = re.findall(r"annotate_device_placement.*_xla_buffer_placement\"? = \"(\w+)\"", module.text)
     assert marks == ["device", "pinned_host"]
     assert (module.host_inputs, module.host_outputs) == ({0}, {0})
-    assert run("cuda", chip("h200"), host_inputs=[0]).module.aliases == {1: 0}  # no result is in host memory
-    on_cpu = run("cpu", host_inputs=[0], host_outputs=[0]).module
+    assert run("cuda", chip("h200"), host=HostArrays(frozenset({0}))).module.aliases == {
+        1: 0
+    }  # no result is in host memory
+    on_cpu = run("cpu", host=HostArrays(frozenset({0}), frozenset({0}))).module
     assert "memory_kind =" not in on_cpu.text and "annotate" not in on_cpu.text and not on_cpu.host_inputs
+
+
+def test_arguments_in_host_memory_are_copied_before_they_are_resharded():
+    """Devices reshard only in their own memory."""
+    x = jnp.asarray(np.ones((8, 8), np.float32))
+    program = sw.jit(lambda m: m @ m).lower(x)._request.program
+    rows, columns = Pin(Layout((("x",), ()))), Pin(Layout(((), ("x",))))
+    host = HostArrays(frozenset({0}), frozenset({0}))
+    stages = run_stages(program, AbstractMesh((4,), ("x",)), [rows], [columns], (), "cuda", chip("h200"), host=host)
+    names = [equation.op.name for equation in stages.local.program.equations]
+    assert (names[0], names[-1]) == ("copy_to_device", "copy_to_host") and stages.local.collectives()
+    assert (stages.module.host_inputs, stages.module.host_outputs) == ({0}, {0})
 
 
 def test_simulated_steps_copy_states_from_and_to_host_memory():

@@ -26,6 +26,7 @@ from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
+from shardwise.compiler.transforms.host_copies import NO_HOST_ARRAYS, HostArrays
 from shardwise.errors import ProgramError
 
 
@@ -51,6 +52,7 @@ class LayoutProblem:
             layout is allowed.
         shardings: the shardings of values along Explicit axes, from their types.
         moves: changes to the dims that the pins seed.
+        host: the inputs and outputs that are in host memory.
     """
 
     program: Program
@@ -66,6 +68,7 @@ class LayoutProblem:
     user_meshes: tuple[AbstractMesh, ...] = ()
     shardings: Mapping[Value, ExplicitSharding] = field(default_factory=dict)
     moves: frozenset[DimMove] = frozenset()
+    host: HostArrays = NO_HOST_ARRAYS
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -172,6 +175,7 @@ def layout_problem(
     shardings: Mapping[Value, ExplicitSharding] = MappingProxyType({}),
     structure: ProgramStructure | None = None,
     moves: frozenset[DimMove] = frozenset(),
+    host: HostArrays = NO_HOST_ARRAYS,
 ) -> LayoutProblem:
     """Compute the candidates of all equations on all axes.
 
@@ -186,6 +190,7 @@ def layout_problem(
         shardings: the shardings of values along Explicit axes; the other values are replicated along these.
         structure: the structure of the program, if it was computed before.
         moves: changes to the dims that the pins seed.
+        host: the inputs and outputs that are in host memory.
 
     Raises:
         ProgramError: if the number of pins differs from the number of inputs or outputs.
@@ -209,6 +214,7 @@ def layout_problem(
             requested_out_pins=requested,
             out_names=names,
             user_meshes=tuple(user_meshes),
+            host=host,
         )
     typed = typed_axes(mesh, shardings)
     if typed:
@@ -246,6 +252,7 @@ def layout_problem(
         user_meshes=tuple(user_meshes),
         shardings=shardings,
         moves=moves,
+        host=host,
     )
 
 

@@ -26,6 +26,7 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.host_copies import insert_host_copies
 from shardwise.compiler.transforms.replay import restore_source
 
 
@@ -45,7 +46,7 @@ def partition(problem: LayoutProblem, plan: LayoutPlan, is_estimate: bool = Fals
             tuple(Placement(value.type, Layout.replicated(value.type.ndim)) for value in values)
             for values in (program.inputs, program.outputs)
         )
-        local = LocalProgram(program, mesh, inputs, outputs)
+        local = LocalProgram(insert_host_copies(program, problem.host), mesh, inputs, outputs)
         return verify_local(local) if config.verify_programs else local
     if verifies:
         verify_plan(problem, plan)
@@ -55,7 +56,7 @@ def partition(problem: LayoutProblem, plan: LayoutPlan, is_estimate: bool = Fals
     inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, problem.in_pins, strict=True))
     outputs = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
     local_program = dce(merge_equal_collectives(frame.program([frame.lift(result) for result in results])))
-    local = LocalProgram(local_program, mesh, inputs, outputs)
+    local = LocalProgram(insert_host_copies(local_program, problem.host), mesh, inputs, outputs)
     return verify_local(local) if verifies else local
 
 

@@ -170,6 +170,7 @@ def _moves(program: PartitionedProgram, chain: _Chain, groups: DimGroups) -> Ite
             problem.shardings,
             structure,
             moves,
+            problem.host,
         )
         new_plan = choose(moved, plan.chip, tables)
         return PartitionedProgram(moved, new_plan, partition(moved, new_plan))

@@ -29,6 +29,7 @@ def replan_with_pin(
         problem.user_meshes,
         problem.shardings,
         moves=problem.moves,
+        host=problem.host,
     )
     plan = choose(constrained, chip)
     return PartitionedProgram(constrained, plan, partition(constrained, plan))
@@ -58,6 +59,7 @@ def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], 
         problem.out_names,
         problem.user_meshes,
         moves=problem.moves,
+        host=problem.host,
     )
     return partition(replanned, choose(replanned, chip))
 

@@ -621,6 +621,7 @@ def elementwise_cases() -> list[Case]:
     special(InMemory("unpinned_host"), 1, ("f32", "c64"))
     for copy in (CopyToDevice(), CopyToHost()):
         over(copy, 1, ("f32", "i32"), SHAPES)
+        special(copy, 1, ("f32",))
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
     special(StopGradient(), 1, ("f32", "bf16", "c64"))
     for direction in DIRECTIONS:

@@ -6,7 +6,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
 from shardwise.compiler.ops.placement.memory_space import InMemory
-from shardwise.compiler.transforms.host_copies import insert_host_copies
+from shardwise.compiler.transforms.host_copies import HostArrays, insert_host_copies
 from tests.compiler.transforms.programs import program
 
 X, Y = np.arange(3.0), np.ones(3)
@@ -14,7 +14,7 @@ X, Y = np.arange(3.0), np.ones(3)
 
 def names_after(before, inputs, outputs):
     """Return the ops of a program with copies, after checking its results."""
-    after = verify(insert_host_copies(before, inputs, outputs))
+    after = verify(insert_host_copies(before, HostArrays(frozenset(inputs), frozenset(outputs))))
     for got, wanted in zip(evaluate(after, [X, Y]), evaluate(before, [X, Y]), strict=True):
         np.testing.assert_array_equal(got, wanted)
     return [equation.op.name for equation in after.equations]
