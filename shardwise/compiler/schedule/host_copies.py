@@ -30,8 +30,9 @@ def hide_host_copies(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         numbers: the numbers of barriers.
     """
     copies = [e for e in graph.program.equations if e.op.reads_host_memory or e.op.writes_host_memory]
-    products = [e for e in graph.program.equations if (e.op.is_contraction or e.op.programs) and e in graph.number_of]
-    if not copies or not products:
+    products = [e for e in graph.number_of if (e.op.is_contraction or e.op.programs) and e.inputs]
+    products.sort(key=graph.start_of)
+    if not copies or not products or not graph.chip.host_link:
         return graph.program
     starting: dict[int, list[Equation]] = {}
     ending: dict[int, list[Equation]] = {}
@@ -65,11 +66,12 @@ def _windows(
     starts = [graph.starts[graph.number_of[product]] for product in products]
     room = _Room([after - before for before, after in zip(starts, [*starts[1:], graph.seconds], strict=True)])
     windows: dict[Equation, tuple[int, int]] = {}
+    spare = 1 if graph.collectives else 0  # a product that hides the collective of a result, such as of a gradient
     to_host = sorted((c for c in copies if c.op.writes_host_memory), key=lambda c: graph.earliest[c.inputs[0]])
     for copy in to_host:
-        first = bisect_left(starts, graph.earliest[copy.inputs[0]])
+        first = bisect_left(starts, graph.earliest[copy.inputs[0]]) + spare
         windows[copy] = room.take_after(first, _seconds(graph, copy))
-    due = {copy: _due(graph, copy) for copy in copies if copy.op.reads_host_memory}
+    due = _due(graph, [copy for copy in copies if copy.op.reads_host_memory])
     for copy in sorted(due, key=lambda copy: due[copy]):
         windows[copy] = room.take_before(bisect_left(starts, due[copy]), _seconds(graph, copy))
     return windows
@@ -79,14 +81,13 @@ def _seconds(graph: KernelGraph, copy: Equation) -> float:
     return graph.chip.host_time(copy.op.host_bytes(copy.inputs[0].type))
 
 
-def _due(graph: KernelGraph, copy: Equation) -> float:
-    """Return the time at which a kernel could read the copy: all else that the kernel reads exists."""
-    (value,) = copy.outputs
-    reading = [kernel for kernel in graph.kernels if value in kernel.reads]
-    return min(
-        (max(graph.earliest[other] for other in kernel.reads) for kernel in reading),
-        default=graph.seconds,
-    )
+def _due(graph: KernelGraph, copies: Sequence[Equation]) -> dict[Equation, float]:
+    """Return the time at which a kernel could first read each copy: all else that the kernel reads exists."""
+    times = {copy.outputs[0]: graph.seconds for copy in copies}
+    for kernel in graph.kernels:
+        for value in times.keys() & kernel.reads.keys():
+            times[value] = min(times[value], max(graph.earliest[other] for other in kernel.reads))
+    return {copy: times[copy.outputs[0]] for copy in copies}
 
 
 @final
