@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,39 +40,38 @@ def steps() -> Iterator[Step]:
         for microbatches in (1, 4):
             shape = (8, 1025) if microbatches == 1 else (microbatches, 2, 1025)
             step = jax.jit(train_step(DECODER, microbatches, remat), donate_argnums=0)
-            parts = [
-                "decoder",
-                *(["recomputed"] if remat else []),
-                *([f"{microbatches} parts"] if microbatches > 1 else []),
-            ]
-            yield ", ".join(parts), step, (train_state(DECODER), jax.ShapeDtypeStruct(shape, jnp.int32))
+            kinds = ["recomputed"] * (remat is not None) + [f"{microbatches} microbatches"] * (microbatches > 1)
+            types = (train_state(DECODER), jax.ShapeDtypeStruct(shape, jnp.int32))
+            yield ", ".join(["decoder", *kinds]), step, types
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_predictions")
     parser.add_argument("--only", help="measure the step of this name in this process, and print its figures as JSON")
+    parser.add_argument("--processes", type=int, default=1, help="how many steps are measured at the same time")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parsed = parser.parse_args()
     if parsed.only:
         print(json.dumps(next(figures(step) for step in steps() if step[0] == parsed.only)))
         return
-    rows = []
     print("| step | predicted | XLA | error | allocator's peak |\n|---|---|---|---|---|")
-    for name, *_ in steps():
-        command = [sys.executable, "-m", "benchmarks.memory_predictions", "--only", name]
-        row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-        rows.append(row)
-        peak = f"{row['peak'] / 2**20:.1f} MiB" if row["peak"] else "–"
-        print(
-            f"| {name} | {row['predicted'] / 2**20:.1f} MiB | {row['assigned'] / 2**20:.1f} MiB "
-            f"| {100 * error(row):+.1f}% | {peak} |",
-            flush=True,
-        )
-    print(
-        f"\nmedian error {100 * median(abs(error(row)) for row in rows):.1f}%, lowest {100 * min(map(error, rows)):+.1f}%"
-    )
+    rows = []
+    with ThreadPoolExecutor(parsed.processes) as pool:
+        for row in pool.map(measure, [name for name, *_ in steps()]):
+            rows.append(row)
+            predicted, assigned, peak = (f"{row[key] / 2**20:.1f} MiB" for key in ("predicted", "assigned", "peak"))
+            print(f"| {row['name']} | {predicted} | {assigned} | {100 * error(row):+.1f}% | {peak} |", flush=True)
+    errors = [100 * error(row) for row in rows]
+    print(f"\nmedian error {median(map(abs, errors)):.1f}%, lowest {min(errors):+.1f}%")
     if parsed.json:
         parsed.json.write_text(json.dumps(rows))
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Return the figures of a step, measured in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.memory_predictions", "--only", name]
+    row: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return row
 
 
 def error(row: dict[str, Any]) -> float:
@@ -84,27 +84,24 @@ def figures(step: Step) -> dict[str, Any]:
     device = jax.devices()[0]
     chip = built_in_chip_of(device.device_kind)
     assert chip is not None
-    compiled = function.lower(*types).compile()
-    assigned = compiled.memory_analysis()
-    bytes_assigned = (
+    assigned = function.lower(*types).compile().memory_analysis()
+    total = (
         assigned.argument_size_in_bytes
         + assigned.output_size_in_bytes
         - assigned.alias_size_in_bytes
         + assigned.temp_size_in_bytes
     )
-    counted = {}
-    if device.memory_stats():
+    counted = device.memory_stats() or {}
+    if counted:
         args = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), types)
         jax.block_until_ready(function(*args))
         counted = device.memory_stats()
     return {
         "name": name,
         "predicted": jax.simulate(function, hardware=chip)(*types).peak_bytes,
-        "assigned": int(bytes_assigned),
-        "parts": {
-            part: int(getattr(assigned, f"{part}_size_in_bytes")) for part in ("argument", "output", "alias", "temp")
-        },
-        "peak": int(np.int64(counted.get("peak_bytes_in_use", 0))),
+        "assigned": int(total),
+        "temporaries": int(assigned.temp_size_in_bytes),
+        "peak": int(counted.get("peak_bytes_in_use", 0)),
     }
 
 
