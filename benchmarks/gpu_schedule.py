@@ -4,6 +4,11 @@ Both sides' compiled, scheduled HLO goes through the same reader (`explain/hlo_s
 while the device waits for it. Needs JAX and its CUDA plugin; no GPU, if a file describes one in XLA's text format.
 
     python -m benchmarks.gpu_schedule --topology 1x1x8 --target-config h200.txtpb
+
+For numbers of devices that are too large to compile for, the simulator predicts the time and the exposed communication
+of the same steps, with and without the schedule. This needs neither JAX nor a plugin.
+
+    python -m benchmarks.gpu_schedule --simulate 64 512 4096
 """
 
 import argparse
@@ -16,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_steps import KINDS, lower_step
+import shardwise as sw
+from benchmarks.gpu_steps import KINDS, abstract_mesh, jitted_step, lower_step
 from shardwise.compiler.plan.hardware import chip
 from shardwise.explain.hlo_schedule import read_schedule
 
@@ -32,8 +38,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the steps whose name contains this")
     parser.add_argument("--keep", type=Path, help="a folder for the compiled modules")
     parser.add_argument("--side", choices=LIBRARIES, help="print the figures of one side, as JSON")
+    parser.add_argument("--simulate", type=int, nargs="+", help="numbers of devices to simulate instead of compiling")
     arguments = parser.parse_args()
-    for line in table(sys.argv[1:]) if arguments.side is None else map(json.dumps, figures(arguments)):
+    if arguments.simulate:
+        lines = simulated_table(arguments)
+    else:
+        lines = table(sys.argv[1:]) if arguments.side is None else map(json.dumps, figures(arguments))
+    for line in lines:
         print(line, flush=True)
 
 
@@ -57,6 +68,42 @@ def table(arguments: list[str]) -> Iterator[str]:
     yield f"\nexposed, ours against JAX's, geometric mean of {len(ratios)}: {mean:.2f}"
 
 
+def simulated_table(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the table of simulated steps: milliseconds of a step, and those in which communication is exposed."""
+    yield "| step | devices | step without | step with | ratio | exposed without | exposed with |"
+    yield "|---|---|---|---|---|---|---|"
+    ratios = []
+    for name, kind, scanned in step_names(arguments.only):
+        for devices in arguments.simulate:
+            plans = [simulated_plan(kind, scanned, devices, arguments.hardware, value) for value in (False, True)]
+            ratios.append(plans[1].seconds / plans[0].seconds)
+            steps, exposed = ([f"{1e3 * figure:.1f}" for figure in row] for row in zip(*map(times, plans), strict=True))
+            yield " | ".join([f"| {name}", f"{devices:,}", *steps, f"{ratios[-1]:.2f}", *exposed]) + " |"
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    yield f"\nstep with the schedule against without, geometric mean: {mean:.2f}, most {max(ratios):.2f}"
+
+
+def simulated_plan(kind: str, scanned: bool, devices: int, hardware: str, is_scheduled: bool) -> sw.Plan:
+    """Return the plan of a step on a number of devices, with or without the schedule of communication."""
+    with sw.config.override("schedule_communication", is_scheduled):
+        step, arguments = jitted_step(sw, abstract_mesh(sw, devices, kind), kind, scanned)
+        return sw.simulate(step, hardware=hardware)(*arguments).plan
+
+
+def times(plan: sw.Plan) -> tuple[float, float]:
+    """Return the seconds of a step, and those in which communication is exposed."""
+    return plan.seconds, plan.exposed_seconds
+
+
+def step_names(part: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the steps whose name contains `part`: name, key of KINDS, whether the layers are a scan."""
+    for kind in KINDS:
+        for scanned in (True, False):
+            name = f"{kind}, {'scanned' if scanned else 'unrolled'}"
+            if part in name:
+                yield name, kind, scanned
+
+
 def figures(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Compile the steps of one side, and yield their figures."""
     library = importlib.import_module(LIBRARIES[arguments.side])
@@ -65,24 +112,20 @@ def figures(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if arguments.target_config:
         options["target_config"] = arguments.target_config.read_text()
     devices = topologies.get_topology_desc("", "cuda", **options).devices
-    for kind in KINDS:
-        for scanned in (True, False):
-            name = f"{kind}, {'scanned' if scanned else 'unrolled'}"
-            if arguments.only in name:
-                # XLA's autotuner needs a GPU.
-                lowered = lower_step(library, devices, kind, scanned)
-                compiled = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0})
-                schedule = read_schedule(compiled.as_text(), chip(arguments.hardware))
-                if arguments.keep is not None:
-                    (arguments.keep / f"{name}, {arguments.side}.hlo").write_text(compiled.as_text())
-                yield {
-                    "step": name,
-                    "launches": schedule.counts(),
-                    "links": schedule.communication_seconds,
-                    "exposed": schedule.exposed_seconds,
-                    "kernels": schedule.compute_seconds,
-                    "temporaries": compiled.memory_analysis().temp_size_in_bytes,
-                }
+    for name, kind, scanned in step_names(arguments.only):
+        # XLA's autotuner needs a GPU.
+        compiled = lower_step(library, devices, kind, scanned).compile(compiler_options={"xla_gpu_autotune_level": 0})
+        schedule = read_schedule(compiled.as_text(), chip(arguments.hardware))
+        if arguments.keep is not None:
+            (arguments.keep / f"{name}, {arguments.side}.hlo").write_text(compiled.as_text())
+        yield {
+            "step": name,
+            "launches": schedule.counts(),
+            "links": schedule.communication_seconds,
+            "exposed": schedule.exposed_seconds,
+            "kernels": schedule.compute_seconds,
+            "temporaries": compiled.memory_analysis().temp_size_in_bytes,
+        }
 
 
 if __name__ == "__main__":

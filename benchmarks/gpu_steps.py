@@ -3,6 +3,7 @@
 Arguments are ShapeDtypeStructs, so that a step can be compiled for a topology that is not present.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -224,10 +225,28 @@ def lower_step(library: Any, devices: list[Any], kind: str, scanned: bool) -> An
         kind: a key of KINDS.
         scanned: whether the layers are a scan.
     """
+    how = KINDS[kind]
+    mesh = library.sharding.Mesh(np.array(devices).reshape(how.sizes(len(devices))), how.axes)
+    step, arguments = jitted_step(library, mesh, kind, scanned)
+    return step.lower(*arguments)
+
+
+def abstract_mesh(library: Any, devices: int, kind: str) -> Any:
+    """Return the abstract mesh of a step for a number of devices."""
+    return library.sharding.AbstractMesh(KINDS[kind].sizes(devices), KINDS[kind].axes)
+
+
+def jitted_step(library: Any, mesh: Any, kind: str, scanned: bool) -> tuple[Any, tuple[Any, ...]]:
+    """Return a jitted step, and its arguments as structs on a mesh.
+
+    Args:
+        library: JAX, or a library with its names.
+        mesh: the mesh, with the axes of the kind.
+        kind: a key of KINDS.
+        scanned: whether the layers are a scan.
+    """
     sharding, how = library.sharding, KINDS[kind]
     model = how.model or DENSE
-    sizes = how.sizes(len(devices))
-    mesh = sharding.Mesh(np.array(devices).reshape(sizes), how.axes)
 
     def struct(shape: tuple[int, ...], dtype: Any, *spec: Axes) -> Any:
         placed = sharding.NamedSharding(mesh, sharding.PartitionSpec(*spec))
@@ -247,7 +266,7 @@ def lower_step(library: Any, devices: list[Any], kind: str, scanned: bool) -> An
 
     first = how.inputs[0] if how.inputs else None
     batch_axes = (first,) if isinstance(first, str) else first or ()
-    batch = how.rows * int(np.prod([size for axis, size in zip(how.axes, sizes, strict=True) if axis in batch_axes]))
+    batch = how.rows * math.prod(mesh.shape[axis] for axis in batch_axes)
     shape, dtype = model.inputs
     inputs = struct((batch, *shape), getattr(library.numpy, dtype), *how.inputs)
     arguments = tree(False), tree(True), tree(True)
@@ -262,4 +281,4 @@ def lower_step(library: Any, devices: list[Any], kind: str, scanned: bool) -> An
 
     step = training_step(library, model, scanned, constrain)
     jitted = library.jit(step, out_shardings=(*outs, loss), donate_argnums=(0, 1, 2))
-    return jitted.lower(*arguments, inputs)
+    return jitted, (*arguments, inputs)

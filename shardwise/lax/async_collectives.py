@@ -13,7 +13,18 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.identities import CollectiveDone
-from shardwise.lax.collectives import COLLECTIVE, all_gather, all_to_all, ppermute, psum, psum_scatter
+from shardwise.lax.collectives import (
+    COLLECTIVE,
+    EXCHANGE,
+    GATHER,
+    PERMUTE,
+    SCATTER,
+    all_gather,
+    all_to_all,
+    ppermute,
+    psum,
+    psum_scatter,
+)
 from shardwise.lax.manual_axes import AxisNames
 
 _FUTURES = "A pytree like `x` of futures. The method `done()` of each returns the result."
@@ -75,7 +86,7 @@ def psum_start(x: Any, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequ
     return _started("psum", psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
-@documented(COLLECTIVE, returns=_FUTURES)
+@documented(GATHER, returns=_FUTURES)
 def all_gather_start(
     x: Any,
     axis_name: AxisNames,
@@ -87,17 +98,6 @@ def all_gather_start(
 ) -> Any:
     """Start to gather the values of all members of a named axis.
 
-    Args:
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
-        axis: the dim of the result along which the values are stacked or concatenated.
-        tiled: concatenate the values along the existing dim `axis`, rather than stack them along a new one.
-        to: the type of the result along the axes of shard_map, as for `all_gather`.
-
-    Raises:
-        ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.
-        NotImplementedError: if `to` is not "varying", with groups or with some axes that are not those of shard_map.
-
     Example:
         >>> jax.vmap(lambda x: lax.all_gather_start(x, "i").done(), axis_name="i")(jnp.array([5, 6]))
         Array([[5, 6],
@@ -107,7 +107,7 @@ def all_gather_start(
     return _started("all_gather", gathered)
 
 
-@documented(COLLECTIVE, returns=_FUTURES)
+@documented(SCATTER, returns=_FUTURES)
 def psum_scatter_start(
     x: Any,
     axis_name: AxisNames,
@@ -118,15 +118,7 @@ def psum_scatter_start(
 ) -> Any:
     """Start a sum over all members of a named axis that is scattered among them (reduce-scatter).
 
-    Args:
-        scatter_dimension: the dim to scatter. Its size is the number of members; with `tiled`, a multiple of it.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
-        tiled: keep the scattered dim: each member gets a block of it. Otherwise each member gets a slice without it.
-            JAX has `tiled=True` only.
-
-    Raises:
-        ValueError: if the scattered dim does not exist or has the wrong size, or the axis names or groups are invalid.
+    JAX has `tiled=True` only.
 
     Example:
         >>> scatter = lambda x: lax.psum_scatter_start(x, "i", tiled=True).done()
@@ -140,7 +132,7 @@ def psum_scatter_start(
     return _started("psum_scatter", scattered)
 
 
-@documented(COLLECTIVE, returns=_FUTURES)
+@documented(EXCHANGE, returns=_FUTURES)
 def all_to_all_start(
     x: Any,
     axis_name: AxisNames,
@@ -152,17 +144,6 @@ def all_to_all_start(
 ) -> Any:
     """Start to exchange slices between all members of a named axis: member j gets slice j of each member.
 
-    Args:
-        split_axis: the dim to split. Its size is the number of members; with `tiled`, a multiple of it.
-        concat_axis: the dim of the result along which the received slices are stacked or concatenated.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
-        tiled: split `split_axis` into blocks and concatenate them along the existing dim `concat_axis`. Otherwise
-            `split_axis` is removed and the slices are stacked along a new dim.
-
-    Raises:
-        ValueError: if a dim does not exist or has the wrong size, or the axis names or groups are invalid.
-
     Example:
         >>> jax.vmap(lambda x: lax.all_to_all_start(x, "i", 0, 0).done(), axis_name="i")(jnp.arange(4).reshape(2, 2))
         Array([[0, 2],
@@ -172,17 +153,9 @@ def all_to_all_start(
     return _started("all_to_all", received)
 
 
-@documented(COLLECTIVE, returns=_FUTURES)
+@documented(PERMUTE, returns=_FUTURES)
 def ppermute_start(x: Any, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> Any:
     """Start to send values between members of a named axis (collective-permute).
-
-    Args:
-        perm: pairs (source, destination) of members. Each member may be the source of one pair and the destination of
-            one.
-
-    Raises:
-        ValueError: if `perm` contains members that do not exist, or a source or destination twice.
-        TypeError: if `perm` does not consist of pairs of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.ppermute_start(x, "i", [(0, 1), (1, 0)]).done(), axis_name="i")(jnp.array([5, 6]))

@@ -51,6 +51,10 @@ from shardwise.lax.manual_axes import (
 _T = TypeVar("_T")
 
 
+_UNBOUND = "UnboundAxisError: if an axis name is not bound."
+_LEAVES = (
+    "TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array\nor a number."
+)
 COLLECTIVE = Family(
     {
         "x": "a pytree of arrays.",
@@ -59,14 +63,73 @@ COLLECTIVE = Family(
         "axis_index_groups": Parameter(
             "lists of members that together contain each member once. The\n"
             "collective works within each group. Groups of different sizes need a single axis.",
-            "TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array\n"
-            "or a number.",
+            _LEAVES,
         ),
     },
     returns="A pytree like `x`.",
+    raises=[_UNBOUND, "ValueError: if an axis name repeats, or the groups do not contain each member once."],
+)
+_EQUAL_GROUPS = {
+    **COLLECTIVE.args,
+    "axis_index_groups": Parameter(
+        "lists of members, all of the same size, that together contain each member once. The\n"
+        "collective works within each group.",
+        _LEAVES,
+    ),
+}
+# Each of these families has a collective and the function that starts it (`async_collectives.py`).
+GATHER = Family(
+    {
+        **_EQUAL_GROUPS,
+        "axis": "the dim of the result along which the values are stacked or concatenated.",
+        "tiled": "concatenate the values along the existing dim `axis`, rather than stack them along a new one.",
+        "to": 'the type of the result along the axes of shard_map: "varying"; "invarying" for replicated, whose\n'
+        'cotangent is sliced and not summed; or "reduced", whose cotangent is unreduced, so that it is\n'
+        "reduce-scattered.",
+    },
     raises=[
-        "UnboundAxisError: if an axis name is not bound.",
-        "ValueError: if an axis name repeats, or the groups do not contain each member once.",
+        "ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.",
+        'NotImplementedError: if `to` is not "varying", with groups or with some axes that are not those of\n'
+        "shard_map.",
+        _UNBOUND,
+    ],
+)
+SCATTER = Family(
+    {
+        **_EQUAL_GROUPS,
+        "scatter_dimension": "the dim to scatter. Its size is the number of members; with `tiled`, a multiple of it.",
+        "tiled": "keep the scattered dim: each member gets a block of it. Otherwise each member gets a slice\n"
+        "without it.",
+    },
+    raises=[
+        "ValueError: if the scattered dim does not exist or has the wrong size, or the axis names or groups are\n"
+        "invalid.",
+        _UNBOUND,
+    ],
+)
+EXCHANGE = Family(
+    {
+        **_EQUAL_GROUPS,
+        "split_axis": "the dim to split. Its size is the number of members; with `tiled`, a multiple of it.",
+        "concat_axis": "the dim of the result along which the received slices are stacked or concatenated.",
+        "tiled": "split `split_axis` into blocks and concatenate them along the existing dim `concat_axis`.\n"
+        "Otherwise `split_axis` is removed and the slices are stacked along a new dim.",
+    },
+    raises=[
+        "ValueError: if a dim does not exist or has the wrong size, or the axis names or groups are invalid.",
+        _UNBOUND,
+    ],
+)
+PERMUTE = Family(
+    {
+        **COLLECTIVE.args,
+        "perm": "pairs (source, destination) of members. Each member may be the source of one pair and the\n"
+        "destination of one.",
+    },
+    raises=[
+        "ValueError: if `perm` contains members that do not exist, or a source or destination twice.",
+        "TypeError: if `perm` does not consist of pairs of integers, or a leaf is not an array or a number.",
+        _UNBOUND,
     ],
 )
 
@@ -138,7 +201,7 @@ def pmin(x: _T, axis_name: AxisNames, *, axis_index_groups: Sequence[Sequence[in
     return _reduce_extremum("pmin", MIN, x, axis_name, axis_index_groups)
 
 
-@documented(COLLECTIVE, returns="A pytree like `x`, with the values of all members.")
+@documented(GATHER, returns="A pytree like `x`, with the values of all members.")
 def all_gather(
     x: _T,
     axis_name: AxisNames,
@@ -149,18 +212,6 @@ def all_gather(
     to: str = "varying",
 ) -> _T:
     """Gather the values of all members of a named axis.
-
-    Args:
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
-        axis: the dim of the result along which the values are stacked or concatenated.
-        tiled: concatenate the values along the existing dim `axis`, rather than stack them along a new one.
-        to: the type of the result along the axes of shard_map: "varying"; "invarying" for replicated, whose cotangent
-            is sliced and not summed; or "reduced", whose cotangent is unreduced, so that it is reduce-scattered.
-
-    Raises:
-        ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.
-        NotImplementedError: if `to` is not "varying", with groups or with some axes that are not those of shard_map.
 
     Example:
         >>> jax.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
@@ -195,7 +246,7 @@ def all_gather(
     return tree.map(gather, x)
 
 
-@documented(COLLECTIVE, returns="A pytree like `x`, with each member's part of the sum.")
+@documented(SCATTER, returns="A pytree like `x`, with each member's part of the sum.")
 def psum_scatter(
     x: _T,
     axis_name: AxisNames,
@@ -205,15 +256,6 @@ def psum_scatter(
     tiled: bool = False,
 ) -> _T:
     """Sum over all members of a named axis, and scatter the sum among them (reduce-scatter).
-
-    Args:
-        scatter_dimension: the dim to scatter. Its size is the number of members; with `tiled`, a multiple of it.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
-        tiled: keep the scattered dim: each member gets a block of it. Otherwise each member gets a slice without it.
-
-    Raises:
-        ValueError: if the scattered dim does not exist or has the wrong size, or the axis names or groups are invalid.
 
     Example:
         >>> jax.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.arange(4).reshape(2, 2))
@@ -234,7 +276,7 @@ def psum_scatter(
     return tree.map(scatter, x)
 
 
-@documented(COLLECTIVE, returns="A pytree like `x`, with the received slices.")
+@documented(EXCHANGE, returns="A pytree like `x`, with the received slices.")
 def all_to_all(
     x: _T,
     axis_name: AxisNames,
@@ -245,17 +287,6 @@ def all_to_all(
     tiled: bool = False,
 ) -> _T:
     """Exchange slices between all members of a named axis: member j gets slice j of each member.
-
-    Args:
-        split_axis: the dim to split. Its size is the number of members; with `tiled`, a multiple of it.
-        concat_axis: the dim of the result along which the received slices are stacked or concatenated.
-        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
-            collective works within each group.
-        tiled: split `split_axis` into blocks and concatenate them along the existing dim `concat_axis`. Otherwise
-            `split_axis` is removed and the slices are stacked along a new dim.
-
-    Raises:
-        ValueError: if a dim does not exist or has the wrong size, or the axis names or groups are invalid.
 
     Example:
         >>> jax.vmap(lambda x: lax.all_to_all(x, "i", 0, 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
@@ -298,20 +329,12 @@ def pswapaxes(
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-@documented(COLLECTIVE)
+@documented(PERMUTE)
 def ppermute(x: _T, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values between members of a named axis (collective-permute).
 
-    Args:
-        perm: pairs (source, destination) of members. Each member may be the source of one pair and the destination of
-            one.
-
     Returns:
         A pytree like `x`. A member that is the destination of no pair gets zeros.
-
-    Raises:
-        ValueError: if `perm` contains members that do not exist, or a source or destination twice.
-        TypeError: if `perm` does not consist of pairs of integers, or a leaf is not an array or a number.
 
     Example:
         >>> jax.vmap(lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)]), axis_name="i")(jnp.array([5, 6, 7]))

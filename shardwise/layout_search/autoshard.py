@@ -1,9 +1,7 @@
 """autoshard: choose the mesh and the shardings of all arguments of a step by its predicted time and memory."""
 
-import gc
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from shardwise import tree_util
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted, jit
 from shardwise.api.static_args import NO_ARGUMENTS
+from shardwise.base.garbage_collection import paused_garbage_collection
 from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip as chip_named
@@ -116,7 +115,7 @@ def autoshard(
     options = PipelineOptions(stages, microbatches, chunks)
     _check_pipeline_options(options, parameters)
 
-    @_without_garbage_collection
+    @paused_garbage_collection()
     def call(*args: Any, **keywords: Any) -> AutoSharding:
         if keywords:
             raise TypeError(
@@ -167,22 +166,6 @@ def autoshard(
             settings,
             platform,
         )
-
-    return call
-
-
-def _without_garbage_collection(function: Callable[..., AutoSharding]) -> Callable[..., AutoSharding]:
-    """Decorate a function that allocates much and has few reference cycles, to pause the garbage collector in it."""
-
-    @wraps(function)
-    def call(*args: Any, **keywords: Any) -> AutoSharding:
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **keywords)
-        finally:
-            if was_enabled:
-                gc.enable()
 
     return call
 

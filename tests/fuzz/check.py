@@ -40,7 +40,7 @@ from shardwise.compiler.plan.choose import is_compatible
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
-from shardwise.compiler.schedule import rotate
+from shardwise.compiler.schedule import software_pipelining
 from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.search import move_exchanges
 from shardwise.compiler.shardings.layout import Pin
@@ -285,7 +285,7 @@ def check_schedule(local: LocalProgram, args: Sequence[np.ndarray], rng: Random)
     slow = replace(
         H200, f32_flops=H200.f32_flops / slowdown, memory_bandwidth=H200.memory_bandwidth / rng.choice((1, slowdown))
     )
-    with patch.object(rotate, "SHORTEST", 1):  # loops of random programs are short
+    with patch.object(software_pipelining, "MIN_TRIP_COUNT", 1):  # loops of random programs are short
         scheduled = schedule(local, slow)
     check_text(scheduled.program)
     if not math.isclose(scheduled.sent, local.sent):

@@ -1,4 +1,4 @@
-"""comm_budget of programs of real JAX."""
+"""Budgets of programs of real JAX."""
 
 import pytest
 
@@ -6,6 +6,7 @@ jax = pytest.importorskip("jax")
 
 from shardwise import inside_jax  # noqa: E402
 from shardwise.explain.budget import CommBudgetExceeded  # noqa: E402
+from shardwise.explain.memory_budget import MemoryBudgetExceeded  # noqa: E402
 from tests.inside_jax import steps  # noqa: E402
 
 pytestmark = pytest.mark.jax
@@ -28,3 +29,14 @@ def test_every_call_counts_also_after_the_first():
 def test_functions_of_jax_do_not_count():
     with inside_jax.comm_budget(bytes=0):
         jax.jit(steps.step)(*steps.arguments())
+
+
+def test_a_memory_budget_is_the_peak_of_the_plan():
+    args = steps.arguments()
+    step = inside_jax.jit(steps.step)
+    peak = inside_jax.explain(step)(*args).plan.peak_bytes
+    with inside_jax.memory_budget(peak):
+        step(*args)
+        jax.jit(lambda x: x + 1)(jax.numpy.ones(peak))  # functions of JAX do not count
+    with pytest.raises(MemoryBudgetExceeded, match="estimated by the plan"), inside_jax.memory_budget(peak - 1):
+        step(*args)

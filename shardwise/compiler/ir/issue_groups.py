@@ -12,6 +12,12 @@ def issue_groups(program: Program) -> Iterator[list[Equation]]:
     """
     group: list[Equation] = []
     for equation in program.equations:
+        if equation.op.launch is None and not equation.op.fusion.is_barrier:  # most equations
+            if group:
+                yield group
+                group = []
+            yield [equation]
+            continue
         if group and not _joins(equation, group):
             yield group
             group = []

@@ -353,7 +353,7 @@ class Op:
     @property
     def effect(self) -> str:
         """The side effect of the op: "" (none), "unordered" or "ordered" (with respect to other ordered effects)."""
-        return strongest_effect(program.effect for program in self.programs)
+        return strongest_effect(program.effect for program in self.programs) if self.programs else ""
 
     @property
     def axis_names(self) -> frozenset[Any]:

@@ -108,7 +108,7 @@ class _Grouping:
         self.outputs = set(program.outputs)
         self.uses: dict[Value, list[Equation]] = {}
         for equation in program.equations:
-            for value in dict.fromkeys(equation.inputs):
+            for value in equation.inputs if len(equation.inputs) == 1 else dict.fromkeys(equation.inputs):
                 self.uses.setdefault(value, []).append(equation)
 
     def kernels(self) -> list[Kernel]:
@@ -169,7 +169,7 @@ class _Grouping:
     def _fuse(self, equation: Equation) -> None:
         reads = self._reads(equation)
         inner = [member for value in equation.inputs for member in self.members.get(value, ())]
-        members = [*dict.fromkeys(inner), equation]
+        members = [*dict.fromkeys(inner), equation] if inner else [equation]
         (result,) = equation.outputs
         if len(reads) <= _MAX_OPERANDS and self._is_inlined(equation, reads, members):
             self.fused[result], self.members[result] = reads, members
@@ -210,21 +210,23 @@ class _Grouping:
         reads: dict[Value, int] = {}
         for position, value in enumerate(equation.inputs):
             operands = self.fused.get(value)
-            if operands is None:
-                operands = {value: _bytes_read(equation, position)}
-            for operand, count in operands.items():
+            for operand, count in ((value, _bytes_read(equation, position)),) if operands is None else operands.items():
                 home = self.storage.get(operand, operand)
-                reads[home] = max(count, reads.get(home, 0))
+                if count >= reads.get(home, 0):
+                    reads[home] = count
         return reads
 
     def _is_inlined(self, equation: Equation, reads: Reads, members: Sequence[Equation]) -> bool:
         """Return whether a result is computed inside its consumers and never stored."""
         (value,) = equation.outputs
+        if equation.op.reduced_dims is not None:
+            return False
         uses = self._consumers(value)
-        if not uses or equation.op.reduced_dims is not None:
+        if not uses:
             return False
-        if not all(use.op.fusion.fuses for use in uses):
-            return False
+        for use in uses:
+            if not use.op.fusion.fuses:
+                return False
         if len(uses) == 1 or equation.op.fusion.duplicates == "always":
             return True
         rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
@@ -233,8 +235,11 @@ class _Grouping:
 
     def _consumers(self, value: Value) -> list[Equation]:
         """Return the consumers of a value and its views; empty if the value or a view is a program output."""
+        uses = [] if value in self.outputs else self.uses.get(value, [])
+        if len(uses) == 1 and not uses[0].op.fusion.is_view:  # most values
+            return uses
         consumers: list[Equation] = []
-        for use in [] if value in self.outputs else self.uses.get(value, []):
+        for use in uses:
             if not use.op.fusion.is_view:
                 consumers.append(use)
             elif further := self._consumers(use.outputs[0]):

@@ -40,9 +40,23 @@ def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[
         local: the program of one device.
         donated: the inputs whose buffers are reused for outputs.
     """
-    inputs = {value: Held("input", "", value.type.nbytes, NOWHERE) for value in local.program.inputs}
-    sweep = Sweep(local, inputs, donated)
+    sweep = _sweep(local, donated)
     return sweep.peak_bytes, sweep.at_peak()
+
+
+def peak_bytes(local: LocalProgram, donated: Collection[int] = ()) -> int:
+    """Return the peak bytes of a device.
+
+    Args:
+        local: the program of one device.
+        donated: the inputs whose buffers are reused for outputs.
+    """
+    return _sweep(local, donated).peak_bytes
+
+
+def _sweep(local: LocalProgram, donated: Collection[int]) -> "Sweep":
+    inputs = {value: Held("input", "", value.type.nbytes, NOWHERE) for value in local.program.inputs}
+    return Sweep(local, inputs, donated)
 
 
 def total_bytes(program: Program) -> int:
@@ -126,21 +140,21 @@ class Sweep:
             else:
                 if views.isdisjoint(equation.outputs):
                     self.on_equation(equation, fused, self.enclosing_bytes + own_bytes, times, depth)
-                self._visit(Level(program, place, live), own_bytes)
+                self._visit(program, place, live, own_bytes)
             if 0 <= self.until <= self.visit:
                 return
             for value in dying.get(place, ()):
                 if value in live and value in mortal:
                     own_bytes -= live.pop(value).bytes
 
-    def _visit(self, now: Level, own_bytes: int) -> None:
+    def _visit(self, program: Program, place: int, live: Mapping[Value, Held], own_bytes: int) -> None:
         self.visit += 1
         if self.enclosing_bytes + own_bytes > self.peak_bytes:
             self.peak_bytes = self.enclosing_bytes + own_bytes
             self.peak_visit = self.visit
             self.on_new_peak()
         if self.visit == self.until:
-            self.found = [*self.enclosing, now]
+            self.found = [*self.enclosing, Level(program, place, live)]
 
     def _inner(self, equation: Equation, op: Control, around: Level, own_bytes: int, times: int, depth: int) -> None:
         """Sweep over the programs of a control op.
@@ -198,9 +212,13 @@ def _last_uses(program: Program, virtual: frozenset[Value]) -> dict[Value, int]:
     last = dict.fromkeys(program.outputs, len(program.equations))
     for place in range(len(program.equations) - 1, -1, -1):
         equation = program.equations[place]
-        read = max((last.get(value, place) for value in equation.outputs if value in virtual), default=place)
+        read = place
+        for value in equation.outputs:
+            if value in virtual:
+                read = max(read, last.get(value, place))
         for value in equation.inputs:
-            last[value] = max(last.get(value, -1), read)
+            if last.get(value, -1) < read:
+                last[value] = read
         for value in equation.outputs:
             last.setdefault(value, place)  # never used
     return last

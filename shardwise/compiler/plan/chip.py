@@ -61,7 +61,7 @@ class Chip:
         slow_links: the number of slow links per device; 0.5 if two devices share one.
         oversubscription: how many times less bandwidth the network between nodes has than the slow links together.
         fast_domain_size: the number of devices that fast links connect.
-        host_link: bytes per second between the memories of the device and the host, in one direction at a time; 0 if
+        host_link: bytes per second between the memories of the device and the host, in both directions together; 0 if
             they are one memory.
         cores: the number of cores that compute tiles of a product at the same time.
         product_fraction: the fraction of the peak flops that large products reach.

@@ -2,8 +2,9 @@
 from or to host memory.
 """
 
-from shardwise.compiler.ir.op import factor_rule
-from shardwise.compiler.ir.program import Equation
+from shardwise.base.caches import registered_cache
+from shardwise.compiler.ir.op import Op, factor_rule
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
@@ -28,12 +29,17 @@ def kernel_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     keys = op.keys_per_query(*types)
     if keys is not None:
         return chip.attention_time(op.flops(*types), keys, accessed, types[0].dtype)
-    return chip.product_time(*product_shape(root), accessed, types[0].dtype)
+    return _product_seconds(op, tuple(types), accessed, chip)
 
 
-def product_shape(equation: Equation) -> tuple[int, int, int, int]:
-    """Return a product as `batch` products of m × k and k × n matrices."""
-    rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
+@registered_cache(maxsize=4096)  # equal layers have equal products
+def _product_seconds(op: Op, types: tuple[ArrayType, ...], accessed: int, chip: Chip) -> float:
+    return chip.product_time(*product_shape(op, types), accessed, types[0].dtype)
+
+
+def product_shape(op: Op, types: tuple[ArrayType, ...]) -> tuple[int, int, int, int]:
+    """Return a product of operands of these types as `batch` products of m × k and k × n matrices."""
+    rule = factor_rule(op, types)
     left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands)
     result = {factor for dim in rule.results[0] for factor in dim}
     batch = m = n = k = 1

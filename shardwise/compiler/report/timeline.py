@@ -11,9 +11,10 @@ iteration; all branches of a conditional are counted.
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from itertools import accumulate
+from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.partition.kernels import Kernel
@@ -163,11 +164,19 @@ class _LiveBytes(Sweep):
 @final
 @dataclass
 class _Level:
-    """The steps of one run of a program. `numbers` is the index of each equation's step."""
+    """The steps of one run of a program.
+
+    Attributes:
+        steps: the steps.
+        numbers: the index of each equation's step.
+        seconds: the time of the run.
+        stream: the stream of a single step; several steps are compute.
+    """
 
     steps: list[Step]
     numbers: dict[Equation, int]
     seconds: float = 0.0
+    stream: int = _COMPUTE
 
 
 @final
@@ -187,11 +196,12 @@ class _Schedule:
             for kernel in self.local.kernel_groups(program).kernels:
                 kernels.append(kernel)
                 parts.append(self._part(kernel, depth, iteration))
-        starts = self._starts(kernels, parts)
-        self._expose(kernels, parts, starts)
+        durations = [self._duration(kernel, part) for kernel, part in zip(kernels, parts, strict=True)]
+        starts = _starts(kernels, durations, [part.stream for part in parts], self.chip)
+        self._expose(parts, starts, durations)
         level = _Level([], {})
-        for kernel, part, start in zip(kernels, parts, starts, strict=True):
-            count = self._trip_count(kernel)
+        for kernel, part, start, duration in zip(kernels, parts, starts, durations, strict=True):
+            count = _trip_count(kernel)
             offset = len(level.steps)
             steps = [step.repeated(start, count) for step in part.steps]
             level.steps += map(_with_run_alone, steps) if kernel.root.op.runs_programs_together else steps
@@ -199,7 +209,9 @@ class _Schedule:
             # The memory peak may be at an equation without a step, such as a view: report it at the preceding step.
             last = max(0, len(level.steps) - 1)
             level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
-            level.seconds = max(level.seconds, start + self._duration(kernel, part))
+            level.seconds = max(level.seconds, start + duration)
+            level.stream = part.stream if len(level.steps) == len(part.steps) == 1 else level.stream
+        level.stream = level.stream if len(level.steps) == 1 else _COMPUTE
         return level
 
     def _part(self, kernel: Kernel, depth: int, iteration: int) -> _Level:
@@ -213,6 +225,8 @@ class _Schedule:
                 part.steps += [step.repeated(part.seconds, 1) for step in inner.steps]
                 part.numbers.update({equation: offset + number for equation, number in inner.numbers.items()})
                 part.seconds += inner.seconds
+                part.stream = inner.stream if len(part.steps) == 1 and inner.steps else part.stream
+            part.stream = part.stream if len(part.steps) == 1 else _COMPUTE
             return part
         sent = bytes_sent(self.local, kernel)
         accessed = kernel.bytes_accessed
@@ -241,18 +255,18 @@ class _Schedule:
             copied,
             iteration=iteration,
         )
-        return _Level([step], dict.fromkeys(kernel.equations, 0), seconds)
+        return _Level([step], dict.fromkeys(kernel.equations, 0), seconds, _stream(self.local, kernel))
 
-    def _expose(self, kernels: Sequence[Kernel], parts: Sequence[_Level], starts: Sequence[float]) -> None:
+    def _expose(self, parts: Sequence[_Level], starts: Sequence[float], durations: Sequence[float]) -> None:
         """Set, for each launch of collectives and copy, what runs beside it and for how long it is exposed."""
         computing = sorted(
-            (start, start + self._duration(kernel, part), _site(part.steps[0]), _site(part.steps[-1]))
-            for kernel, part, start in zip(kernels, parts, starts, strict=True)
-            if part.seconds and _stream(part) == _COMPUTE
+            (start, start + duration, _site(part.steps[0]), _site(part.steps[-1]))
+            for part, start, duration in zip(parts, starts, durations, strict=True)
+            if part.seconds and part.stream == _COMPUTE
         )
         firsts, lasts = [start for start, *_ in computing], [end for _, end, *_ in computing]
         for part, start in zip(parts, starts, strict=True):
-            if _stream(part) != _COMPUTE:
+            if part.stream != _COMPUTE:
                 end = start + part.seconds
                 first, after = bisect_right(lasts, start), bisect_left(firsts, end)
                 beside = computing[first:after]
@@ -261,54 +275,123 @@ class _Schedule:
                 part.steps[0] = replace(part.steps[0], exposed=part.seconds - min(hidden, part.seconds), beside=lines)
 
     def _duration(self, kernel: Kernel, part: _Level) -> float:
-        """Return the time of all runs of a kernel. Of programs that run together, the first and last run alone once."""
-        op = kernel.root.op
-        first, *_, last = op.programs if op.runs_programs_together else (None, None)
-        alone = sum(self.level((program,), 0).seconds for program in (first, last) if program is not None)
-        return part.seconds * self._trip_count(kernel) + alone
+        """Return the time of all runs of a kernel. `part` has the time of one run."""
+        if kernel.root.op.runs_programs_together:
+            return _pipelined_seconds(kernel, part.seconds, lambda programs: self.level(programs, 0).seconds)
+        return part.seconds * _trip_count(kernel)
 
-    def _trip_count(self, kernel: Kernel) -> int:
-        count = kernel.root.op.trip_count
-        return 1 if count is None else count
 
-    def _starts(self, kernels: Sequence[Kernel], parts: Sequence[_Level]) -> list[float]:
-        """Return the start time of each kernel."""
-        seconds = [self._duration(kernel, part) for kernel, part in zip(kernels, parts, strict=True)]
-        # A loop of several steps is one compute task: its collectives overlap with its own kernels, at the loop's
-        # level.
-        streams = list(map(_stream, parts))
-        if not self.chip.overlaps:
-            starts, now = [], 0.0
-            for duration in seconds:
-                starts.append(now)
-                now += duration
-            return starts
-        producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
-        needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
-        return list_schedule(seconds, streams, needs)
+def simulated_seconds(local: LocalProgram, chip: Chip) -> float:
+    """Return the time of a call that `timeline` predicts, without its steps."""
+    return _simulate(local, chip, (local.program,)).seconds
+
+
+class _Task(NamedTuple):
+    """The time of kernels, the number of their steps, and the stream of a single step."""
+
+    seconds: float
+    steps: int
+    stream: int
+
+
+def _simulate(local: LocalProgram, chip: Chip, programs: Sequence[Program]) -> _Task:
+    """Return one run of programs that run together."""
+    kernels = [kernel for program in programs for kernel in local.kernel_groups(program).kernels]
+    tasks = [_simulate_kernel(local, chip, kernel) for kernel in kernels]
+    seconds = [task.seconds for task in tasks]
+    starts = _starts(kernels, seconds, [task.stream for task in tasks], chip)
+    end = max((start + duration for start, duration in zip(starts, seconds, strict=True)), default=0.0)
+    return _joined(end, tasks)
+
+
+def _simulate_kernel(local: LocalProgram, chip: Chip, kernel: Kernel) -> _Task:
+    """Return all runs of a kernel."""
+    op = kernel.root.op
+    if not op.programs:
+        is_step = bool(local.bytes_sent(kernel.root) or kernel.bytes_accessed)
+        return _Task(kernel_seconds(local, kernel, chip) if is_step else 0.0, int(is_step), _stream(local, kernel))
+    if op.runs_programs_together:
+        together = _simulate(local, chip, op.programs)
+        seconds = _pipelined_seconds(
+            kernel, together.seconds, lambda programs: _simulate(local, chip, programs).seconds
+        )
+        return together._replace(seconds=seconds)
+    runs = [_simulate(local, chip, (program,)) for program in op.programs]
+    return _joined(sum(run.seconds for run in runs) * _trip_count(kernel), runs)
+
+
+def _joined(seconds: float, tasks: Sequence[_Task]) -> _Task:
+    """Return tasks that take this long together, as one task. Several steps are compute."""
+    steps = sum(task.steps for task in tasks)
+    return _Task(
+        seconds, steps, next((task.stream for task in tasks if task.steps), _COMPUTE) if steps == 1 else _COMPUTE
+    )
+
+
+def _pipelined_seconds(kernel: Kernel, together: float, seconds_of: Callable[[Sequence[Program]], float]) -> float:
+    """Return the time of a pipelined loop.
+
+    The first program runs one iteration ahead, so it runs alone before the loop, and not in the last iteration. The
+    last program runs one iteration behind.
+
+    Args:
+        kernel: the kernel of the loop.
+        together: the time of all programs together.
+        seconds_of: returns the time of programs that run together.
+    """
+    programs, count = kernel.root.op.programs, _trip_count(kernel)
+    alone = seconds_of(programs[:1]) + seconds_of(programs[-1:])
+    if count == 1:
+        return alone + seconds_of(programs[1:-1])
+    return alone + seconds_of(programs[:-1]) + (count - 2) * together + seconds_of(programs[1:])
+
+
+def _trip_count(kernel: Kernel) -> int:
+    count = kernel.root.op.trip_count
+    return 1 if count is None else count
+
+
+def _starts(kernels: Sequence[Kernel], seconds: Sequence[float], streams: Sequence[int], chip: Chip) -> list[float]:
+    """Return the start time of each kernel.
+
+    A loop of several steps is one compute task: its collectives overlap with its own kernels, at the loop's level.
+
+    Args:
+        kernels: the kernels.
+        seconds: the time of each kernel.
+        streams: the stream of each kernel.
+        chip: the hardware.
+    """
+    if not chip.overlaps:
+        return list(accumulate(seconds, initial=0.0))[:-1]
+    producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
+    needs = [{producers[value] for value in kernel.reads if value in producers} for kernel in kernels]
+    return list_schedule(seconds, streams, needs)
 
 
 def _with_run_alone(step: Step) -> Step:
-    """Return a step of programs that run together: what runs for another iteration runs alone once, and is exposed."""
-    is_ahead = step.sent and step.iteration
-    return replace(step, exposed=step.exposed + step.seconds / step.times) if is_ahead else step
+    """Return a step of programs that run together. A collective for another iteration runs alone, exposed, once."""
+    if not step.sent or not step.iteration:
+        return step
+    return replace(step, exposed=step.exposed + (step.seconds - step.exposed) / step.times)
 
 
 def _site(step: Step) -> tuple[str, Source]:
     return step.op, step.source
 
 
-def _stream(part: _Level) -> int:
-    """Return the stream on which a part runs. Parts of several steps are compute."""
-    if len(part.steps) != 1:
-        return _COMPUTE
-    return _COMMUNICATION if part.steps[0].sent else _COPIES if part.steps[0].copied else _COMPUTE
+def _stream(local: LocalProgram, kernel: Kernel) -> int:
+    """Return the stream on which a kernel without programs runs."""
+    op = kernel.root.op
+    if local.bytes_sent(kernel.root):
+        return _COMMUNICATION
+    return _COPIES if op.reads_host_memory or op.writes_host_memory else _COMPUTE
 
 
 def list_schedule(
     seconds: Sequence[float], streams: Sequence[int], needs: Sequence[set[int]], window: int = _WINDOW
 ) -> list[float]:
-    """Return the start time of each task on one of three streams: compute, communication, and copies from and to hosts.
+    """Return the start time of each task on one of the streams.
 
     A stream runs its first ready task in program order; if none is ready, the task that becomes ready first.
 

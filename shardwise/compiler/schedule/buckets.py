@@ -1,10 +1,10 @@
 """Buckets: collectives of one kind along the same axes that share a launch.
 
-A launch waits for the last of its operands, and everything that needs one of its results waits for all of them. In
-return, it pays the latency of one collective, and the device has fewer waits. An all-gather, such as that of a weight,
-could usually start long before its result is needed: its launch runs beside the kernels before the first need. A
-reduction, such as that of a gradient, is needed long after its operand is ready: its launch runs beside the kernels
-after the last operand is ready. This is the same problem with time reversed.
+A launch waits for the last of its operands, and the consumers of each result wait for all of them. In return, it pays
+the latency of one collective, and the device waits less often. An all-gather, such as that of a weight, could usually
+start long before its deadline, the first use of its result: its launch overlaps with the kernels before the deadline. A
+reduction, such as that of a gradient, has its deadline long after its operand is ready: its launch overlaps with the
+kernels after the last operand is ready. This is the same problem with time reversed.
 """
 
 import math
@@ -25,32 +25,32 @@ _LATENCIES = 10.0
 
 @final
 @dataclass(frozen=True)
-class _Item:
+class _Candidate:
     """A collective that may share a launch.
 
     Attributes:
         equation: the collective.
-        number: its kernel.
-        ready: the time at which its operand exists.
-        need: the time at which its result is needed.
+        kernel: the index of its kernel.
+        ready: the time at which its operand is ready.
+        deadline: the first use of its result.
         bit: its bit among the collectives of the program.
-        needs: the bits of the collectives that it needs.
+        ancestors: the bits of the collectives that it depends on.
     """
 
     equation: Equation
-    number: int
+    kernel: int
     ready: float
-    need: float
+    deadline: float
     bit: int
-    needs: int
+    ancestors: int
 
-    def reversed(self, end: float) -> "_Item":
-        """Return the item in reversed time."""
-        return replace(self, number=-self.number, ready=end - self.need, need=end - self.ready)
+    def reversed(self, end: float) -> "_Candidate":
+        """Return the candidate in reversed time."""
+        return replace(self, kernel=-self.kernel, ready=end - self.deadline, deadline=end - self.ready)
 
-    def is_independent_of(self, other: "_Item") -> bool:
-        """Return whether neither collective needs the other's result."""
-        return not (self.needs & other.bit or other.needs & self.bit)
+    def is_independent_of(self, other: "_Candidate") -> bool:
+        """Return whether neither collective depends on the other."""
+        return not (self.ancestors & other.bit or other.ancestors & self.bit)
 
 
 def buckets(graph: KernelGraph, in_own_stage: bool = False) -> list[list[Equation]]:
@@ -58,26 +58,26 @@ def buckets(graph: KernelGraph, in_own_stage: bool = False) -> list[list[Equatio
 
     Args:
         graph: the kernels of the program.
-        in_own_stage: whether the program runs beside another iteration's compute, so that nothing waits for its first
-            result. Then launches may be long.
+        in_own_stage: whether the program is a stage of a pipelined loop. It overlaps with another iteration's compute,
+            so nothing waits for its first result, and launches may be long.
     """
     launches: list[list[Equation]] = []
     for group in _shareable(graph):
         reduces = group[0].equation.op.reduces_across_devices
         items = [item.reversed(graph.seconds) for item in group] if reduces else group
-        filling = _Filling(graph, reduces, math.inf if in_own_stage else _capacity(group, graph))
-        launches += [[item.equation for item in launch] for launch in filling.launches(items) if len(launch) > 1]
+        packer = _Packer(graph, reduces, math.inf if in_own_stage else _capacity(group, graph))
+        launches += [[item.equation for item in launch] for launch in packer.launches(items) if len(launch) > 1]
     return launches
 
 
-def _shareable(graph: KernelGraph) -> list[list[_Item]]:
+def _shareable(graph: KernelGraph) -> list[list[_Candidate]]:
     """Return the collectives of a program that could share a launch, in groups."""
-    groups: dict[Hashable, list[_Item]] = {}
-    for number, kernel in enumerate(graph.kernels):
+    groups: dict[Hashable, list[_Candidate]] = {}
+    for index, kernel in enumerate(graph.kernels):
         equation = kernel.root
         if key := _key(equation, graph.local):
-            ready, need = graph.available[equation.inputs[0]], graph.needed[equation.outputs[0]]
-            item = _Item(equation, number, ready, need, graph.bits[equation], graph.needs[equation])
+            ready, deadline = graph.ready_time[equation.inputs[0]], graph.first_use[equation.outputs[0]]
+            item = _Candidate(equation, index, ready, deadline, graph.bits[equation], graph.ancestors[equation])
             groups.setdefault(key, []).append(item)
     return list(groups.values())
 
@@ -89,7 +89,7 @@ def _key(equation: Equation, local: LocalProgram) -> Hashable:
     return op.launch_key(equation.inputs[0].type)
 
 
-def _capacity(items: Sequence[_Item], graph: KernelGraph) -> float:
+def _capacity(items: Sequence[_Candidate], graph: KernelGraph) -> float:
     """Return the longest time of a launch. Reductions share one only to save latency: XLA would start it late."""
     shortest = _LATENCIES * _latency(items[0].equation, graph)
     if items[0].equation.op.reduces_across_devices:
@@ -106,8 +106,8 @@ def _latency(equation: Equation, graph: KernelGraph) -> float:
 
 @final
 @dataclass(frozen=True)
-class _Filling:
-    """Fills launches with collectives of one key.
+class _Packer:
+    """Packs collectives of one key into launches.
 
     Attributes:
         graph: the kernels.
@@ -120,11 +120,11 @@ class _Filling:
     reversed: bool
     capacity: float
 
-    def launches(self, items: Sequence[_Item]) -> list[list[_Item]]:
-        """Return launches in the order of their first needs."""
-        launches: list[list[_Item]] = []
-        before = _Links(0.0, 0.0, 0.0, 0.0)  # before the last launch
-        for item in sorted(items, key=lambda item: (item.need, item.number)):
+    def launches(self, items: Sequence[_Candidate]) -> list[list[_Candidate]]:
+        """Return launches in the order of their deadlines."""
+        launches: list[list[_Candidate]] = []
+        before = _LinkState(0.0, 0.0, 0.0, 0.0)  # before the last launch
+        for item in sorted(items, key=lambda item: (item.deadline, item.kernel)):
             if launches and self._joins(item, launches[-1], before):
                 launches[-1].append(item)
             else:
@@ -132,12 +132,12 @@ class _Filling:
                 launches.append([item])
         return launches
 
-    def _joins(self, item: _Item, launch: Sequence[_Item], before: "_Links") -> bool:
+    def _joins(self, item: _Candidate, launch: Sequence[_Candidate], before: "_LinkState") -> bool:
         """Return whether a collective joins a launch: if the device then does not wait longer, copying included."""
         together = [*launch, item]
         if not all(map(item.is_independent_of, launch)):
             return False
-        if item.ready > launch[0].need or self._seconds(together) > self.capacity:
+        if item.ready > launch[0].deadline or self._seconds(together) > self.capacity:
             return False
         saved = self._after([item], self._after(launch, before)).waited - self._after(together, before).waited
         if self.reversed:
@@ -146,43 +146,44 @@ class _Filling:
             saved -= self._copying(together if len(launch) == 1 else [item])
         return saved >= 0
 
-    def _after(self, launch: Sequence[_Item], before: "_Links") -> "_Links":
-        """Return the links after a launch. It starts not long before it is needed: its results take memory."""
-        need, seconds = launch[0].need, self._seconds(launch)
-        earliest = before.need if before.need + seconds <= need else 0.0
+    def _after(self, launch: Sequence[_Candidate], before: "_LinkState") -> "_LinkState":
+        """Return the links after a launch. It starts not long before its deadline, because its results take memory."""
+        deadline, seconds = launch[0].deadline, self._seconds(launch)
+        earliest = before.deadline if before.deadline + seconds <= deadline else 0.0
         start = max(earliest, before.free, *(item.ready for item in launch))
-        delay = max(0.0, seconds - self._room(start, need))
-        return _Links(start + seconds, need, max(before.late, start + seconds - need), before.delays + delay)
+        delay = max(0.0, seconds - self._room(start, deadline))
+        late = max(before.late, start + seconds - deadline)
+        return _LinkState(start + seconds, deadline, late, before.delays + delay)
 
-    def _room(self, start: float, need: float) -> float:
-        """Return the longest time in which a launch delays no urgent collective."""
-        if start >= need:
+    def _room(self, start: float, deadline: float) -> float:
+        """Return the longest time in which a launch delays no critical collective."""
+        if start >= deadline:
             return 0.0
         if self.reversed:
-            start, need = self.graph.seconds - need, self.graph.seconds - start
-        return self.graph.longest_gap(start, need)
+            start, deadline = self.graph.seconds - deadline, self.graph.seconds - start
+        return self.graph.longest_gap(start, deadline)
 
-    def _seconds(self, launch: Sequence[_Item]) -> float:
+    def _seconds(self, launch: Sequence[_Candidate]) -> float:
         return self.graph.local.launch_seconds([item.equation for item in launch], self.graph.chip)
 
-    def _copying(self, items: Sequence[_Item]) -> float:
+    def _copying(self, items: Sequence[_Candidate]) -> float:
         """Return the time in which operands and results are copied: each is read and written once."""
         values = [value for item in items for value in (*item.equation.inputs, *item.equation.outputs)]
         return self.graph.chip.memory_time(2.0 * sum(value.type.nbytes for value in values))
 
 
-class _Links(NamedTuple):
-    """The links between two launches.
+class _LinkState(NamedTuple):
+    """The state of the links between two launches.
 
     Attributes:
         free: the time when they are free, as if the device never waited.
-        need: the first need of the launch before.
-        late: how long the device has waited for launches so far. All later needs are later by this time.
-        delays: how long launches have delayed collectives that are urgent.
+        deadline: the deadline of the preceding launch.
+        late: how long the device has waited for launches so far. All later deadlines are later by this time.
+        delays: how long launches have delayed critical collectives.
     """
 
     free: float
-    need: float
+    deadline: float
     late: float
     delays: float
 

@@ -1,10 +1,9 @@
 """host_copies: let copies from and to host memory run beside products.
 
-XLA copies asynchronously, but does not know how long a copy takes: it plans five products beside each, and has two
-copies in flight at a time. So it copies many arguments before any product runs, and holds all of them in device
-memory. Here, each copy gets a window of products that take as long as the copy. A copy to the host starts as soon as
-the result exists; a copy to the device ends when it is needed, in the time that the others leave. Barriers keep the
-windows.
+XLA copies asynchronously, but does not know how long a copy takes, and has two copies in flight at a time. In the
+modules that were looked at, it copies many arguments before any product runs, and holds all of them in device memory.
+Here, each copy gets a window of products that take as long as the copy. A copy to the host starts as soon as the result
+exists; a copy to the device ends when it is needed, in the time that the others leave. Barriers keep the windows.
 """
 
 from bisect import bisect_left
@@ -14,23 +13,22 @@ from operator import or_
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.schedule.control_dependencies import ControlDependency, order_by_dependencies
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
-from shardwise.compiler.schedule.order import order_by_launches
-from shardwise.compiler.schedule.wait import Wait, let_wait
 
 _IN_FLIGHT = 2  # the number of copies that XLA has in flight at a time
 _ROUNDING = 0.9  # products that take at least this part of the time of a copy hide it
 
 
-def hide_host_copies(graph: KernelGraph, numbers: Iterator[int]) -> Program:
+def hide_host_copies(graph: KernelGraph, launch_ids: Iterator[int]) -> Program:
     """Return the program with barriers that let each copy from or to host memory run beside products.
 
     Args:
         graph: the kernels of the program.
-        numbers: the numbers of barriers.
+        launch_ids: the ids of barriers.
     """
     copies = [e for e in graph.program.equations if e.op.reads_host_memory or e.op.writes_host_memory]
-    products = [e for e in graph.number_of if (e.op.is_contraction or e.op.programs) and e.inputs]
+    products = [e for e in graph.kernel_index if (e.op.is_contraction or e.op.programs) and e.inputs]
     products.sort(key=graph.start_of)
     if not copies or not products or not graph.chip.host_link:
         return graph.program
@@ -43,7 +41,7 @@ def hide_host_copies(graph: KernelGraph, numbers: Iterator[int]) -> Program:
             ending.setdefault(end, []).append(copy)
     bits = {equation: 1 << number for number, equation in enumerate((*products, *copies))}
     behind = _behind(graph.program, bits)
-    waits = []
+    dependencies = []
     for number in sorted({*starting, *ending}):
         product, waiting = products[number], list(starting.get(number, []))
         others = list(ending.get(number, []))
@@ -55,21 +53,23 @@ def hide_host_copies(graph: KernelGraph, numbers: Iterator[int]) -> Program:
         if before not in others or not any(behind[value] & bits[before] for value in product.inputs):
             waiting.append(product)
         needed = reduce(or_, (behind[equation.inputs[0]] for equation in waiting), 0)
-        waits.append(Wait(waiting, [other for other in others if not needed & bits[other]]))
-    return order_by_launches(let_wait(graph.program, waits, numbers), (), numbers, graph.program)
+        others = [other for other in others if not needed & bits[other]]
+        if others:
+            dependencies.append(ControlDependency(waiting, others))
+    return order_by_dependencies(graph.program, dependencies, launch_ids)
 
 
 def _windows(
     graph: KernelGraph, copies: Sequence[Equation], products: Sequence[Equation]
 ) -> dict[Equation, tuple[int, int]]:
     """Return the window of each copy: the first product that runs beside it, and the first that runs after it."""
-    starts = [graph.starts[graph.number_of[product]] for product in products]
+    starts = [graph.starts[graph.kernel_index[product]] for product in products]
     room = _Room([after - before for before, after in zip(starts, [*starts[1:], graph.seconds], strict=True)])
     windows: dict[Equation, tuple[int, int]] = {}
     spare = 1 if graph.collectives else 0  # a product that hides the collective of a result, such as of a gradient
-    to_host = sorted((c for c in copies if c.op.writes_host_memory), key=lambda c: graph.earliest[c.inputs[0]])
+    to_host = sorted((c for c in copies if c.op.writes_host_memory), key=lambda c: graph.asap[c.inputs[0]])
     for copy in to_host:
-        first = bisect_left(starts, graph.earliest[copy.inputs[0]]) + spare
+        first = bisect_left(starts, graph.asap[copy.inputs[0]]) + spare
         windows[copy] = room.take_after(first, _seconds(graph, copy))
     due = _due(graph, [copy for copy in copies if copy.op.reads_host_memory])
     for copy in sorted(due, key=lambda copy: due[copy]):
@@ -86,7 +86,7 @@ def _due(graph: KernelGraph, copies: Sequence[Equation]) -> dict[Equation, float
     times = {copy.outputs[0]: graph.seconds for copy in copies}
     for kernel in graph.kernels:
         for value in times.keys() & kernel.reads.keys():
-            times[value] = min(times[value], max(graph.earliest[other] for other in kernel.reads))
+            times[value] = min(times[value], max(graph.asap[other] for other in kernel.reads))
     return {copy: times[copy.outputs[0]] for copy in copies}
 
 

@@ -1,9 +1,9 @@
-"""KernelGraph: the kernels of one program with their times and dependencies, as the schedule reads them."""
+"""KernelGraph: the dependency graph of a program's kernels, with the times that the passes of the schedule read."""
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, pairwise
 from operator import or_
@@ -11,7 +11,7 @@ from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.kernels import Kernel, group_kernels
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.kernel_times import kernel_seconds
@@ -28,20 +28,57 @@ class KernelGraph:
         local: the program of one device, which contains `program`.
         program: the program.
         chip: the hardware that prices kernels.
+        kernels: the kernels.
+        starts: the time at which each kernel starts, and the time of the end.
+        kernel_index: the index of the first kernel of each equation: some are computed in several.
+        collectives: the collectives of the program itself.
+        movable: the equations of short kernels, without effects, that could run earlier.
     """
 
     local: LocalProgram
     program: Program
     chip: Chip
+    kernels: Sequence[Kernel]
+    starts: Sequence[float]
+    kernel_index: Mapping[Equation, int]
+    collectives: Sequence[Equation]
+    movable: frozenset[Equation]
 
-    @cached_property
-    def kernels(self) -> Sequence[Kernel]:
-        return self.local.kernel_groups(self.program).kernels
+    @classmethod
+    def from_program(cls, local: LocalProgram, program: Program, chip: Chip) -> "KernelGraph":
+        """Return the graph of a program that `local` contains."""
+        return cls._from_kernels(local, program, chip, local.kernel_groups(program).kernels)
 
-    @cached_property
-    def starts(self) -> list[float]:
-        """The time at which each kernel starts, and the time of the end."""
-        return list(accumulate((self._compute_seconds(kernel) for kernel in self.kernels), initial=0.0))
+    @classmethod
+    def _from_kernels(
+        cls, local: LocalProgram, program: Program, chip: Chip, kernels: Sequence[Kernel]
+    ) -> "KernelGraph":
+        seconds = (_compute_seconds(local, kernel, chip) for kernel in kernels)
+        indices: dict[Equation, int] = {}
+        for index, kernel in enumerate(kernels):
+            for equation in kernel.equations:
+                indices.setdefault(equation, index)
+        collectives, movable = [], []
+        for equation in program.equations:
+            if local.bytes_sent(equation):
+                collectives.append(equation)
+            elif _is_short(equation):
+                movable.append(equation)
+        starts = list(accumulate(seconds, initial=0.0))
+        return cls(local, program, chip, kernels, starts, indices, collectives, frozenset(movable))
+
+    def rewritten(self, program: Program) -> "KernelGraph":
+        """Return the graph of the program that a pass returned for this one; this graph if the pass changed nothing.
+
+        Its kernels are not kept in `local`: the next pass may replace the program.
+        """
+        if program is self.program:
+            return self
+        return self._from_kernels(self.local, program, self.chip, group_kernels(program, self.local.mesh).kernels)
+
+    def with_moved_views(self, program: Program) -> "KernelGraph":
+        """Return the graph of the same equations in another order, in which only views have moved."""
+        return self if program is self.program else replace(self, program=program)
 
     @property
     def seconds(self) -> float:
@@ -49,94 +86,80 @@ class KernelGraph:
         return self.starts[-1]
 
     @cached_property
-    def number_of(self) -> dict[Equation, int]:
-        """The number of the first kernel of each equation: some are computed in several."""
-        numbers: dict[Equation, int] = {}
-        for number, kernel in enumerate(self.kernels):
-            for equation in kernel.equations:
-                numbers.setdefault(equation, number)
-        return numbers
+    def ready_time(self) -> dict[Value, float]:
+        """The time at which each value is ready in program order.
 
-    @cached_property
-    def available(self) -> dict[Value, float]:
-        """The time at which each value could exist.
-
-        Short kernels that need only arguments, as the cast of a weight does, could run at any time; other kernels run
-        in program order. A value that passes through a barrier waits for all that passes through it.
+        Short kernels that depend only on arguments, such as the cast of a weight, could run at any time. A barrier
+        waits for all its operands.
         """
         times = dict.fromkeys(self.program.inputs, 0.0)
-        moved = set(self.program.inputs)  # arguments, and what short kernels compute of them
+        hoisted = set(self.program.inputs)  # arguments, and what short kernels compute from them
         for group in self.groups:
-            ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
+            ready = max(map(times.__getitem__, _inputs(group)), default=0.0)
             for equation in group:
-                is_moved = equation in self.movable and moved.issuperset(equation.inputs)
-                if is_moved:
-                    moved.update(equation.outputs)
-                has_place = not is_moved and equation in self.number_of
-                time = self.starts[self.number_of[equation] + 1] if has_place else ready
-                times.update(dict.fromkeys(equation.outputs, time))
+                if equation in self.movable and hoisted.issuperset(equation.inputs):
+                    hoisted.update(equation.outputs)
+                    index = None
+                else:
+                    index = self.kernel_index.get(equation)
+                time = ready if index is None else self.starts[index + 1]
+                for value in equation.outputs:
+                    times[value] = time
         return times
 
     @cached_property
-    def earliest(self) -> dict[Value, float]:
-        """The time at which each value could exist, if short kernels and collectives ran as soon as they can."""
+    def asap(self) -> dict[Value, float]:
+        """The time at which each value is ready, if short kernels and collectives run as soon as possible."""
         times = dict.fromkeys(self.program.inputs, 0.0)
         for group in self.groups:
-            ready = max((times[value] for equation in group for value in equation.inputs), default=0.0)
+            ready = max(map(times.__getitem__, _inputs(group)), default=0.0)
             for equation in group:
                 if equation in self.movable:
                     time = ready
                 elif equation in self.bits:
                     time = ready + self.local.collective_seconds(equation, self.chip)
                 else:
-                    time = self.starts[self.number_of[equation] + 1]
-                times.update(dict.fromkeys(equation.outputs, time))
+                    time = self.starts[self.kernel_index[equation] + 1]
+                for value in equation.outputs:
+                    times[value] = time
         return times
 
     @cached_property
-    def needed(self) -> dict[Value, float]:
-        """The time at which each value is first read by a kernel; results of the program are needed at its end."""
-        times = {value: self.seconds for value in self.program.values()}
+    def first_use(self) -> dict[Value, float]:
+        """The time at which a kernel first reads each value; outputs of the program are used at its end."""
+        times = dict.fromkeys(self.program.values(), self.seconds)
         for group in reversed(self.groups):
-            passed_on = min((times[value] for equation in group for value in equation.outputs), default=self.seconds)
+            passed_on = min(map(times.__getitem__, _outputs(group)), default=self.seconds)
             for equation in group:
-                number = self.number_of.get(equation)
-                time = passed_on if number is None else self.starts[number]
-                for value in equation.inputs:
-                    times[value] = min(times[value], time)
+                index = self.kernel_index.get(equation)
+                _lower(times, equation.inputs, passed_on if index is None else self.starts[index])
         return times
 
     @cached_property
-    def latest(self) -> dict[Value, float]:
-        """The time at which each value must exist, if short kernels and collectives ran as late as they can."""
-        times = {value: self.seconds for value in self.program.values()}
+    def alap(self) -> dict[Value, float]:
+        """The time at which each value must be ready, if short kernels and collectives run as late as possible."""
+        times = dict.fromkeys(self.program.values(), self.seconds)
         for group in reversed(self.groups):
-            passed_on = min((times[value] for equation in group for value in equation.outputs), default=self.seconds)
+            passed_on = min(map(times.__getitem__, _outputs(group)), default=self.seconds)
             for equation in group:
-                if equation in self.bits:
-                    time = passed_on - self.local.collective_seconds(equation, self.chip)
-                elif equation in self.movable:
+                if equation in self.movable:
                     time = passed_on
+                elif equation in self.bits:
+                    time = passed_on - self.local.collective_seconds(equation, self.chip)
                 else:
-                    time = self.starts[self.number_of[equation]]
-                for value in equation.inputs:
-                    times[value] = min(times[value], time)
+                    time = self.starts[self.kernel_index[equation]]
+                _lower(times, equation.inputs, time)
         return times
 
     def start_of(self, equation: Equation) -> float:
         """Return when the kernel of an equation starts; infinity if it is in none, such as a view."""
-        number = self.number_of.get(equation)
-        return math.inf if number is None else self.starts[number]
+        index = self.kernel_index.get(equation)
+        return math.inf if index is None else self.starts[index]
 
     def seconds_of(self, equation: Equation) -> float:
         """Return the time of the kernel of an equation."""
-        number = self.number_of[equation]
-        return self.starts[number + 1] - self.starts[number]
-
-    @cached_property
-    def collectives(self) -> list[Equation]:
-        """The collectives of the program itself."""
-        return [equation for equation in self.program.equations if self.local.bytes_sent(equation)]
+        index = self.kernel_index[equation]
+        return self.starts[index + 1] - self.starts[index]
 
     @cached_property
     def groups(self) -> list[list[Equation]]:
@@ -144,61 +167,77 @@ class KernelGraph:
         return list(issue_groups(self.program))
 
     @cached_property
-    def movable(self) -> frozenset[Equation]:
-        """The equations of short kernels, without effects, that could run earlier."""
-        return frozenset(equation for equation in self.program.equations if is_movable(self.local, equation))
-
-    @cached_property
     def bits(self) -> dict[Equation, int]:
         """The bit of each collective in a set of collectives."""
-        return {equation: 1 << number for number, equation in enumerate(self.collectives)}
+        return {equation: 1 << index for index, equation in enumerate(self.collectives)}
 
     @cached_property
-    def needs(self) -> dict[Equation, int]:
-        """The collectives that each collective needs, directly or not, as a set of bits."""
-        behind = dict.fromkeys(self.program.inputs, 0)
-        needs: dict[Equation, int] = {}
+    def ancestors(self) -> dict[Equation, int]:
+        """The collectives that each collective depends on, directly or not, as a set of bits."""
+        of_value = dict.fromkeys(self.program.inputs, 0)
+        ancestors: dict[Equation, int] = {}
         for group in self.groups:
-            needed = reduce(or_, (behind[value] for equation in group for value in equation.inputs), 0)
+            of_group = reduce(or_, map(of_value.__getitem__, _inputs(group)), 0)
             for equation in group:
-                if equation in self.bits:
-                    needs[equation] = needed
-                behind.update(dict.fromkeys(equation.outputs, needed | self.bits.get(equation, 0)))
-        return needs
+                bit = self.bits.get(equation, 0)
+                if bit:
+                    ancestors[equation] = of_group
+                for value in equation.outputs:
+                    of_value[value] = of_group | bit
+        return ancestors
 
     @cached_property
-    def urgent_equations(self) -> list[Equation]:
-        """The collectives that are needed as soon as their operands are ready: others must not delay them."""
-        return [equation for equation in self.collectives if self._is_urgent(equation)]
+    def critical_collectives(self) -> list[Equation]:
+        """The collectives without slack: they take longer than the time from their ready operands to the first use."""
+        return [equation for equation in self.collectives if self._is_critical(equation)]
 
     @cached_property
-    def urgent(self) -> list[float]:
-        """The times of the urgent collectives."""
-        return [self.starts[self.number_of[equation]] for equation in self.urgent_equations]
+    def critical_times(self) -> list[float]:
+        """The times of the critical collectives."""
+        return [self.starts[self.kernel_index[equation]] for equation in self.critical_collectives]
 
-    def _is_urgent(self, equation: Equation) -> bool:
-        ready = max(self.available[value] for value in equation.inputs)
-        need = min(self.needed[value] for value in equation.outputs)
-        return need - ready < self.local.collective_seconds(equation, self.chip)
+    def _is_critical(self, equation: Equation) -> bool:
+        ready = max(self.ready_time[value] for value in equation.inputs)
+        deadline = min(self.first_use[value] for value in equation.outputs)
+        return deadline - ready < self.local.collective_seconds(equation, self.chip)
 
     def longest_gap(self, start: float, end: float) -> float:
-        """Return the longest time without an urgent collective, between two times."""
-        inside = self.urgent[bisect_right(self.urgent, start) : bisect_left(self.urgent, end)]
+        """Return the longest time without a critical collective, between two times."""
+        inside = self.critical_times[bisect_right(self.critical_times, start) : bisect_left(self.critical_times, end)]
         return max(after - before for before, after in pairwise((start, *inside, end)))
 
-    def _compute_seconds(self, kernel: Kernel) -> float:
-        """Return the seconds of all runs of a kernel, without collectives."""
-        op = kernel.root.op
-        if op.programs:
-            inner = sum(KernelGraph(self.local, program, self.chip).seconds for program in op.programs)
-            return inner * (1 if op.trip_count is None else op.trip_count)
-        is_copy = op.reads_host_memory or op.writes_host_memory
-        if self.local.bytes_sent(kernel.root) or not kernel.bytes_accessed or is_copy:
-            return 0.0
-        return kernel_seconds(self.local, kernel, self.chip)
+
+def _compute_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
+    """Return the seconds of all runs of a kernel, without collectives."""
+    op = kernel.root.op
+    if op.programs:
+        inner = sum(KernelGraph.from_program(local, program, chip).seconds for program in op.programs)
+        return inner * (1 if op.trip_count is None else op.trip_count)
+    is_copy = op.reads_host_memory or op.writes_host_memory
+    if local.bytes_sent(kernel.root) or not kernel.bytes_accessed or is_copy:
+        return 0.0
+    return kernel_seconds(local, kernel, chip)
+
+
+def _lower(times: dict[Value, float], values: Sequence[Value], time: float) -> None:
+    """Lower the times of values to `time` where they are later."""
+    for value in values:
+        times[value] = min(times[value], time)
 
 
 def is_movable(local: LocalProgram, equation: Equation) -> bool:
     """Return whether an equation is part of a short kernel, without effects, that could run earlier."""
+    return _is_short(equation) and not local.bytes_sent(equation)
+
+
+def _is_short(equation: Equation) -> bool:
     op = equation.op
-    return not (op.is_contraction or op.programs or op.effect or local.bytes_sent(equation))
+    return not (op.is_contraction or op.programs or op.effect)
+
+
+def _inputs(group: Sequence[Equation]) -> Sequence[Value]:
+    return group[0].inputs if len(group) == 1 else [value for equation in group for value in equation.inputs]
+
+
+def _outputs(group: Sequence[Equation]) -> Sequence[Value]:
+    return group[0].outputs if len(group) == 1 else [value for equation in group for value in equation.outputs]

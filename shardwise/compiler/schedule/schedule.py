@@ -1,6 +1,6 @@
-"""schedule: when collectives run, and in how many launches. A rewrite of the program of one device.
+"""Schedule of communication: rewrites the program of one device, so that collectives overlap with compute.
 
-Without it, XLA receives collectives one by one, at the op that needs them, and decides when they start. It hides a long
+Without it, XLA receives collectives one by one, at their first consumer, and decides when they start. It hides a long
 collective behind kernels, but one at a time, and of several short ones most are exposed. The README of this folder
 lists the passes.
 """
@@ -14,24 +14,29 @@ from shardwise.base.config import config
 from shardwise.compiler.control.pipelined_scan import PipelinedScan
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program
-from shardwise.compiler.partition.liveness import peak, total_bytes
+from shardwise.compiler.partition.liveness import peak_bytes, total_bytes
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.schedule.barriers import advance_barriers
+from shardwise.compiler.report.timeline import simulated_seconds
 from shardwise.compiler.schedule.buckets import buckets
-from shardwise.compiler.schedule.fill import fill_with_products
+from shardwise.compiler.schedule.critical_path import complete_before_critical
 from shardwise.compiler.schedule.host_copies import hide_host_copies
+from shardwise.compiler.schedule.independent_products import overlap_independent_products
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
-from shardwise.compiler.schedule.order import order_by_launches
-from shardwise.compiler.schedule.results import send_results_early
-from shardwise.compiler.schedule.rotate import rotate
-from shardwise.compiler.schedule.urgent import end_before_urgent
+from shardwise.compiler.schedule.output_collectives import advance_output_collectives
+from shardwise.compiler.schedule.remat_prefetch import prefetch_for_remat
+from shardwise.compiler.schedule.software_pipelining import software_pipeline
+from shardwise.compiler.schedule.topological_sort import topological_sort
+
+# The simulator is optimistic about programs without a schedule: it starts collectives as soon as their operands are
+# ready, and XLA starts them late, one at a time. A schedule may be slower by this fraction in the simulator.
+_MARGIN = 0.05
 
 
 def schedule(
     local: LocalProgram, chip: Chip, memory_limit: int | None = None, donated: Collection[int] = ()
 ) -> LocalProgram:
-    """Return the program with its communication scheduled.
+    """Return the program with its communication scheduled; unchanged if that is slower, or exceeds the memory limit.
 
     Args:
         local: the program of one device.
@@ -39,62 +44,71 @@ def schedule(
         memory_limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
     """
-    for rotates in (True, False):  # a rotated loop holds what two iterations communicate
-        program = _Scheduler(local, chip, rotates).schedule_main()
+    for pipelines_loops in (True, False):  # a pipelined loop holds the communicated values of two iterations
+        program = _Scheduler(local, chip, pipelines_loops).schedule_main()
         scheduled = replace(local, program=program)
         if config.verify_programs:
             verify_local(scheduled)
-        if _fits(scheduled, memory_limit, donated):
+        if _fits(scheduled, memory_limit, donated) and not _is_slower(scheduled, local, chip):
             return scheduled
     return local
 
 
+def _is_slower(scheduled: LocalProgram, local: LocalProgram, chip: Chip) -> bool:
+    return simulated_seconds(scheduled, chip) > (1 + _MARGIN) * simulated_seconds(local, chip)
+
+
 def _fits(local: LocalProgram, limit: int | None, donated: Collection[int]) -> bool:
-    return limit is None or total_bytes(local.program) <= limit or peak(local, donated)[0] <= limit
+    return limit is None or total_bytes(local.program) <= limit or peak_bytes(local, donated) <= limit
 
 
 @final
 @dataclass(frozen=True)
 class _Scheduler:
-    """Schedules the programs of one device. `rotates`: also across iterations. `numbers` are those of launches."""
+    """Schedules the programs of one device.
+
+    Attributes:
+        local: the program of one device.
+        chip: the hardware.
+        pipelines_loops: whether loops are software-pipelined.
+        launch_ids: the ids of launches and barriers.
+    """
 
     local: LocalProgram
     chip: Chip
-    rotates: bool
-    numbers: Iterator[int] = field(default_factory=count)
-    graphs: dict[int, KernelGraph] = field(default_factory=dict)
+    pipelines_loops: bool
+    launch_ids: Iterator[int] = field(default_factory=count)
 
     def schedule_main(self) -> Program:
         """Return the main program with its communication, and its copies from and to host memory, scheduled."""
-        program = self.schedule(send_results_early(self._graph(self.local.program), self.numbers))
-        return hide_host_copies(self._graph(program), self.numbers)
+        graph = self._graph(self.local.program)
+        program = self._schedule(graph.rewritten(advance_output_collectives(graph, self.launch_ids)))
+        return hide_host_copies(self._graph(program), self.launch_ids)
 
-    def schedule(self, program: Program) -> Program:
-        """Return a program with the communication in it, and in the programs that it holds, scheduled."""
-        program = fill_with_products(self._graph(program), self.numbers)
-        program = advance_barriers(self.local, program)
-        ordered = self._share_launches(program)
-        return ordered.with_equations(map(self._schedule_inner, ordered.equations))
+    def _schedule(self, graph: KernelGraph) -> Program:
+        """Return a program with its communication, and the communication of its nested programs, scheduled."""
+        graph = graph.rewritten(overlap_independent_products(graph, self.launch_ids))
+        graph = graph.with_moved_views(prefetch_for_remat(graph))  # barriers are views
+        ordered = self._share_launches(graph)
+        return ordered.with_equations(map(self._schedule_nested, ordered.equations))
 
-    def _schedule_inner(self, equation: Equation) -> Equation:
-        rotated = rotate(self.local, equation) if self.rotates else equation
-        match op := rotated.op:
+    def _schedule_nested(self, equation: Equation) -> Equation:
+        if not equation.op.programs:
+            return equation
+        pipelined = software_pipeline(self.local, equation) if self.pipelines_loops else equation
+        match op := pipelined.op:
             case PipelinedScan(fetch, body, finish):
-                fetch, finish = (self._share_launches(part, in_own_stage=True) for part in (fetch, finish))
-                return rotated.replace(op=op.with_programs((fetch, self.schedule(body), finish)))
+                fetch, finish = (self._share_launches(self._graph(part), in_own_stage=True) for part in (fetch, finish))
+                return pipelined.replace(op=op.with_programs((fetch, self._schedule(self._graph(body)), finish)))
             case Control():
-                return rotated.replace(op=op.map_programs(self.schedule))
+                return pipelined.replace(op=op.map_programs(lambda program: self._schedule(self._graph(program))))
             case _:
-                return rotated
+                return pipelined
 
-    def _share_launches(self, program: Program, in_own_stage: bool = False) -> Program:
-        graph = self._graph(program)
+    def _share_launches(self, graph: KernelGraph, in_own_stage: bool = False) -> Program:
         launches = buckets(graph, in_own_stage)
-        return order_by_launches(end_before_urgent(graph, launches, self.numbers), launches, self.numbers, program)
+        constrained = complete_before_critical(graph, launches, self.launch_ids)
+        return topological_sort(constrained, launches, self.launch_ids, graph.program)
 
     def _graph(self, program: Program) -> KernelGraph:
-        """Return the kernels of a program. A pass that changes nothing returns the program, whose graph is kept."""
-        graph = self.graphs.get(id(program))  # a graph holds its program, so that ids are not reused
-        if graph is None:
-            graph = self.graphs[id(program)] = KernelGraph(self.local, program, self.chip)
-        return graph
+        return KernelGraph.from_program(self.local, program, self.chip)

@@ -1,5 +1,7 @@
 """The timeline against counts by hand, the definition of liveness, and XLA's memory analysis."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,9 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.plan.hardware import chip
-from shardwise.compiler.report.timeline import timeline
+from shardwise.compiler.report.timeline import simulated_seconds, timeline
 from shardwise.compiler.schedule.schedule import schedule
+from shardwise.compiler.schedule.software_pipelining import software_pipeline
 from shardwise.compiler.traffic import all_gather
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -174,6 +177,26 @@ def test_the_programs_of_a_pipelined_loop_run_together():
     assert gather.seconds < product.seconds
     assert after.seconds == pytest.approx(product.seconds + gather.seconds / count)
     assert before.seconds == pytest.approx(product.seconds + gather.seconds)
+
+
+def test_a_pipelined_loop_that_is_bound_by_its_gathers_fetches_once_per_iteration():
+    """The last iteration fetches nothing: its product runs alone."""
+    count = 6
+    plain = local_of_text(scanned_layers(64, count))
+    (equation,) = plain.program.equations
+    pipelined = replace(plain, program=plain.program.with_equations([software_pipeline(plain, equation)]))
+    gather, product = timeline(pipelined, H200).steps
+    assert gather.seconds > product.seconds
+    assert timeline(pipelined, H200).seconds == pytest.approx(gather.seconds + product.seconds / count)
+
+
+@pytest.mark.parametrize("size", [64, 1024])
+@pytest.mark.parametrize("text", [layers, lambda count, size: scanned_layers(size, count)])
+def test_simulated_seconds_are_those_of_the_timeline(text, size):
+    plain = local_of_text(text(6, size=size))
+    for local in (plain, schedule(plain, H200)):
+        for target in (H200, CPU):
+            assert simulated_seconds(local, target) == timeline(local, target).seconds
 
 
 def test_a_pipelined_loop_holds_what_two_iterations_gather():

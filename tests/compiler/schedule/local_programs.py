@@ -27,7 +27,7 @@ def local_of(text):
 
 def graph_of(text):
     local = local_of(text)
-    return KernelGraph(local, local.program, H200)
+    return KernelGraph.from_program(local, local.program, H200)
 
 
 def layers(count, rows=256, size=1024, gather=GATHER):

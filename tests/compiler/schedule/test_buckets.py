@@ -45,7 +45,7 @@ def test_collectives_along_axes_of_one_device_are_no_launches():
 
 
 @pytest.mark.parametrize("between", ["", "tanh "])
-def test_a_collective_does_not_share_a_launch_with_one_that_it_needs(between):
+def test_a_collective_does_not_share_a_launch_with_its_ancestor(between):
     chain = (
         f"(a: f32[64], b: f32[64]) {{\nc: f32[256] = {GATHER} a\nd: f32[256] = {between or 'barrier '}c\n"
         f"e: f32[1024] = {GATHER} d\nf: f32[256] = {GATHER} b\nreturn e, f\n}}"
@@ -62,9 +62,9 @@ def test_the_gathers_of_layers_share_launches_that_hide_behind_the_layers_before
     found = buckets(graph)
     assert sum(map(len, found)) > 4
     seconds = [graph.local.launch_seconds(launch, H200) for launch in found]
-    needs = [min(graph.needed[equation.outputs[0]] for equation in launch) for launch in found]
-    for (before, need), spent in zip(pairwise(needs), seconds[1:], strict=True):
-        assert need - before >= spent
+    deadlines = [min(graph.first_use[equation.outputs[0]] for equation in launch) for launch in found]
+    for (before, deadline), spent in zip(pairwise(deadlines), seconds[1:], strict=True):
+        assert deadline - before >= spent
 
 
 def test_a_launch_is_at_most_twice_as_long_as_the_longest_collective():
@@ -82,7 +82,7 @@ def test_reductions_share_a_launch_if_the_latency_exceeds_the_copying():
     assert launches(gradients(8, size=1024)) == []
 
 
-def test_the_product_that_needs_a_launch_ends_it():
+def test_a_consumer_of_a_launch_ends_it():
     text = (
         f"(a: f32[64,64], b: f32[64,64], x: f32[4096,256]) {{\nc: f32[256,64] = {GATHER} a\n"
         f"d: f32[4096,64] = {DOT} x c\ne: f32[64] = sum[dims=(0,)] d\nf: f32[256] = {GATHER} e\n"

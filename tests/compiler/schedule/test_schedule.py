@@ -16,10 +16,12 @@ from shardwise import NamedSharding, P, lax
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.plan.hardware import CPU, chip
+from shardwise.compiler.report.timeline import simulated_seconds
 from shardwise.compiler.schedule.schedule import schedule
+from shardwise.compiler.schedule.software_pipelining import software_pipeline
 from shardwise.execute import request
 from shardwise.explain.hlo_schedule import read_schedule
-from tests.compiler.schedule.local_programs import GATHER, local_of
+from tests.compiler.schedule.local_programs import DOT, GATHER, REDUCE, local_of
 from tests.fuzz.check import run_local
 
 LAYERS, MODEL, HIDDEN = 6, 16, 48
@@ -158,18 +160,51 @@ def test_the_weights_of_a_scanned_layer_are_gathered_in_one_launch_one_layer_ahe
 
 def test_a_memory_limit_turns_off_what_does_not_fit(mesh, overlapping):
     local = stages_of(mesh, "FSDP", True, True).partitioned
-    rotated = schedule(local, OVERLAPPING)
-    assert "pipelined_scan" in op_names(rotated)
-    plain = schedule(local, OVERLAPPING, peak(rotated)[0] - 1)
+    pipelined = schedule(local, OVERLAPPING)
+    assert "pipelined_scan" in op_names(pipelined)
+    plain = schedule(local, OVERLAPPING, peak(pipelined)[0] - 1)
     assert "pipelined_scan" not in op_names(plain) and plain is not local
-    assert peak(local)[0] <= peak(plain)[0] < peak(rotated)[0]
+    assert peak(local)[0] <= peak(plain)[0] < peak(pipelined)[0]
     assert schedule(local, OVERLAPPING, 1) is local
+
+
+# The reduction overlaps with the second product. In a pipelined loop, the last one would be exposed.
+HIDDEN_IN_THE_BODY = f"""(x: f32[512,512]) {{
+  z: f32[512,512], t: f32[4,512,512] = scan[program=program body(c: f32[512,512]) {{
+    h: f32[512,512] = {DOT} c c
+    s: f32[512,512] = {REDUCE} h
+    d: f32[512,512] = {DOT} c h
+    e: f32[512,512] = {DOT} d h
+    return e, s
+  }}, length=4, consts=0, carried=1] x
+  return z, t
+}}"""
+
+
+def test_a_schedule_that_is_slower_is_not_used():
+    local = local_of(HIDDEN_IN_THE_BODY)
+    (equation,) = local.program.equations
+    pipelined = replace(local, program=local.program.with_equations([software_pipeline(local, equation)]))
+    assert simulated_seconds(pipelined, H200) > 1.05 * simulated_seconds(local, H200)
+    chosen = schedule(local, H200)
+    assert "pipelined_scan" not in op_names(chosen)
+    assert simulated_seconds(chosen, H200) == simulated_seconds(local, H200)
 
 
 def test_the_setting_turns_the_schedule_off(mesh, overlapping):
     with jax.config.override("schedule_communication", False):
         stages = stages_of(mesh, "FSDP", True, True)
     assert stages.local is stages.partitioned
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_nothing_is_scheduled_on_cpu(mesh, scanned):
+    """Modules are equal with the setting on and off, so step times are equal too."""
+    texts = []
+    for value in (False, True):
+        with jax.config.override("schedule_communication", value):
+            texts.append(lowered_step(mesh, "FSDP", scanned, recomputed=True)[0].as_text())
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.int2, ml_dtypes.int4, np.bool_, ml_dtypes.bfloat16, np.complex64])

@@ -1,4 +1,4 @@
-"""Collectives on the critical path, beside products that nothing needs soon."""
+"""Collectives on the critical path, hidden behind products that nothing needs soon."""
 
 from dataclasses import replace
 from itertools import count
@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
-from shardwise.compiler.schedule.fill import fill_with_products
+from shardwise.compiler.schedule.independent_products import overlap_independent_products
 from tests.compiler.schedule.local_programs import DOT, graph_of
 
 REDUCE = "all_reduce[axes=('data',), reduction=sum]"
@@ -23,18 +23,18 @@ BACKWARD = f"""(x: f32[1024,1024], w: f32[1024,1024]) {{
 }}"""
 
 
-def test_a_product_that_nothing_needs_runs_beside_a_collective_on_the_critical_path():
+def test_an_independent_product_overlaps_with_a_collective_on_the_critical_path():
     graph = graph_of(BACKWARD)
-    program = fill_with_products(graph, count())
+    program = overlap_independent_products(graph, count())
     names = [equation.op.name for equation in program.equations]
-    # The free product is the third one: it waits for the second, and `tanh` waits for it.
+    # The independent product is the third one: it waits for the second, and `tanh` waits for it.
     assert names == ["dot", "dot", "barrier", "barrier", "dot", "all_reduce", "barrier", "barrier", "tanh", "dot"]
     local = verify_local(replace(graph.local, program=program))
     args = [np.random.default_rng(0).normal(size=(1024, 1024)) for _ in range(2)]
     np.testing.assert_array_equal(evaluate_shards(local, args), evaluate_shards(graph.local, args))
 
 
-def test_a_product_that_the_collective_needs_stays_before_it():
+def test_an_ancestor_of_the_collective_stays_before_it():
     text = BACKWARD.replace(f"v: f32[1024,1024] = {DOT} x x", "v: f32[1024,1024] = tanh x")
     graph = graph_of(text)
-    assert fill_with_products(graph, count()) is graph.program
+    assert overlap_independent_products(graph, count()) is graph.program

@@ -1,9 +1,9 @@
-"""rotate: let the communication of a loop run beside the compute of other iterations.
+"""Software pipelining of loops: overlap the communication of an iteration with the compute of its neighbours.
 
-A loop over layers gathers a layer's weights, computes, and reduces the layer's gradients. The gathers need only slices
-of arguments, so those of the next iteration can run beside this iteration's kernels. Nothing in the loop needs the
-reduced gradients, so they can be reduced beside the next iteration's kernels. Memory grows by the gathered weights and
-the unreduced gradients of one iteration.
+A loop over layers gathers a layer's weights, computes, and reduces the layer's gradients. The gathers depend only on
+slices of arguments, so those of the next iteration can overlap with this iteration's kernels. Nothing in the loop
+depends on the reduced gradients, so their reduction can overlap with the next iteration's kernels. Memory grows by the
+gathered weights and the unreduced gradients of one iteration.
 """
 
 from collections.abc import Iterable
@@ -13,36 +13,37 @@ from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.schedule.barriers import is_before_recomputation
 from shardwise.compiler.schedule.kernel_graph import is_movable
+from shardwise.compiler.schedule.remat_prefetch import are_remat_barriers
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline_copy
 
-SHORTEST = 4  # iterations; of fewer, most would be outside the loop
+MIN_TRIP_COUNT = 4  # of a shorter loop, most iterations would be in the prologue and the epilogue
 
 
-def rotate(local: LocalProgram, equation: Equation) -> Equation:
-    """Return the loop of an equation with its communication moved to other iterations; unchanged if none can move."""
+def software_pipeline(local: LocalProgram, equation: Equation) -> Equation:
+    """Return a scan as a PipelinedScan; the equation itself if no collective can move to another iteration."""
     op = equation.op
-    if not isinstance(op, Scan) or op.length < SHORTEST or op.unroll > 1 or op.effect:
+    if not isinstance(op, Scan) or op.length < MIN_TRIP_COUNT or op.unroll > 1 or op.effect:
         return equation
     loop = _Loop(local, op)
     if not loop.gathers and not loop.reductions:
         return equation
-    # XLA receives the body of a rotated loop up to five times, and that of a rotated loop in it 25 times. The innermost
-    # loop has the most iterations.
-    if any(rotate(local, inner) is not inner for inner in op.program.walk()):
+    # XLA receives the body of a pipelined loop up to five times, and that of a nested one 25 times. The innermost loop
+    # has the most iterations.
+    if any(software_pipeline(local, inner) is not inner for inner in op.program.walk()):
         return equation
-    rotated, order = loop.rotated()
-    return equation.replace(op=rotated, outputs=[equation.outputs[number] for number in order])
+    pipelined, order = loop.pipelined()
+    return equation.replace(op=pipelined, outputs=[equation.outputs[index] for index in order])
 
 
 class _Loop:
-    """A scan whose body is cut into three programs.
+    """A scan whose body is split into the three stages of a PipelinedScan.
 
     Attributes:
-        gathers: the collectives that need only consts and slices.
+        gathers: the collectives that depend only on consts and slices.
         reductions: the collectives whose results only reach stacked results, through short kernels.
+        after_reductions: the equations between the reductions and the stacked results.
     """
 
     def __init__(self, local: LocalProgram, op: Scan):
@@ -50,16 +51,16 @@ class _Loop:
         self.op = op
         self.body = op.program
         self.gathers = self._find_gathers()
-        self.reductions, self.after = self._find_reductions()
+        self.reductions, self.after_reductions = self._find_reductions()
 
     def _find_gathers(self) -> list[Equation]:
         consts, _, slices = self.op.split_operands(self.body.inputs)
-        early = set(consts) | set(slices)  # values that need no carry
+        early = set(consts) | set(slices)  # values that do not depend on the carry
         varying = set(slices)
         gathers = []
         for group in issue_groups(self.body):
             inputs = {value for equation in group for value in equation.inputs}
-            if not is_before_recomputation(group) and not early.issuperset(inputs):
+            if not are_remat_barriers(group) and not early.issuperset(inputs):
                 continue
             for equation in group:
                 if not early.issuperset(equation.inputs):
@@ -73,7 +74,7 @@ class _Loop:
         return gathers
 
     def _find_reductions(self) -> tuple[list[Equation], list[Equation]]:
-        """Return the collectives that can wait for the next iteration, and the equations between them and results."""
+        """Return the collectives that can run in the next iteration, and the equations between them and results."""
         carry, rows = set(self.body.outputs[: self.op.carried]), set(self.body.outputs[self.op.carried :])
         users: dict[Value, list[Equation]] = {}
         for equation in self.body.equations:
@@ -96,30 +97,30 @@ class _Loop:
                     late.add(equation)
             elif is_movable(self.local, equation):
                 late.add(equation)
-        return reductions[::-1], self._needed_after(reductions, late)
+        return reductions[::-1], self._descendants(reductions, late)
 
-    def _needed_after(self, reductions: Iterable[Equation], late: set[Equation]) -> list[Equation]:
+    def _descendants(self, reductions: Iterable[Equation], late: set[Equation]) -> list[Equation]:
         """Return the late equations that depend on a reduction."""
         reached = {value for equation in reductions for value in equation.outputs}
-        after = []
+        descendants = []
         for equation in self.body.equations:
             if equation in late and not reached.isdisjoint(equation.inputs):
                 reached.update(equation.outputs)
-                after.append(equation)
-        return after
+                descendants.append(equation)
+        return descendants
 
-    def rotated(self) -> tuple[PipelinedScan, list[int]]:
-        """Return the loop, and for each of its results the number of the scan's result."""
+    def pipelined(self) -> tuple[PipelinedScan, list[int]]:
+        """Return the pipelined loop, and for each of its results the index of the scan's result."""
         op, body = self.op, self.body
         consts, carry, slices = op.split_operands(body.inputs)
         fetched = [equation.outputs[0] for equation in self.gathers]
-        finishing = {*self.reductions, *self.after}
+        finishing = {*self.reductions, *self.after_reductions}
         finish_equations = [equation for equation in body.equations if equation in finishing]
         finished_values = {value for equation in finish_equations for value in equation.outputs}
         moved = finishing.union(self.gathers)
         results = range(op.carried, len(body.outputs))
-        kept = [number for number in results if body.outputs[number] not in finished_values]
-        finished = [number for number in results if body.outputs[number] in finished_values]
+        kept = [index for index in results if body.outputs[index] not in finished_values]
+        finished = [index for index in results if body.outputs[index] in finished_values]
         pending = list(
             dict.fromkeys(
                 value
@@ -132,16 +133,16 @@ class _Loop:
         program = Program(
             (*consts, *carry, *slices, *fetched),
             tuple(equation for equation in body.equations if equation not in moved),
-            (*body.outputs[: op.carried], *(body.outputs[number] for number in kept), *pending),
+            (*body.outputs[: op.carried], *(body.outputs[index] for index in kept), *pending),
             body.name,
         )
         finish = Program(
             (*consts, *pending),
             tuple(finish_equations),
-            tuple(body.outputs[n] for n in finished),
+            tuple(body.outputs[index] for index in finished),
             f"finish_{body.name}",
         )
-        rotated = PipelinedScan(
+        pipelined = PipelinedScan(
             inline_copy(_without_barriers(dce(fetch))),
             dce(program),
             inline_copy(finish),
@@ -150,11 +151,11 @@ class _Loop:
             op.carried,
             op.reverse,
         )
-        return rotated, [*range(op.carried), *kept, *finished]
+        return pipelined, [*range(op.carried), *kept, *finished]
 
 
 def _without_barriers(program: Program) -> Program:
-    """Return a program without barriers: iterations of a loop are not merged with anything."""
+    """Return a program without barriers, which are not needed: CSE does not merge iterations of a loop."""
     same: dict[Value, Value] = {}
     equations = []
     for equation in program.equations:

@@ -1,4 +1,4 @@
-"""Loops whose communication runs beside other iterations."""
+"""Software pipelining of loops."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from shardwise.compiler.control.pipelined_scan import PipelinedScan
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
-from shardwise.compiler.schedule.rotate import rotate
+from shardwise.compiler.schedule.software_pipelining import software_pipeline
 from tests.compiler.schedule.local_programs import DOT, GATHER, REDUCE, local_of
 
 FORWARD = f"""
@@ -39,10 +39,10 @@ def loop(body, stacked="", length=6, **options):
     )
 
 
-def rotated(text):
+def pipelined(text):
     local = local_of(text)
     (equation,) = local.program.equations
-    return local, rotate(local, equation)
+    return local, software_pipeline(local, equation)
 
 
 def names(program):
@@ -50,13 +50,13 @@ def names(program):
 
 
 def test_gathers_of_slices_are_fetched_one_iteration_earlier():
-    _, equation = rotated(loop(FORWARD))
+    _, equation = pipelined(loop(FORWARD))
     assert isinstance(equation.op, PipelinedScan)
     assert [names(program) for program in equation.op.programs] == [["all_gather"], ["dot", "tanh"], []]
 
 
 def test_reductions_of_rows_are_finished_one_iteration_later_with_what_follows_them():
-    _, equation = rotated(loop(BACKWARD, "16,16"))
+    _, equation = pipelined(loop(BACKWARD, "16,16"))
     fetch, body, finish = map(names, equation.op.programs)
     assert fetch == ["sin", "all_gather"]
     assert finish == ["all_reduce", "add"]
@@ -66,7 +66,7 @@ def test_reductions_of_rows_are_finished_one_iteration_later_with_what_follows_t
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("body", "stacked"), [(FORWARD, ""), (BACKWARD, "16,16")])
 def test_the_numpy_meaning_is_the_same(body, stacked, reverse):
-    local, equation = rotated(loop(body, stacked, reverse=reverse))
+    local, equation = pipelined(loop(body, stacked, reverse=reverse))
     again = verify_local(replace(local, program=local.program.with_equations([equation])))
     args = [np.random.default_rng(0).normal(size=type.shape) for type in local.program.in_types]
     for got, wanted in zip(evaluate_shards(again, args), evaluate_shards(local, args), strict=True):
@@ -79,7 +79,7 @@ def test_rows_that_are_not_reduced_come_before_those_that_are():
         f"(x: f32[16,16]) {{\nz: f32[16,16], s: f32[5,16,16], h: f32[5,16,16] = scan[program=program body(c: "
         f"f32[16,16]) {{{body}}}, length=5, consts=0, carried=1] x\nreturn z, s, h\n}}"
     )
-    local, equation = rotated(text)
+    local, equation = pipelined(text)
     carry, reduced, kept = local.program.outputs
     assert equation.outputs == (carry, kept, reduced)
 
@@ -91,25 +91,25 @@ NO_COLLECTIVE = f"\n d: f32[16,16] = {DOT} c c\n return d\n"
 
 @pytest.mark.parametrize("body", [GATHERED_CARRY, REDUCED_CARRY, NO_COLLECTIVE])
 def test_a_loop_whose_communication_depends_on_the_carry_is_unchanged(body):
-    local, equation = rotated(loop(body))
+    local, equation = pipelined(loop(body))
     assert equation is local.program.equations[0]
 
 
 @pytest.mark.parametrize("text", [loop(FORWARD, length=3), loop(FORWARD, unroll=2)])
 def test_short_and_unrolled_loops_are_unchanged(text):
-    local, equation = rotated(text)
+    local, equation = pipelined(text)
     assert equation is local.program.equations[0]
 
 
-def test_of_nested_loops_only_the_inner_one_is_rotated():
-    """XLA receives the body of a rotated loop several times: the module would grow with a power of the depth."""
+def test_of_nested_loops_only_the_inner_one_is_pipelined():
+    """XLA receives the body of a pipelined loop several times: the module would grow with a power of the depth."""
     inner = loop(FORWARD).partition("\n")[2].partition(" x w")[0]
     body = f"\n g: f32[16,16] = {GATHER} w\n d: f32[16,16] = {DOT} c g\n {inner} d v\n return z\n"
     text = (
         f"(x: f32[16,16], w: f32[5,4,16], u: f32[5,6,4,16]) {{\ny: f32[16,16] = scan[program=program body(c: "
         f"f32[16,16], w: f32[4,16], v: f32[6,4,16]) {{{body}}}, length=5, consts=0, carried=1] x w u\nreturn y\n}}"
     )
-    local, equation = rotated(text)
+    local, equation = pipelined(text)
     assert equation is local.program.equations[0]
     *_, within = equation.op.programs[0].equations
-    assert isinstance(rotate(local, within).op, PipelinedScan)
+    assert isinstance(software_pipeline(local, within).op, PipelinedScan)

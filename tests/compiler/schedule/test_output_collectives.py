@@ -1,4 +1,4 @@
-"""Collectives of results, beside the compute that is left."""
+"""Collectives of outputs, overlapped with the remaining compute."""
 
 from dataclasses import replace
 from itertools import count
@@ -7,14 +7,14 @@ import numpy as np
 
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
-from shardwise.compiler.schedule.results import send_results_early
+from shardwise.compiler.schedule.output_collectives import advance_output_collectives
 from tests.compiler.schedule.local_programs import DOT, GATHER, graph_of
 
 PRODUCTS = 12
 
 
 def updated_weight(products):
-    """Return a program that gathers an updated weight, and computes products that do not need it."""
+    """Return a program that gathers an updated weight, and computes products that do not depend on it."""
     chain = "".join(f"p{n + 1}: f32[512,512] = {DOT} p{n} w\n" for n in range(products))
     return (
         f"(p0: f32[512,512], w: f32[512,512], m: f32[64,64]) {{\n{chain}"
@@ -22,9 +22,9 @@ def updated_weight(products):
     )
 
 
-def test_a_result_is_gathered_beside_products_that_do_not_need_it():
+def test_an_output_is_gathered_before_independent_products():
     graph = graph_of(updated_weight(PRODUCTS))
-    program = send_results_early(graph, count())
+    program = advance_output_collectives(graph, count())
     names = [equation.op.name for equation in program.equations]
     assert names.index("all_gather") < len(names) - 1 - names[::-1].index("dot")
     local = verify_local(replace(graph.local, program=program))
@@ -33,6 +33,6 @@ def test_a_result_is_gathered_beside_products_that_do_not_need_it():
         np.testing.assert_array_equal(got, wanted)
 
 
-def test_without_compute_that_is_left_the_order_stays():
+def test_without_remaining_compute_the_program_is_unchanged():
     graph = graph_of(updated_weight(0))
-    assert send_results_early(graph, count()) is graph.program
+    assert advance_output_collectives(graph, count()) is graph.program

@@ -1,4 +1,4 @@
-"""Barriers of recomputed layers."""
+"""Gathers of rematerialized layers, one layer earlier."""
 
 from dataclasses import replace
 
@@ -7,8 +7,9 @@ import numpy as np
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
-from shardwise.compiler.schedule.barriers import advance_barriers
-from tests.compiler.schedule.local_programs import DOT, GATHER, local_of
+from shardwise.compiler.schedule.kernel_graph import KernelGraph
+from shardwise.compiler.schedule.remat_prefetch import prefetch_for_remat
+from tests.compiler.schedule.local_programs import DOT, GATHER, graph_of
 
 BARRIER = "barrier[before_recomputation=True]"
 LAYERS = f"""(x: f32[16,16], v: f32[4,16], w: f32[4,16]) {{
@@ -44,21 +45,30 @@ def barriers(program):
     return [[equation.inputs[0].type.shape for equation in group] for group in groups]
 
 
-def test_gathered_arguments_pass_through_the_barrier_of_the_layer_before():
-    local = local_of(LAYERS)
-    assert barriers(local.program) == [[(16, 16), (4, 16)]] * 3
-    advanced = advance_barriers(local, local.program)
+def test_gathered_arguments_pass_through_the_barrier_of_the_preceding_layer():
+    graph = graph_of(LAYERS)
+    assert barriers(graph.program) == [[(16, 16), (4, 16)]] * 3
+    advanced = prefetch_for_remat(graph)
     # The first barrier waits for arguments alone: the weight of the second layer would not wait for anything.
     assert barriers(advanced) == [[(16, 16), (4, 16)], [(16, 16), (4, 16), (4, 16)], [(16, 16)]]
 
 
 def test_the_numpy_meaning_is_the_same():
-    local = local_of(LAYERS)
-    advanced = verify_local(replace(local, program=advance_barriers(local, local.program)))
-    args = [np.random.default_rng(0).normal(size=type.shape) for type in local.program.in_types]
-    np.testing.assert_array_equal(evaluate_shards(advanced, args), evaluate_shards(local, args))
+    graph = graph_of(LAYERS)
+    advanced = verify_local(replace(graph.local, program=prefetch_for_remat(graph)))
+    args = [np.random.default_rng(0).normal(size=type.shape) for type in graph.program.in_types]
+    np.testing.assert_array_equal(evaluate_shards(advanced, args), evaluate_shards(graph.local, args))
+
+
+def test_the_kernels_are_the_same():
+    """`KernelGraph.with_moved_views` relies on it."""
+    graph = graph_of(LAYERS)
+    advanced = prefetch_for_remat(graph)
+    assert advanced is not graph.program
+    kernels = KernelGraph.from_program(graph.local, advanced, graph.chip).kernels
+    assert [kernel.equations for kernel in kernels] == [kernel.equations for kernel in graph.kernels]
 
 
 def test_arguments_that_are_not_sent_stay_at_their_barrier():
-    local = local_of(NOT_SENT)
-    assert advance_barriers(local, local.program) == local.program
+    graph = graph_of(NOT_SENT)
+    assert prefetch_for_remat(graph) == graph.program

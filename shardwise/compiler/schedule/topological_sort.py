@@ -1,0 +1,158 @@
+"""Topological sort of a program, with the collectives of each launch adjacent, that stays close to program order."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import final
+
+from shardwise.compiler.ir.issue_groups import issue_groups
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.errors import ProgramError
+
+
+def topological_sort(
+    program: Program, launches: Sequence[Sequence[Equation]], launch_ids: Iterator[int], fallback: Program | None = None
+) -> Program:
+    """Return the program in topological order, with the collectives of each launch adjacent.
+
+    A launch takes the place of its first collective, or an earlier one if a consumer is earlier, after all of its
+    ancestors. If launches depend on each other, one of them is split into single collectives.
+
+    Args:
+        program: the program. Equations may stand before the producers of their operands.
+        launches: the collectives of each launch.
+        launch_ids: the ids of launches.
+        fallback: the program without control dependencies, which is sorted instead if these form a cycle.
+
+    Raises:
+        ProgramError: if equations form a cycle.
+    """
+    kept = list(launches)
+    while True:
+        graph = _Graph(program, kept)
+        order = graph.order()
+        if len(order) == len(graph.nodes):
+            return program.with_equations(
+                equation for node in order for equation in graph.with_launch_id(node, launch_ids)
+            )
+        unsorted = set(range(len(graph.nodes))) - set(order)
+        blocked = [launch for node, launch in graph.launch_at.items() if node in unsorted]
+        if not blocked and fallback is not None:
+            return topological_sort(fallback, launches, launch_ids)
+        if not blocked:
+            raise ProgramError(f"{program.name}: equations form a cycle")
+        kept.remove(max(blocked, key=len))
+
+
+@final
+class _Graph:
+    """The equations of a program with their dependencies. A node is a launch, a group of barriers, or one equation.
+
+    Attributes:
+        nodes: the equations of each node.
+        launch_at: the launches, by their node.
+    """
+
+    def __init__(self, program: Program, launches: Sequence[Sequence[Equation]]):
+        launch_of = {equation.outputs[0]: index for index, launch in enumerate(launches) for equation in launch}
+        self.nodes: list[list[Equation]] = []
+        self.launch_at: dict[int, Sequence[Equation]] = {}
+        node_of: dict[int, int] = {}  # by the index of the launch
+        for group in issue_groups(program):
+            index = launch_of.get(group[0].outputs[0]) if group[0].outputs else None
+            if index in node_of:
+                self.nodes[node_of[index]] += group
+                continue
+            if index is not None:
+                node_of[index] = len(self.nodes)
+                self.launch_at[len(self.nodes)] = launches[index]
+            self.nodes.append(group)
+        self.inputs = program.inputs
+        self._blocked: set[int] = set()  # nodes of cycles and their descendants, as far as they are found
+
+    def with_launch_id(self, node: int, launch_ids: Iterator[int]) -> list[Equation]:
+        """Return the equations of a node; those of a launch with the next id."""
+        if node not in self.launch_at:
+            return self.nodes[node]
+        launch = next(launch_ids)
+        return [e.replace(op=replace(e.op, launch=launch)) for e in self.nodes[node]]  # type: ignore[type-var]
+
+    def order(self) -> list[int]:
+        """Return the nodes in topological order. Nodes of a cycle, and their descendants, are missing.
+
+        A node keeps its place, after the ancestors that stand behind it. Most nodes have none.
+        """
+        order: list[int] = []
+        sorted_nodes = [False] * len(self.nodes)
+        defined = set(self.inputs)  # and the results of sorted nodes
+        last_effect = -1  # the last sorted node with an effect
+        for start, equations in enumerate(self.nodes):
+            if sorted_nodes[start]:
+                continue
+            is_ready = self._preceding_effect(start) <= last_effect and all(
+                defined.issuperset(equation.inputs) for equation in equations
+            )
+            for node in (start,) if is_ready else self._sorted_ancestors(start, sorted_nodes):
+                order.append(node)
+                sorted_nodes[node] = True
+                for equation in self.nodes[node]:
+                    defined.update(equation.outputs)
+                if node in self._effects:
+                    last_effect = node
+        return order
+
+    def _sorted_ancestors(self, node: int, sorted_nodes: Sequence[bool]) -> list[int]:
+        """Return a node and its ancestors that are not sorted yet, in topological order, without cycles."""
+        missing: dict[int, int] = {}
+        successors: dict[int, list[int]] = {}
+        stack = [node]
+        while stack:
+            current = stack.pop()
+            if current in missing:
+                continue
+            if current in self._blocked:
+                missing[current] = 1
+                continue
+            before = [other for other in self._predecessors(current) if not sorted_nodes[other]]
+            missing[current] = len(before)
+            for other in before:
+                successors.setdefault(other, []).append(current)
+            stack += before
+        ready = [current for current, count in missing.items() if not count]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            current = heapq.heappop(ready)
+            order.append(current)
+            for successor in successors.get(current, ()):
+                missing[successor] -= 1
+                if not missing[successor]:
+                    heapq.heappush(ready, successor)
+        self._blocked.update(current for current, count in missing.items() if count)
+        return order
+
+    def _predecessors(self, node: int) -> list[int]:
+        """Return the direct predecessors of a node, one for each operand."""
+        values = (value for equation in self.nodes[node] for value in equation.inputs)
+        before = [self._producers[value] for value in values if value in self._producers]
+        effect = self._preceding_effect(node)
+        return before if effect < 0 else [*before, effect]
+
+    def _preceding_effect(self, node: int) -> int:
+        """Return the node with an effect before a node with an effect, which keep their order; -1 if there is none."""
+        return self._effects.get(node, -1)
+
+    @cached_property
+    def _producers(self) -> dict[Value, int]:
+        """The node that defines each value, except for inputs."""
+        return {
+            value: index for index, node in enumerate(self.nodes) for equation in node for value in equation.outputs
+        }
+
+    @cached_property
+    def _effects(self) -> dict[int, int]:
+        """The nodes with effects, each with the one before it."""
+        nodes = [index for index, node in enumerate(self.nodes) for equation in node if equation.op.effect]
+        nodes = list(dict.fromkeys(nodes))
+        return dict(zip(nodes, (-1, *nodes), strict=False))
