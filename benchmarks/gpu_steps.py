@@ -171,7 +171,12 @@ KINDS = {
         model=MIXTURE,
     ),
     "convolutions, FSDP": Parallelism(
-        ("data",), _all, {"": ("data",), "kernel": (None, None, "data")}, ("data",), rows=32, model=IMAGES
+        ("data",),
+        _all,
+        {"": ("data",), "kernel": (None, None, "data"), "embed": (None, "data")},
+        ("data",),
+        rows=32,
+        model=IMAGES,
     ),
     "long sequences, FSDP": Parallelism(
         ("data",), _all, {"": ("data",)}, (), activations=(None, "data"), model=LONG_SEQUENCES
