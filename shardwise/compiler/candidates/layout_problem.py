@@ -4,7 +4,8 @@ The input is a Program without calls, a mesh, and pins for inputs and outputs. T
 which `choose` selects one candidate per equation and axis. Candidates follow from the factor rules of ops.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -127,17 +128,31 @@ def _leads_to(problem: LayoutProblem, boundaries: Iterable[Equation]) -> Iterato
 def reduce_in_loops(problem: LayoutProblem, boundaries: Iterable[Equation]) -> LayoutProblem:
     """Return the program without the candidates in which these carries and stacks of loops are partial.
 
-    The loop then reduces them in every iteration, and not once after the last one.
+    The loop then reduces them in every iteration, and not once after the last one. Along an axis on which all
+    candidates of a boundary are partial, because its type is unreduced, they stay.
     """
     reduced = frozenset(boundaries)
+    kept = _filter_candidates(problem, reduced, lambda axis, equation, c: PARTIAL_SUM not in c.results)
+    return replace(kept, reduced_in_loops=problem.reduced_in_loops | reduced)
+
+
+def _filter_candidates(
+    problem: LayoutProblem, equations: AbstractSet[Equation], keeps: Callable[[str, Equation, Candidate], bool]
+) -> LayoutProblem:
+    """Return the program with only those candidates of these equations that `keeps` accepts.
+
+    An equation none of whose candidates along an axis are accepted keeps all of them: the planner needs at least one.
+    """
     candidates = {
         axis: {
-            equation: tuple([c for c in options if PARTIAL_SUM not in c.results]) if equation in reduced else options
+            equation: (tuple([c for c in options if keeps(axis, equation, c)]) or options)
+            if equation in equations
+            else options
             for equation, options in rows.items()
         }
         for axis, rows in problem.candidates.items()
     }
-    return replace(problem, candidates=candidates, reduced_in_loops=problem.reduced_in_loops | reduced)
+    return replace(problem, candidates=candidates)
 
 
 @final

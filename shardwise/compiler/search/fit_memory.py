@@ -9,7 +9,8 @@ unreduced carries and stacks, until the program fits or none is left.
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
-from shardwise.compiler.candidates.layout_problem import reduce_in_loops
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, reduce_in_loops
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.partition.liveness import peak, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
@@ -90,10 +91,16 @@ def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation,
     for equation in problem.planned:
         if equation.op.accumulates:
             layout = program.plan.choices[equation].results[-1]
-            if layout.partial:
+            reducible = [axis for axis, _ in layout.partial if _may_be_reduced(problem, equation, axis)]
+            if reducible:
                 scattered_bytes = equation.outputs[-1].type.nbytes / mesh.extent(layout.axes)
-                bytes_of[equation] = scattered_bytes * (mesh.extent(axis for axis, _ in layout.partial) - 1)
+                bytes_of[equation] = scattered_bytes * (mesh.extent(reducible) - 1)
     return {equation: freed for equation, freed in bytes_of.items() if freed > NEGLIGIBLE * excess}
+
+
+def _may_be_reduced(problem: LayoutProblem, equation: Equation, axis: str) -> bool:
+    """Return whether a carry or stack has a candidate that is not partial. An unreduced type permits none."""
+    return any(PARTIAL_SUM not in candidate.results for candidate in problem.candidates[axis][equation])
 
 
 def _largest(unreduced: Mapping[Equation, float], excess: float) -> list[Equation]:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak, total_bytes
@@ -11,7 +13,8 @@ from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.search.fit_memory import fit_memory
 from shardwise.compiler.transforms.inline import inline
-from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.sharding import AbstractMesh, AxisType, NamedSharding
+from shardwise.sharding import PartitionSpec as P
 from tests.golden import models
 
 AXES = {"data": 8}
@@ -99,6 +102,23 @@ def test_a_limit_that_cannot_be_met(rows):
     tight = fit_memory(program, 1)
     assert peak(tight.local)[0] <= peak(program.local)[0]
     check_values(tight, arrays, expected)
+
+
+def test_a_sum_whose_type_is_unreduced_stays_unreduced():
+    """Its carry has only partial candidates along the Explicit axis, and keeps them."""
+    mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    unreduced = P(None, None, unreduced={"data"})
+
+    def total(x):
+        with sw.sharding.use_abstract_mesh(mesh):
+            zeros = sw.sharding.reshard(jnp.zeros((64, 64)), unreduced)
+            add = lambda sum, rows: (sum + jnp.einsum("bi,bj->ij", rows, rows, out_sharding=unreduced), None)  # noqa: E731
+            return sw.sharding.reshard(lax.scan(add, zeros, x)[0], P())
+
+    x = sw.ShapeDtypeStruct((4, 64, 64), jnp.float32, sharding=NamedSharding(mesh, P(None, "data")))
+    stages = sw.jit(total).lower(x)._prepared.stages
+    tight = fit_memory(PartitionedProgram(stages.problem, stages.plan, stages.local), 1)
+    assert reductions(tight.local) == [1]
 
 
 def test_the_reason_names_the_memory_limit():
