@@ -136,6 +136,24 @@ def reduce_in_loops(problem: LayoutProblem, boundaries: Iterable[Equation]) -> L
     return replace(kept, reduced_in_loops=problem.reduced_in_loops | reduced)
 
 
+def shard_entries(problem: LayoutProblem, entries: Mapping[Equation, Mapping[str, int]]) -> LayoutProblem:
+    """Return the program with only the candidates in which these values enter their loops sharded.
+
+    The loop then gathers a value where it uses it, in every iteration, and not once before the first one.
+
+    Args:
+        problem: the program.
+        entries: for each boundary equation through which a value enters a loop, the axes along which the value stays
+            sharded, with the dim that each axis shards.
+    """
+
+    def enters_sharded(axis: str, equation: Equation, candidate: Candidate) -> bool:
+        dim = entries[equation].get(axis)
+        return dim is None or candidate.operands[0] == dim
+
+    return _filter_candidates(problem, entries.keys(), enters_sharded)
+
+
 def _filter_candidates(
     problem: LayoutProblem, equations: AbstractSet[Equation], keeps: Callable[[str, Equation, Candidate], bool]
 ) -> LayoutProblem:

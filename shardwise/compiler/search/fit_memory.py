@@ -1,12 +1,16 @@
 """fit_memory: keep the memory of each device within a limit, at the least cost in bytes sent.
 
-There are two remedies. Idle gathered copies are dropped and gathered again (`regather`). Unreduced sums that loops
-carry or stack are reduced in every iteration instead: a reduced sum can be sharded, an unreduced one cannot. The second
-remedy replans the program without unreduced stacks, which often costs only latency, and then without the largest
-unreduced carries and stacks, until the program fits or none is left.
+There are three remedies. Idle gathered copies are dropped and gathered again (`regather`). The others replan the
+program:
+
+- Unreduced sums that loops carry or stack are reduced in every iteration instead: a reduced sum can be sharded, an
+  unreduced one cannot. Unreduced stacks are first, because reducing them often costs only latency.
+- Values that are gathered before a loop enter it sharded, and are gathered where the loop uses them.
+
+Each changes the values with the most bytes first, until the program fits or none is left.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM
@@ -18,9 +22,10 @@ from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.eliminate import IdentityCache
+from shardwise.compiler.search.gather_in_loops import gather_in_loops
 from shardwise.compiler.search.search import Move, Search
 
-MAX_MOVES = 5
+MAX_MOVES = 8
 NEGLIGIBLE = 1e-3  # the share of the excess below which reducing a sum does not help
 
 
@@ -54,34 +59,58 @@ def fit_memory(
 
     start = regathered(program)
     search: Search[None, PartitionedProgram, tuple[float, ...]] = Search(cost, cost(start), MAX_MOVES)
-    moves = _reductions_in_loops(program, limit, donated, cache or IdentityCache())
+    moves = _attempts(program, limit, donated, cache or IdentityCache())
     best = search.best(Move(None, partial(regathered, attempt)) for attempt in moves)
     return start if best is None else best.result
 
 
-def _reductions_in_loops(
+# Returns the program with more of its values changed by one remedy, as many as needed to free some bytes; None if there
+# is none left.
+_Remedy = Callable[[PartitionedProgram, float], LayoutProblem | None]
+
+
+def _attempts(
     program: PartitionedProgram, limit: int, donated: Collection[int], cache: IdentityCache
 ) -> Iterator[PartitionedProgram]:
-    """Yield the program without unreduced stacks, then without its largest unreduced sums, more of them each time."""
-    excess = peak(program.local, donated)[0] - limit
-    unreduced = _unreduced_bytes(program, excess)
-    if stacks := [equation for equation in unreduced if equation.op.writes_slices]:
-        yield _replan(program, stacks, cache)
-    while unreduced:
-        program = _replan(program, _largest(unreduced, excess), cache)
-        yield program
-        excess = peak(program.local, donated)[0] - limit
-        unreduced = _unreduced_bytes(program, excess) if excess > 0 else {}
+    """Yield the program with each remedy alone, and with one after the other."""
+
+    def excess(attempt: PartitionedProgram) -> float:
+        return peak(attempt.local, donated)[0] - limit
+
+    def replanned(problem: LayoutProblem) -> PartitionedProgram:
+        plan = choose(problem, program.plan.chip, cache)
+        return PartitionedProgram(problem, plan, partition(problem, plan))
+
+    def apply(attempt: PartitionedProgram, remedy: _Remedy) -> Iterator[PartitionedProgram]:
+        """Yield the program with more and more values changed by a remedy, until it fits."""
+        while (rest := excess(attempt)) > 0 and (problem := remedy(attempt, rest)) is not None:
+            attempt = replanned(problem)
+            yield attempt
+
+    if (problem := _reduce_stacks(program, excess(program))) is not None:
+        yield replanned(problem)
+    last = program
+    for remedy in (_reduce_largest_sums, gather_in_loops):
+        for attempt in apply(last, remedy):
+            last = attempt
+            yield attempt
+    if last.problem.reduced_in_loops:
+        yield from apply(program, gather_in_loops)
 
 
-def _replan(program: PartitionedProgram, reduced: Collection[Equation], cache: IdentityCache) -> PartitionedProgram:
-    """Return the program planned again, with these carries and stacks reduced in every iteration."""
-    problem = reduce_in_loops(program.problem, reduced)
-    plan = choose(problem, program.plan.chip, cache)
-    return PartitionedProgram(problem, plan, partition(problem, plan))
+def _reduce_stacks(program: PartitionedProgram, excess: float) -> LayoutProblem | None:
+    """Return the program without unreduced stacks; None if it has none."""
+    stacks = [equation for equation in _unreduced_bytes(program, excess) if equation.op.writes_slices]
+    return reduce_in_loops(program.problem, stacks) if stacks else None
 
 
-def _unreduced_bytes(program: PartitionedProgram, excess: int) -> dict[Equation, float]:
+def _reduce_largest_sums(program: PartitionedProgram, excess: float) -> LayoutProblem | None:
+    """Return the program without its largest unreduced sums; None if it has none."""
+    largest = _largest(_unreduced_bytes(program, excess), excess)
+    return reduce_in_loops(program.problem, largest) if largest else None
+
+
+def _unreduced_bytes(program: PartitionedProgram, excess: float) -> dict[Equation, float]:
     """Return the unreduced carries and stacks of loops, with the bytes that reduce-scattering each would free.
 
     Sums that would free a negligible part of the excess are omitted.

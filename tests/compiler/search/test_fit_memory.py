@@ -132,7 +132,12 @@ def test_the_reason_names_the_memory_limit():
     assert not any("memory limit" in row.reason for row in unlimited.collectives)
 
 
-def test_devices_agree_with_numpy_within_a_limit():
+@pytest.mark.parametrize(
+    ("limit", "kind"),
+    [(10_000, "reduce_scatter"), (1, "all_reduce")],
+    ids=["sums-in-the-loop", "weights-in-the-loop"],
+)
+def test_devices_agree_with_numpy_within_a_limit(limit, kind):
     model = models.microbatches(AXES, "data", None, 2, 2, 8, 8)
     mesh = sw.make_mesh(tuple(AXES.values()), tuple(AXES))
     rng = np.random.default_rng(0)
@@ -141,8 +146,8 @@ def test_devices_agree_with_numpy_within_a_limit():
     problem = sw.tree.map(lambda x, leaf: sw.device_put(x, NamedSharding(mesh, leaf.spec)), arguments, leaves)
     step = sw.jit(model.step("sgd"))
     expected = evaluate(inline(step.trace(*problem).program), sw.tree.leaves(arguments))
-    with sw.config.override("memory_limit", 1):
+    with sw.config.override("memory_limit", limit):
         compiled = step.lower(*problem).compile()
-    assert any(row.times > 1 and row.kind == "reduce_scatter" for row in compiled.plan.collectives)
+    assert any(row.times > 1 and row.kind == kind for row in compiled.plan.collectives)
     for actual, reference in zip(sw.tree.leaves(compiled(*problem)), expected, strict=True):
         np.testing.assert_allclose(actual, reference, rtol=2e-4, atol=2e-5)
