@@ -286,8 +286,8 @@ SETTINGS = {
     "memory_limit": Setting(
         0,
         "the bytes that a program may use per device of a mesh; above it, gathered copies are dropped and gathered "
-        "again, and loops reduce sums and gather values in every iteration; 0 for the memory of a GPU and no limit "
-        "on CPU; -1 for no limit",
+        "again, loops reduce sums and gather values in every iteration, and stacks of saved activations are sharded; "
+        "0 for the memory of a GPU and no limit on CPU; -1 for no limit",
         affects_tracing=True,
     ),
     "improve_plans": Setting(

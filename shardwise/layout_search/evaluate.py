@@ -30,7 +30,6 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step
 
-_HOPELESS = 4  # a plan that exceeds the memory limit by this factor is not changed to need less
 _ESTIMATE_EFFORT = 0.3  # the effort of an estimate, relative to a plan
 _PROMISING = 0.99  # an estimated alternative is planned itself below this fraction of the least time so far
 
@@ -211,8 +210,7 @@ class Evaluator:
             plan = plan_from_picks(problem, picks, self.chip)
         program = PartitionedProgram(problem, plan, partition(problem, plan))
         result = self._alternative(program.local, name, mesh, layouts)
-        is_near = limit is not None and limit < result.peak_bytes < _HOPELESS * limit
-        if limit is not None and is_near and result.seconds < state.fastest:
+        if limit is not None and self._may_be_changed_to_fit(program.local, result, limit):
             program = fit_memory(program, limit, list(self.donated), state.tables)
             result = self._alternative(program.local, name, mesh, layouts)
         if self.chip.overlaps and config.schedule_communication and program.local.collectives():
@@ -222,6 +220,11 @@ class Evaluator:
             state.fastest = result.seconds
             state.reference = None if self.variant.mesh is None else (problem, picks)
         return result
+
+    def _may_be_changed_to_fit(self, local: LocalProgram, result: Alternative, limit: int) -> bool:
+        """Return whether to change a plan that exceeds the limit: its arguments fit, and it would be the fastest."""
+        arguments = sum(type.nbytes for type in local.program.in_types)
+        return arguments <= limit < result.peak_bytes and result.seconds < self.state.fastest
 
     def _alternative(
         self,

@@ -4,7 +4,7 @@ The input is a Program without calls, a mesh, and pins for inputs and outputs. T
 which `choose` selects one candidate per equation and axis. Candidates follow from the factor rules of ops.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,13 +15,14 @@ import numpy as np
 
 from shardwise.compiler.candidates.axis_candidates import PlannedAxis, PlannedEquations, candidates_on
 from shardwise.compiler.candidates.axis_seeds import DimMove, seed_axes, split_axes
-from shardwise.compiler.candidates.candidate import PARTIAL_SUM, Candidate
+from shardwise.compiler.candidates.candidate import PARTIAL_SUM, Candidate, factor_candidate
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.candidates.explicit_axes import typed_axes, typed_output_pins
 from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.refine import refine_program
 from shardwise.compiler.candidates.unfold import Unfolded, unfold
 from shardwise.compiler.ir.format import format_stage
+from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.shardings.explicit import ExplicitSharding
 from shardwise.compiler.shardings.layout import Pin
@@ -29,6 +30,9 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
 from shardwise.compiler.transforms.host_copies import NO_HOST_ARRAYS, HostArrays
 from shardwise.errors import ProgramError
+
+# For each boundary equation of a loop, the axes that shard its value outside the loop, with the dim of each.
+BoundaryDims = Mapping[Equation, Mapping[str, int]]
 
 
 @final
@@ -47,6 +51,8 @@ class LayoutProblem:
         candidates: for each axis, the candidates of every planned equation.
         reduced_in_loops: the carries and stacks of loops that may not be partial, because partial they would exceed
             memory.
+        sharded_at_boundaries: the values that loops read or stack which must be sharded outside the loops, because
+            replicated they would exceed memory.
         requested_out_pins: the user's pins of the outputs; None for an inferred or a chosen layout.
         out_names: the names of the outputs, for messages.
         user_meshes: the user's meshes. Each output layout must be expressible in the axes of one of them; empty if any
@@ -64,6 +70,7 @@ class LayoutProblem:
     free: frozenset[Value]
     candidates: dict[str, dict[Equation, tuple[Candidate, ...]]]
     reduced_in_loops: frozenset[Equation] = frozenset()
+    sharded_at_boundaries: BoundaryDims = field(default_factory=dict)
     requested_out_pins: tuple[Pin | None, ...] = ()
     out_names: tuple[str, ...] = ()
     user_meshes: tuple[AbstractMesh, ...] = ()
@@ -132,45 +139,58 @@ def reduce_in_loops(problem: LayoutProblem, boundaries: Iterable[Equation]) -> L
     candidates of a boundary are partial, because its type is unreduced, they stay.
     """
     reduced = frozenset(boundaries)
-    kept = _filter_candidates(problem, reduced, lambda axis, equation, c: PARTIAL_SUM not in c.results)
-    return replace(kept, reduced_in_loops=problem.reduced_in_loops | reduced)
-
-
-def shard_entries(problem: LayoutProblem, entries: Mapping[Equation, Mapping[str, int]]) -> LayoutProblem:
-    """Return the program with only the candidates in which these values enter their loops sharded.
-
-    The loop then gathers a value where it uses it, in every iteration, and not once before the first one.
-
-    Args:
-        problem: the program.
-        entries: for each boundary equation through which a value enters a loop, the axes along which the value stays
-            sharded, with the dim that each axis shards.
-    """
-
-    def enters_sharded(axis: str, equation: Equation, candidate: Candidate) -> bool:
-        dim = entries[equation].get(axis)
-        return dim is None or candidate.operands[0] == dim
-
-    return _filter_candidates(problem, entries.keys(), enters_sharded)
-
-
-def _filter_candidates(
-    problem: LayoutProblem, equations: AbstractSet[Equation], keeps: Callable[[str, Equation, Candidate], bool]
-) -> LayoutProblem:
-    """Return the program with only those candidates of these equations that `keeps` accepts.
-
-    An equation none of whose candidates along an axis are accepted keeps all of them: the planner needs at least one.
-    """
     candidates = {
         axis: {
-            equation: (tuple([c for c in options if keeps(axis, equation, c)]) or options)
-            if equation in equations
+            equation: (tuple([c for c in options if PARTIAL_SUM not in c.results]) or options)
+            if equation in reduced
             else options
             for equation, options in rows.items()
         }
         for axis, rows in problem.candidates.items()
     }
-    return replace(problem, candidates=candidates)
+    return replace(problem, candidates=candidates, reduced_in_loops=problem.reduced_in_loops | reduced)
+
+
+def shard_at_boundaries(problem: LayoutProblem, boundaries: BoundaryDims) -> LayoutProblem:
+    """Return the program with only the candidates in which these values are sharded outside their loops.
+
+    A loop then gathers a value that it reads where it uses it, in every iteration, and not once before the first one. A
+    stack of the outputs of all iterations consists of shards. The pins need not seed the dims.
+    """
+    candidates = {axis: dict(rows) for axis, rows in problem.candidates.items()}
+    for equation, dims in boundaries.items():
+        rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
+        for axis, dim in dims.items():
+            # The factors of boundary ops are the dims of the value outside the loop.
+            candidates[axis][equation] = (factor_candidate(rule, dim),)
+    merged = {
+        equation: {**problem.sharded_at_boundaries.get(equation, {}), **boundaries[equation]} for equation in boundaries
+    }
+    return replace(problem, candidates=candidates, sharded_at_boundaries={**problem.sharded_at_boundaries, **merged})
+
+
+def with_moves(problem: LayoutProblem, moves: AbstractSet[DimMove]) -> LayoutProblem | None:
+    """Return the program with further changes to the dims that the pins seed, and with its restrictions for memory.
+
+    None if the program would need a finer mesh.
+    """
+    structure = ProgramStructure(problem.unfolded, dim_groups(problem.unfolded.equations))
+    moved = layout_problem(
+        problem.program,
+        problem.mesh,
+        problem.in_pins,
+        problem.out_pins,
+        problem.out_names,
+        problem.user_meshes,
+        problem.shardings,
+        structure,
+        problem.moves | moves,
+    )
+    if moved.mesh != problem.mesh:
+        return None
+    restricted = reduce_in_loops(moved, problem.reduced_in_loops)
+    restricted = shard_at_boundaries(restricted, problem.sharded_at_boundaries)
+    return replace(restricted, requested_out_pins=problem.requested_out_pins)
 
 
 @final

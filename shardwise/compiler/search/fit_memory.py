@@ -1,11 +1,12 @@
 """fit_memory: keep the memory of each device within a limit, at the least cost in bytes sent.
 
-There are three remedies. Idle gathered copies are dropped and gathered again (`regather`). The others replan the
+There are four remedies. Idle gathered copies are dropped and gathered again (`regather`). The others replan the
 program:
 
 - Unreduced sums that loops carry or stack are reduced in every iteration instead: a reduced sum can be sharded, an
   unreduced one cannot. Unreduced stacks are first, because reducing them often costs only latency.
 - Values that are gathered before a loop enter it sharded, and are gathered where the loop uses them.
+- Stacks of values that a scan saves for its backward pass are sharded over axes over which they are replicated.
 
 Each changes the values with the most bytes first, until the program fits or none is left.
 """
@@ -24,8 +25,9 @@ from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.search.gather_in_loops import gather_in_loops
 from shardwise.compiler.search.search import Move, Search
+from shardwise.compiler.search.shard_stacks import shard_stacks
 
-MAX_MOVES = 8
+MAX_MOVES = 12
 NEGLIGIBLE = 1e-3  # the share of the excess below which reducing a sum does not help
 
 
@@ -72,7 +74,7 @@ _Remedy = Callable[[PartitionedProgram, float], LayoutProblem | None]
 def _attempts(
     program: PartitionedProgram, limit: int, donated: Collection[int], cache: IdentityCache
 ) -> Iterator[PartitionedProgram]:
-    """Yield the program with each remedy alone, and with one after the other."""
+    """Yield the program with each remedy alone, and with several, one after the other."""
 
     def excess(attempt: PartitionedProgram) -> float:
         return peak(attempt.local, donated)[0] - limit
@@ -96,6 +98,9 @@ def _attempts(
             yield attempt
     if last.problem.reduced_in_loops:
         yield from apply(program, gather_in_loops)
+    for base in (program,) if last is program else (last, program):
+        yield from apply(base, shard_stacks)
+        yield from apply(base, partial(shard_stacks, opens_dims=True))
 
 
 def _reduce_stacks(program: PartitionedProgram, excess: float) -> LayoutProblem | None:

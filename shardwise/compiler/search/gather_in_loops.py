@@ -6,17 +6,15 @@ loop with the sharding in which it was produced, and every iteration gathers wha
 slices of the value, such as the layers of a model, gathers one slice at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from shardwise.compiler.candidates.candidate import state_along
-from shardwise.compiler.candidates.layout_problem import LayoutProblem, shard_entries
+from shardwise.compiler.candidates.layout_problem import BoundaryDims, LayoutProblem, shard_at_boundaries
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.shardings.layout import Layout
 
 NEGLIGIBLE = 1e-3  # the share of the excess below which gathering a value later does not help
-
-Entries = dict[Equation, dict[str, int]]  # boundary equation → the axes that shard its operand, with the dim of each
 
 
 def gather_in_loops(program: PartitionedProgram, excess: float) -> LayoutProblem | None:
@@ -34,7 +32,7 @@ def gather_in_loops(program: PartitionedProgram, excess: float) -> LayoutProblem
         for equation, sharded, freed in _gathered_entries(program)
         if freed > NEGLIGIBLE * excess
     }
-    entries: Entries = {}
+    entries: dict[Equation, dict[str, int]] = {}
     for equation in sorted(gathered, key=lambda equation: -gathered[equation][1]):
         if excess <= 0:
             break
@@ -43,7 +41,7 @@ def gather_in_loops(program: PartitionedProgram, excess: float) -> LayoutProblem
         excess -= freed
     if not entries:
         return None
-    return shard_entries(program.problem, {**_entries_of_slices(program.problem, entries), **entries})
+    return shard_at_boundaries(program.problem, {**_entries_of_slices(program.problem, entries), **entries})
 
 
 def _gathered_entries(program: PartitionedProgram) -> Iterator[tuple[Equation, dict[str, int], float]]:
@@ -56,7 +54,7 @@ def _gathered_entries(program: PartitionedProgram) -> Iterator[tuple[Equation, d
     layouts: dict[Value, Layout] = {value: pin.layout for value, pin in problem.pinned.items()}
     for equation, choice in choices.items():
         layouts.update(zip(equation.outputs, choice.results, strict=True))
-    for equation in _loop_entries(problem):
+    for equation in loop_entries(problem):
         (value,), (entering,) = equation.inputs, choices[equation].operands
         produced = layouts.get(value)
         if produced is None:
@@ -65,14 +63,14 @@ def _gathered_entries(program: PartitionedProgram) -> Iterator[tuple[Equation, d
             axis: dim
             for axis in produced.axes
             if axis not in entering.axes and isinstance(dim := state_along(produced, axis), int)
-            if any(candidate.operands[0] == dim for candidate in problem.candidates[axis][equation])
+            if _may_enter(problem, equation, axis, dim)
         }
         if sharded:
             gathered_bytes = value.type.nbytes / mesh.extent(entering.axes)
             yield equation, sharded, gathered_bytes * (1 - 1 / mesh.extent(sharded))
 
 
-def _loop_entries(problem: LayoutProblem) -> Iterator[Equation]:
+def loop_entries(problem: LayoutProblem) -> Iterator[Equation]:
     """Yield the boundary equations through which a loop reads a value, entirely or in slices."""
     run_counts = problem.unfolded.run_counts
     for equation in problem.planned:
@@ -81,12 +79,18 @@ def _loop_entries(problem: LayoutProblem) -> Iterator[Equation]:
             yield equation
 
 
-def _entries_of_slices(problem: LayoutProblem, entries: Entries) -> Entries:
+def _entries_of_slices(problem: LayoutProblem, entries: BoundaryDims) -> BoundaryDims:
     """Return the boundary equations through which inner loops read slices of these values, in the same sharding."""
     entered = {value: sharded for equation, sharded in entries.items() for value in equation.outputs}
-    of_slices: Entries = {}
-    for equation in _loop_entries(problem):
+    of_slices: dict[Equation, Mapping[str, int]] = {}
+    for equation in loop_entries(problem):
         (value,) = equation.inputs
         if equation.op.reads_slices and value in entered:
-            of_slices[equation] = entered[value]
+            dims = entered[value].items()
+            of_slices[equation] = {axis: dim for axis, dim in dims if _may_enter(problem, equation, axis, dim)}
     return of_slices
+
+
+def _may_enter(problem: LayoutProblem, equation: Equation, axis: str, dim: int) -> bool:
+    """Return whether a value may enter a loop with this dim sharded: not the dim along which the loop slices it."""
+    return any(candidate.operands[0] == dim for candidate in problem.candidates[axis][equation])

@@ -19,6 +19,7 @@ from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 LAYERS, WIDTH, ROWS = 8, 32, 128
+ROWS_OF_WEIGHTS = P(None, "data")
 
 
 def scanned(loss, params, batch, micro):
@@ -51,22 +52,22 @@ def step(accumulate, micro, dtype=jnp.float32):
     return sw.jit(update)
 
 
-def arguments(mesh, micro):
+def arguments(mesh, micro, spec=ROWS_OF_WEIGHTS):
     shapes = {"up": (LAYERS, WIDTH, 2 * WIDTH), "down": (LAYERS, 2 * WIDTH, WIDTH)}
     rng = np.random.default_rng(0)
     layers = {name: rng.normal(size=shape).astype(np.float32) / 8 for name, shape in shapes.items()}
     params = {"layers": layers, "head": rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 8}
     batch = rng.normal(size=(ROWS * micro, WIDTH)).astype(np.float32)
     shardings = {
-        "layers": {name: NamedSharding(mesh, P(None, "data")) for name in shapes},
+        "layers": {name: NamedSharding(mesh, spec) for name in shapes},
         "head": NamedSharding(mesh, P("data")),
     }
     return (params, batch), (shardings, NamedSharding(mesh, P("data")))
 
 
-def planned(accumulate, micro, dtype=jnp.float32):
+def planned(accumulate, micro, dtype=jnp.float32, spec=ROWS_OF_WEIGHTS):
     """Return the planned program, its arguments, and the results of the program on one device."""
-    arrays, shardings = arguments(AbstractMesh((8,), ("data",)), micro)
+    arrays, shardings = arguments(AbstractMesh((8,), ("data",)), micro, spec)
     structs = sw.tree.map(lambda x, s: sw.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), arrays, shardings)
     jitted = step(accumulate, micro, dtype)
     stages = jitted.lower(*structs)._prepared.stages
@@ -113,6 +114,15 @@ def test_slices_are_gathered_in_the_dtype_of_the_compute():
     tight = fit_memory(program, peak(program.local)[0] // 2)
     in_loops = [dtype for times, dtype, _ in gathers(tight.local) if times > 1]
     assert in_loops and set(in_loops) == {"bfloat16"}
+
+
+def test_layers_that_are_sharded_along_the_dim_of_the_loop():
+    """The inner loop slices that dim, so it gathers the layers in every iteration of the outer one."""
+    program, leaves, expected = planned(scanned, 3, spec=P("data"))
+    tight = fit_memory(program, 1)
+    assert peak(tight.local)[0] < peak(program.local)[0]
+    for actual, reference in zip(evaluate_shards(tight.local, leaves), expected, strict=True):
+        np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-6)
 
 
 def test_only_as_many_values_as_necessary_enter_sharded():
