@@ -159,8 +159,11 @@ def _traffic(kind: str, size: int, group: int) -> Traffic:
 
 
 def _result(kind: str, instruction: HloInstruction) -> str:
-    """Return the result type of a collective; an asynchronous start, except all-reduce, lists its operands first."""
-    if kind in (instruction.opcode, "all-reduce"):
+    """Return the result type of a collective. The type of an asynchronous start lists its operands first.
+
+    The start of an all-reduce does so from jaxlib 0.11 on, where the operands are a tuple; before, it has the result.
+    """
+    if kind == instruction.opcode or (kind == "all-reduce" and not instruction.type.startswith("((")):
         return instruction.type
     return elements(instruction.type)[1]
 

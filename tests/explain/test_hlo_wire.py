@@ -75,6 +75,20 @@ def test_combined_collectives_count_once_with_all_their_bytes():
         ),
         (
             [
+                f"%s = ((f32[8,4]{{1,0}}), f32[8,4]{{1,0}}) all-reduce-start(%p), {PAIRS}, to_apply=%add",
+                "%d = f32[8,4]{1,0} all-reduce-done(%s)",
+            ],
+            128,
+        ),
+        (
+            [
+                f"%s = (f32[8,4]{{1,0}}, f32[2]{{0}}) all-reduce-start(%p, %q), {PAIRS}, to_apply=%add",
+                "%d = (f32[8,4]{1,0}, f32[2]{0}) all-reduce-done(%s)",
+            ],
+            128 + 8,
+        ),
+        (
+            [
                 f"%s = (f32[8,4]{{1,0}}, f32[16,4]{{1,0}}) all-gather-start(%p), {PAIRS}, dimensions={{0}}",
                 "%d = f32[16,4]{1,0} all-gather-done(%s)",
             ],

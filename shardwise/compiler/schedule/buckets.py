@@ -101,7 +101,7 @@ def _latency(equation: Equation, graph: KernelGraph) -> float:
     op, mesh = equation.op, graph.local.mesh
     assert isinstance(op, Collective)
     ring = graph.chip.ring(mesh, op.communicates_along)
-    return min(map(ring.waiting, op.traffic(equation.inputs[0].type, mesh)))
+    return ring.waiting(op.traffic(equation.inputs[0].type, mesh)[0])
 
 
 @final
