@@ -9,7 +9,7 @@ repeat until nothing changes.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -263,7 +263,7 @@ class _AxisProblem:
         else:
             produced = tuple([candidate.results[uses.number] for candidate in self.options[uses.producer]])
             source = (self.number[uses.producer],)
-        weight = self._weight(uses)
+        weight = self._weight(uses, uses.consumers if not uses.outputs else ())
         if len(uses.consumers) + len(uses.outputs) > 1:
             source, produced = self._add_shared_copy(uses, source, produced, weight)
         for pin in uses.outputs:
@@ -272,8 +272,9 @@ class _AxisProblem:
             out_key = ("output", produced, pinned, open_dims, *weight)
             costs = self._array(out_key, partial(self._output_costs, produced, pinned, open_dims, weight))
             self._add_table(source, (), costs)
-        for equation, number in uses.consumers:
-            options = self.options[equation]
+        for use in uses.consumers:
+            equation, number = use
+            options, weight = self.options[equation], self._weight(uses, [use])
             key = ("operand", produced, id(options), number, *weight)
             costs = self._array(key, partial(self._operand_costs, produced, options, number, weight), options)
             self._add_table(source, (self.number[equation],), costs)
@@ -358,8 +359,12 @@ class _AxisProblem:
         parts = {"diagonal": costs.diagonal, "column": lambda: costs[:, 0], "row": lambda: costs[0]}
         return self.planner.cache.get((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
 
-    def _weight(self, uses: _Uses) -> _Weight:
-        """Return the bytes and the number of reshards of a value, given its states along the other axes."""
+    def _weight(self, uses: _Uses, consumers: Sequence[tuple[Equation, int]]) -> _Weight:
+        """Return the bytes and the number of reshards of a value, given its states along the other axes.
+
+        A value that is resharded along several axes is resharded along this one while it is sharded along the others: a
+        sum is scattered along them first. So it counts as sharded if it is before, or if all `consumers` need it so.
+        """
         type, mesh = uses.value.type, self.problem.mesh
         counts = [1] * type.ndim  # the number of shards of each dim along the other axes
         for name, rows in self.others.items():
@@ -367,6 +372,9 @@ class _AxisProblem:
                 state = state_along(self.problem.pinned[uses.value].layout, name)
             else:
                 state = rows[uses.producer].results[uses.number]
+            if not isinstance(state, int):
+                needed = {rows[equation].operands[number] for equation, number in consumers}
+                state = needed.pop() if len(needed) == 1 else state
             if isinstance(state, int):
                 counts[state] *= mesh.shape[name]
         unsharded_bytes, times = type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value]

@@ -359,3 +359,24 @@ def test_plans_that_share_cost_tables_are_those_of_their_own_tables():
             problem = layout_problem(program, mesh, pins, [None])
             together, alone = choose(problem, chip("h100"), shared), choose(problem, chip("h100"))
             assert together.choices == alone.choices and together.outputs == alone.outputs
+
+
+def test_a_sum_over_two_axes_is_scattered_before_its_size_counts_along_the_other():
+    """Gradients under hybrid FSDP are reduced between nodes in bf16, before the cast, on their shards."""
+    mesh = AbstractMesh((4, 8), ("node", "data"))
+
+    def on(*shape, dtype, spec):
+        return shardwise.ShapeDtypeStruct(shape, dtype, sharding=shardwise.NamedSharding(mesh, spec))
+
+    def update(weights, x):
+        def loss(weights):
+            layer = lambda x, w: (jnp.sin(x @ w.astype(jnp.bfloat16)), None)  # noqa: E731
+            return shardwise.lax.scan(layer, x, weights)[0].astype(jnp.float32).sum()
+
+        return weights - shardwise.grad(loss)(weights)
+
+    w = on(8, 4096, 4096, dtype=np.float32, spec=P(None, "data"))
+    x = on(65536, 4096, dtype=jnp.bfloat16, spec=P(("node", "data")))
+    plan = shardwise.simulate(update, hardware="h100")(w, x).plan
+    between = [row for row in plan.collectives if "node" in row.axes]
+    assert between and all("bf16" in str(row.type) for row in between)
