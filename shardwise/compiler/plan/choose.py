@@ -74,7 +74,7 @@ def choose_candidates(
             others = {name: rows for name, rows in picks.items() if name != axis}
             if solved_for.get(axis) != others:
                 solved_for[axis] = others
-                picks = {**picks, axis: _AxisProblem(planner, axis, others).solve()}
+                picks = {**picks, axis: _AxisProblem(planner, axis, others).solve(picks.get(axis))}
         if seen and picks == seen[-1]:
             break
         seen.append(picks)
@@ -198,8 +198,8 @@ class _AxisProblem:
         for uses in planner.uses:
             self._add_edges(uses)
 
-    def solve(self) -> dict[Equation, Candidate]:
-        """Return the cheapest candidate of each equation."""
+    def solve(self, before: dict[Equation, Candidate] | None = None) -> dict[Equation, Candidate]:
+        """Return the cheapest candidate of each equation; in large programs, candidates no worse than `before`."""
         planner = self.planner
         for equation, options in self.options.items():
             if len(options) > 1:
@@ -208,7 +208,7 @@ class _AxisProblem:
                 key = ("work", work, exchange, id(options))
                 costs = self._array(key, partial(_sums, work, exchange), options)
                 self.tables.append(((self.number[equation],), costs))
-        chosen = eliminate(self.labels, self.tables, self._greedy, cache=planner.cache)
+        chosen = eliminate(self.labels, self.tables, partial(self._hint, before), cache=planner.cache)
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
 
     def _exchange_costs(self, equation: Equation, options: tuple[Candidate, ...]) -> tuple[float, ...]:
@@ -385,8 +385,33 @@ class _AxisProblem:
         paddings = tuple([further / own for further, own in zip(with_axis, padded, strict=True)])
         return _Weight(unsharded_bytes * math.prod(padded), times, paddings)
 
+    def _hint(self, before: dict[Equation, Candidate] | None) -> list[int]:
+        """Return the hint of `eliminate`: the candidates of the last round, or a greedy solution if that is cheaper."""
+        greedy = self._greedy()
+        if before is None or any(before[equation] not in options for equation, options in self.options.items()):
+            return greedy
+        return min(self._labels_of(before), greedy, key=self._total)
+
+    def _total(self, chosen: list[int]) -> float:
+        """Return the cost of a label of each variable."""
+        return sum(float(costs[tuple([chosen[variable] for variable in scope])]) for scope, costs in self.tables)
+
+    def _labels_of(self, rows: dict[Equation, Candidate]) -> list[int]:
+        """Return the labels of these candidates, and the cheapest shared copies for them."""
+        chosen = [options.index(rows[equation]) for equation, options in self.options.items()]
+        chosen += [0] * len(self.shared)
+        totals = {variable: np.zeros(self.labels[variable]) for variable in self.shared.values()}
+        for scope, costs in self.tables:
+            for variable in scope:
+                if variable in totals:
+                    index = tuple([slice(None) if other == variable else chosen[other] for other in scope])
+                    totals[variable] = totals[variable] + costs[index]
+        for variable, total in totals.items():
+            chosen[variable] = int(total.argmin())
+        return chosen
+
     def _greedy(self) -> list[int]:
-        """Return a greedy solution: each variable in turn at its cheapest label. It is the hint of `eliminate`.
+        """Return a greedy solution: each variable in turn at its cheapest label.
 
         Its cost is finite, because every equation has a candidate whose operands can be resharded from any state.
         """
