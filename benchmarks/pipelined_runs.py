@@ -2,7 +2,7 @@
 
     python -m benchmarks.pipelined_runs [RUN ...]
 
-`published_runs.py` composes such a run by the formula of its schedule. Here the whole step, from tokens to gradients,
+`megatron_runs.py` composes such a run by the formula of its schedule. Here the whole step, from tokens to gradients,
 is a function that could run: `parallel.pipeline` over the stages, tensor and data parallelism by shardings. Stages are
 recomputed as a whole, where Megatron-LM recomputes layers, so the program has some more flops. Nothing is fitted.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import shardwise as jax
 import shardwise.numpy as jnp
-from benchmarks.published_runs import F16, RUNS, Run, head_loss, layer, layer_weights, predict
+from benchmarks.megatron_runs import F16, RUNS, Run, head_loss, layer, layer_weights, predict
 from shardwise import lax, parallel
 from shardwise.explain.simulate import Simulation
 from shardwise.sharding import AbstractMesh, NamedSharding

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.pipelined_runs import bubble, simulate_run
-from benchmarks.published_runs import RUNS
+from benchmarks.megatron_runs import RUNS
 
 BY_NAME = {run.name: run for run in RUNS}
 

@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.published_runs import MAX_ERROR, MAX_MEDIAN_ERROR, NLG, RUNS, predict
+from benchmarks.megatron_runs import MAX_ERROR, MAX_MEDIAN_ERROR, NLG, RUNS, predict
 
 # The errors of the predicted times, in percent. A change of the cost model may lower them.
 ERRORS = {
