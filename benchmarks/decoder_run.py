@@ -2,7 +2,8 @@
 
 The program of a run is the training step of `shardwise.models` with the sharding of the run. Its microbatches are
 equal, so the step is composed of two simulated programs: the step of one microbatch, and for each further microbatch
-its gradient. That reduces the gradients in every microbatch, as PyTorch's FSDP does.
+its gradient. That gathers the weights and reduces the gradients in every microbatch, as PyTorch's FSDP does, or, with
+`gathers_once`, has no communication but that of tensor parallelism.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 
 import shardwise as jax
 import shardwise.numpy as jnp
+from shardwise import lax
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
@@ -64,9 +66,11 @@ class DecoderRun:
         source: where the run is published.
         split: whether figures of the chip were fitted to the run, or the cost model was developed on it, or neither.
         microbatches: the number of microbatches whose gradients are accumulated.
+        gathers_once: whether weights are gathered and gradients are reduced once per step, not in every microbatch.
         recomputed: what the backward pass recomputes.
         recomputed_share: the share of the layers that recompute it. Others recompute nothing.
         tensor: the degree of tensor parallelism.
+        shards_width: whether tensor parallelism shards the width of the residual stream; otherwise it is replicated.
         replicas: the number of replicas of the sharded weights, such as one per slice.
         node: the number of devices that fast links connect, if other than the chip's.
         specs: pairs of a spec of the chip and its value, where the source states another than the chip's.
@@ -84,9 +88,11 @@ class DecoderRun:
     source: str
     split: str = HELD_OUT
     microbatches: int = 1
+    gathers_once: bool = False
     recomputed: str = NOTHING
     recomputed_share: float = 1.0
     tensor: int = 1
+    shards_width: bool = False
     replicas: int = 1
     node: int | None = None
     specs: tuple[tuple[str, float], ...] = ()
@@ -137,19 +143,28 @@ def predict(run: DecoderRun) -> Prediction:
 
 def _step_seconds(run: DecoderRun, recomputed: str) -> Any:
     """Return the seconds of a step with all microbatches: the expected, the shortest and the longest time."""
-    shards = run.devices // run.tensor // run.replicas
-    mesh = AbstractMesh((run.replicas, shards, run.tensor), ("replica", "data", "model"))
-    state = _placed(train_state(run.sizes), run.sizes, mesh)
-    batch = NamedSharding(mesh, P(("replica", "data")))
-    tokens = jax.ShapeDtypeStruct((round(run.sequences * run.devices), run.length + 1), jnp.int32, sharding=batch)
-    remat = _remat(recomputed, run.sizes)
-    step = jax.jit(train_step(run.sizes, remat=remat), donate_argnums=0)
-    seconds = _seconds(jax.simulate(step, hardware=run.target)(state, tokens))
+    step = jax.jit(train_step(run.sizes, remat=_layer_transform(run, recomputed)), donate_argnums=0)
+    seconds = _seconds(jax.simulate(step, hardware=run.target)(*_arguments(run)))
     if run.microbatches > 1:
-        gradient = jax.jit(jax.value_and_grad(partial(run.sizes.loss, remat=remat)))
-        further = jax.simulate(gradient, hardware=run.target)(state["weights"], tokens)
-        seconds += (run.microbatches - 1) * _seconds(further)
+        further = replace(run, devices=run.tensor, replicas=1) if run.gathers_once else run
+        gradient = jax.value_and_grad(partial(run.sizes.loss, remat=_layer_transform(further, recomputed)))
+        state, tokens = _arguments(further)
+        simulation = jax.simulate(jax.jit(gradient), hardware=run.target)(state["weights"], tokens)
+        seconds += (run.microbatches - 1) * _seconds(simulation)
     return seconds
+
+
+def _mesh(run: DecoderRun) -> AbstractMesh:
+    shards = run.devices // run.tensor // run.replicas
+    return AbstractMesh((run.replicas, shards, run.tensor), ("replica", "data", "model"))
+
+
+def _arguments(run: DecoderRun) -> tuple[Any, Any]:
+    """Return the sharded state and the tokens of a microbatch."""
+    mesh = _mesh(run)
+    rows = NamedSharding(mesh, P(("replica", "data")))
+    tokens = jax.ShapeDtypeStruct((round(run.sequences * run.devices), run.length + 1), jnp.int32, sharding=rows)
+    return _placed(train_state(run.sizes), run.sizes, mesh), tokens
 
 
 def _seconds(simulation: Any) -> Any:
@@ -169,20 +184,29 @@ def _placed(state: Any, sizes: Decoder, mesh: AbstractMesh) -> Any:
     return jax.tree_util.tree_map_with_path(placed, state)
 
 
-def _remat(recomputed: str, sizes: Decoder) -> Callable[[Any], Any] | None:
-    """Return the transformation of a layer that recomputes this."""
+def _layer_transform(run: DecoderRun, recomputed: str) -> Callable[[Any], Any]:
+    """Return the transformation of a layer that recomputes this, and shards the residual stream as the run did."""
+    sharding = NamedSharding(_mesh(run), P(("replica", "data"), None, "model" if run.shards_width else None))
+
+    def transform(layer: Any) -> Any:
+        recomputing = _recomputing(layer, recomputed, run.sizes)
+        return lambda weights, x: lax.with_sharding_constraint(recomputing(weights, x), sharding)
+
+    return transform
+
+
+def _recomputing(layer: Any, recomputed: str, sizes: Decoder) -> Any:
     if recomputed == KEPT:
-        return None
-    if recomputed == LAYERS:
-        return jax.checkpoint
-    policies = {NOTHING: _saves_all, ELEMENTWISE: _saves_attention_and_products, ATTENTION: _is_weight_product}
-    if recomputed == FEED_FORWARD:
-        policy: Callable[..., bool] = partial(_saves_other_products, sizes.hidden)
-    elif recomputed == HALF:
-        policy = _EverySecondProduct()
-    else:
-        policy = policies[recomputed]
-    return partial(jax.checkpoint, policy=policy)
+        return layer
+    policies: dict[str, Callable[..., bool] | None] = {
+        NOTHING: _saves_all,
+        ELEMENTWISE: _saves_attention_and_products,
+        ATTENTION: _is_weight_product,
+        FEED_FORWARD: partial(_saves_other_products, sizes.hidden),
+        HALF: _EverySecondProduct(),
+        LAYERS: None,
+    }
+    return jax.checkpoint(layer, policy=policies[recomputed])
 
 
 def _saves_all(op: Op, *types: ArrayType) -> bool:

@@ -216,6 +216,8 @@ _MEGATRON_ROWS = tuple(
         tokens_per_second(tflops, _GPT_H100[name], 4096, 1.0),
         _MEGATRON,
         microbatches=4,
+        gathers_once=True,
+        recomputed=KEPT,
         tensor=tensor,
         unlike="the source states neither microbatches nor recomputation: 4 of one sequence, without",
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from benchmarks import gpu_rows, megatron_runs, tpu_rows
-from benchmarks.decoder_run import DecoderRun, Prediction, predict
+from benchmarks.decoder_run import FITTED, DecoderRun, Prediction, predict
 
 ROWS = (*gpu_rows.ROWS, *tpu_rows.ROWS)
 
@@ -47,6 +47,10 @@ def main(arguments: Sequence[str]) -> None:
                 _print_row(run, prediction)
     print()
     _print_errors(predictions, lambda run: f"{chip_name(run):5} {run.split}")
+    print()
+    fitted_sources = {(chip_name(run), run.source) for run in ROWS if run.split == FITTED}
+    others = {run: predictions[run] for run in predictions if (chip_name(run), run.source) not in fitted_sources}
+    _print_errors(others, lambda run: f"{chip_name(run):5} {run.split}, from sources of no fitted run")
     print()
     _print_errors(predictions, lambda run: f"{run.chip:10} {run.source}")
     print("\nnot predicted yet:")

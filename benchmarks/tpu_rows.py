@@ -4,8 +4,9 @@ MaxText has changed the sizes of its models, its batches and the flops that it c
 that published the run, which is named with the source.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.decoder_run import ATTENTION, DEVELOPED, FITTED, HELD_OUT, LAYERS, DecoderRun, tokens_per_second
@@ -34,11 +35,19 @@ def _tpu(
     attention: float,
     slice_: int,
     rates: Sequence[tuple[int, float]],
+    length: int = 2048,
+    splits: Mapping[int, str] = MappingProxyType({}),
     **settings: Any,
 ) -> list[DecoderRun]:
-    """Return the rows of a model on several slices, with data parallelism between them."""
-    length = settings.pop("length", 2048)
-    splits = settings.pop("splits", {})
+    """Return the rows of a model on one slice and on several, with data parallelism between them.
+
+    Args:
+        attention: the share of pairs of tokens whose flops the source counts.
+        slice_: the chips of a slice.
+        rates: pairs of the number of slices and the teraflops per second per chip.
+        splits: the splits of some numbers of slices.
+        settings: other attributes of the rows.
+    """
     return [
         DecoderRun(
             chip,
@@ -49,6 +58,7 @@ def _tpu(
             published=tokens_per_second(tflops, sizes, length, attention),
             source=source,
             split=splits.get(slices, HELD_OUT),
+            shards_width=True,
             replicas=slices,
             node=slice_,
             **settings,

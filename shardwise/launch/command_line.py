@@ -169,6 +169,7 @@ def _parser() -> ArgumentParser:
             "simulate",
             "predict the time and memory of a function on other hardware and meshes",
             "shardwise simulate train.py:step --hardware h100 --mesh data=64,model=8",
+            "docs/simulate.md has the errors of predictions for published runs, by chip.",
         )
     )
     add_advise_arguments(

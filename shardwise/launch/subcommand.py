@@ -25,7 +25,7 @@ def subcommands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
     return {name: child for action in actions for name, child in action.choices.items()}
 
 
-def add_command(commands: Any, name: str, summary: str, example: str) -> ArgumentParser:
+def add_command(commands: Any, name: str, summary: str, example: str, note: str = "") -> ArgumentParser:
     """Add a subcommand whose help shows an example.
 
     Args:
@@ -33,13 +33,14 @@ def add_command(commands: Any, name: str, summary: str, example: str) -> Argumen
         name: the name of the subcommand.
         summary: its summary, in the imperative.
         example: command lines, separated by newlines.
+        note: a sentence after the example.
     """
     lines = "".join(f"  {line}\n" for line in example.splitlines())
     parser: ArgumentParser = commands.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"example:\n{lines}",
+        epilog=f"example:\n{lines}" + (f"\n{note}\n" if note else ""),
         formatter_class=RawDescriptionHelpFormatter,
     )
     return parser

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.pipelined_runs import bubble, simulate_run
 from benchmarks.megatron_runs import RUNS
+from benchmarks.pipelined_runs import bubble, simulate_run
 
 BY_NAME = {run.name: run for run in RUNS}
 
