@@ -28,7 +28,7 @@ from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 FITTED, DEVELOPED, HELD_OUT = "fitted", "developed on", "held out"
-# What the backward pass recomputes. It gathers the weights again, except with KEPT.
+# Kinds of recomputation in the backward pass, which gathers the weights again, except with KEPT.
 KEPT, NOTHING, ELEMENTWISE, ATTENTION, FEED_FORWARD, HALF, LAYERS = (
     "nothing, and gathers no weights",
     "nothing",
@@ -67,7 +67,7 @@ class DecoderRun:
         split: whether figures of the chip were fitted to the run, or the cost model was developed on it, or neither.
         microbatches: the number of microbatches whose gradients are accumulated.
         gathers_once: whether weights are gathered and gradients are reduced once per step, not in every microbatch.
-        recomputed: what the backward pass recomputes.
+        recomputed: the values that the backward pass recomputes.
         recomputed_share: the share of the layers that recompute it. Others recompute nothing.
         tensor: the degree of tensor parallelism.
         shards_width: whether tensor parallelism shards the width of the residual stream; otherwise it is replicated.
