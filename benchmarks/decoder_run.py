@@ -38,6 +38,7 @@ KEPT, NOTHING, ELEMENTWISE, ATTENTION, FEED_FORWARD, HALF, LAYERS = (
     "every second product",
     "layers",
 )
+_NO_LIMIT, _CHIP_MEMORY = -1, 0  # values of the setting `memory_limit`
 _LAYER_SPECS = {
     "query": ("data", "model", None),
     "key": ("data", "model", None),
@@ -134,9 +135,11 @@ def tokens_per_second(tflops: float, sizes: Decoder, length: int, attention: flo
 
 def predict(run: DecoderRun) -> Prediction:
     """Return the predicted throughput of a run."""
-    seconds = run.recomputed_share * _step_seconds(run, run.recomputed)
-    if run.recomputed_share < 1:
-        seconds += (1 - run.recomputed_share) * _step_seconds(run, NOTHING)
+    # To fit a memory limit, the planner may shard sequences instead of features, which no tensor-parallel run did.
+    with jax.config.override("memory_limit", _NO_LIMIT if run.tensor > 1 else _CHIP_MEMORY):
+        seconds = run.recomputed_share * _step_seconds(run, run.recomputed)
+        if run.recomputed_share < 1:
+            seconds += (1 - run.recomputed_share) * _step_seconds(run, NOTHING)
     expected, most, least = run.sequences * run.length * run.microbatches / seconds
     return Prediction(float(expected), float(least), float(most))
 
