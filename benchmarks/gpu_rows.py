@@ -172,7 +172,8 @@ _FMS_ROWS = tuple(
     for (model, share), tokens in zip((("7B", 0), ("13B", 1 / 3), ("34B", 1), ("70B", 1)), rates, strict=True)
 )
 
-# XLA on DGX A100 and H100. Sizes and recomputation are those of paxml/contrib/gpu/scripts_gpu/configs.py.
+# XLA on DGX A100 and H100. Sizes are those of paxml/contrib/gpu/scripts_gpu/configs.py, and the recomputation of 5B.
+# That of 175B is assumed: the saved products would not fit.
 _GPT = {
     "5B": Decoder(24, 4096, 32, 32, 128, 16384, 50304, is_gated=False, is_tied=True),
     "175B": Decoder(96, 12288, 96, 96, 128, 49152, 50304, is_gated=False, is_tied=True),
@@ -224,7 +225,7 @@ _MEGATRON_ROWS = tuple(
     for name, tensor, tflops in (("1.7B", 1, 408.8), ("7.1B", 2, 465.9), ("16B", 4, 489.1), ("32B", 8, 459.6))
 )
 
-# XLA on H100s. A3 VMs have four ports of 200 Gb/s for eight GPUs.
+# XLA on H100s. The source does not state the network of A3 VMs: four ports of 200 Gb/s for eight GPUs are assumed.
 _MAXTEXT_H100_ROWS = (
     DecoderRun("h100", "Llama 2 7B", _LLAMA2["7B"], 4096, 8, 2, 22.19 * 4096 / 8, _JAX_TOOLBOX, recomputed=ELEMENTWISE),
     *(

@@ -111,7 +111,7 @@ _V4_ROWS = (
         tensor=12,
         replicas=2,
         node=3072,
-        unlike="attention and feed-forward layers were computed in parallel, from one input; Adafactor",
+        unlike="attention and feed-forward layers were parallel; Adafactor; the recomputation and the mesh are assumed",
     ),
 )
 
