@@ -7,6 +7,13 @@ from shardwise.parallel.cross_entropy import cross_entropy as cross_entropy
 from shardwise.parallel.embedding import embedding_lookup as embedding_lookup
 from shardwise.parallel.mixture_of_experts import MixtureAux as MixtureAux
 from shardwise.parallel.mixture_of_experts import mixture_of_experts as mixture_of_experts
+from shardwise.parallel.mpmd.check_schedule import check_schedule as check_schedule
+from shardwise.parallel.mpmd.make_schedule import task_schedule as task_schedule
+from shardwise.parallel.mpmd.simulate import Simulation as Simulation
+from shardwise.parallel.mpmd.simulate import TaskTimes as TaskTimes
+from shardwise.parallel.mpmd.simulate import simulate_schedule as simulate_schedule
+from shardwise.parallel.mpmd.task import Task as Task
+from shardwise.parallel.mpmd.task_schedule import TaskSchedule as TaskSchedule
 from shardwise.parallel.pipeline import Pipeline as Pipeline
 from shardwise.parallel.pipeline import pipeline as pipeline
 from shardwise.parallel.pipeline_schedule import Schedule as Schedule
@@ -20,7 +27,12 @@ __all__: list[str] = [
     "MixtureAux",
     "Pipeline",
     "Schedule",
+    "Simulation",
+    "Task",
+    "TaskSchedule",
+    "TaskTimes",
     "all_gather_matmul",
+    "check_schedule",
     "cross_entropy",
     "embedding_lookup",
     "matmul_reduce_scatter",
@@ -28,6 +40,8 @@ __all__: list[str] = [
     "pipeline",
     "pipeline_schedule",
     "ring_attention",
+    "simulate_schedule",
+    "task_schedule",
     "ulysses_attention",
     "unzigzag",
     "zigzag",

@@ -1,0 +1,1 @@
+"""Pipelines whose stages are separate programs on disjoint submeshes (MPMD)."""

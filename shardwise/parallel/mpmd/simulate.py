@@ -1,0 +1,132 @@
+"""simulate: predict the time of a task schedule from the times of its tasks and transfers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from shardwise.errors import StrategyError
+from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, Task
+from shardwise.parallel.mpmd.task_schedule import TaskSchedule
+
+
+@final
+@dataclass(frozen=True)
+class TaskTimes:
+    """The times of a pipeline's tasks, in seconds or any other unit.
+
+    Attributes:
+        forward: the time of a forward pass; one number for all stages, or one for each.
+        input: the time of an input gradient.
+        weight: the time of a weight gradient.
+        transfer: the time to send a microbatch's activation or cotangent to another rank.
+
+    Example:
+        >>> jax.parallel.TaskTimes(forward=1.0, input=1.2, weight=0.9, transfer=0.1).of(jax.parallel.Task("B", 0, 0))
+        2.1
+    """
+
+    forward: float | Sequence[float] = 1.0
+    input: float | Sequence[float] = 1.0
+    weight: float | Sequence[float] = 1.0
+    transfer: float = 0.0
+
+    def of(self, task: Task) -> float:
+        """Return the time of a task."""
+        if task.kind == BACKWARD:
+            return _at(self.input, task.stage) + _at(self.weight, task.stage)
+        times = {FORWARD: self.forward, INPUT: self.input}.get(task.kind, self.weight)
+        return _at(times, task.stage)
+
+
+def _at(times: float | Sequence[float], stage: int) -> float:
+    return times[stage] if isinstance(times, Sequence) else times
+
+
+@final
+@dataclass(frozen=True)
+class Simulation:
+    """The predicted run of a schedule.
+
+    Attributes:
+        schedule: the schedule.
+        spans: for each rank, the start and end of each of its tasks, in order.
+
+    Example:
+        >>> schedule = jax.parallel.task_schedule("1f1b", ranks=2, microbatches=2)
+        >>> jax.parallel.simulate_schedule(schedule, jax.parallel.TaskTimes()).spans[0][:2]
+        ((0.0, 1.0), (1.0, 2.0))
+    """
+
+    schedule: TaskSchedule
+    spans: tuple[tuple[tuple[float, float], ...], ...]
+
+    @cached_property
+    def total(self) -> float:
+        """The time until the last rank has finished."""
+        return max((spans[-1][1] for spans in self.spans if spans), default=0.0)
+
+    @cached_property
+    def idle(self) -> tuple[float, ...]:
+        """For each rank, the time in which it runs no task."""
+        return tuple(self.total - sum(end - start for start, end in spans) for spans in self.spans)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time in which ranks run no task, the mean over ranks."""
+        return sum(self.idle) / (self.total * len(self.spans))
+
+
+def simulate_schedule(schedule: TaskSchedule, times: TaskTimes) -> Simulation:
+    """Predict when each task of a schedule runs.
+
+    A rank runs its tasks in order. A task starts when the rank is free and its operands have arrived. Transfers run
+    beside the tasks, and do not delay each other.
+
+    Args:
+        schedule: the schedule.
+        times: the times of tasks and transfers.
+
+    Returns:
+        The spans of all tasks, the total time, and the idle time of each rank.
+
+    Raises:
+        StrategyError: if the ranks deadlock.
+
+    Example:
+        >>> schedule = jax.parallel.task_schedule("1f1b", ranks=4, microbatches=8)
+        >>> jax.parallel.simulate_schedule(schedule, jax.parallel.TaskTimes()).idle
+        (9.0, 9.0, 9.0, 9.0)
+    """
+    ends: dict[Task, float] = {}
+    spans: list[list[tuple[float, float]]] = [[] for _ in schedule.ranks]
+    waiting = set(range(len(schedule.ranks)))
+    while waiting:
+        before = len(ends)
+        for rank in sorted(waiting):
+            tasks, done = schedule.ranks[rank], spans[rank]
+            while len(done) < len(tasks):
+                task = tasks[len(done)]
+                arrivals = [_arrival(schedule, rank, each, ends, times) for each in task.dependencies(schedule.stages)]
+                if any(arrival is None for arrival in arrivals):
+                    break
+                free = done[-1][1] if done else 0.0
+                start = max([free, *(arrival for arrival in arrivals if arrival is not None)])
+                ends[task] = start + times.of(task)
+                done.append((start, ends[task]))
+            else:
+                waiting.discard(rank)
+        if waiting and len(ends) == before:
+            raise StrategyError(f"pipeline schedule {schedule.name!r}: the ranks {sorted(waiting)} deadlock")
+    return Simulation(schedule, tuple(map(tuple, spans)))
+
+
+def _arrival(
+    schedule: TaskSchedule, rank: int, alternatives: tuple[Task, ...], ends: dict[Task, float], times: TaskTimes
+) -> float | None:
+    """Return when the result of a task is available on a rank; None if the task has not run yet."""
+    for task in alternatives:
+        if task in ends:
+            source = schedule.rank_of[task.stage, task.microbatch]
+            return ends[task] + (times.transfer if source != rank else 0.0)
+    return None
