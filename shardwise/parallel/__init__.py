@@ -9,6 +9,8 @@ from shardwise.parallel.mixture_of_experts import MixtureAux as MixtureAux
 from shardwise.parallel.mixture_of_experts import mixture_of_experts as mixture_of_experts
 from shardwise.parallel.mpmd.check_schedule import check_schedule as check_schedule
 from shardwise.parallel.mpmd.make_schedule import task_schedule as task_schedule
+from shardwise.parallel.mpmd.mpmd_pipeline import MpmdPipeline as MpmdPipeline
+from shardwise.parallel.mpmd.mpmd_pipeline import mpmd_pipeline as mpmd_pipeline
 from shardwise.parallel.mpmd.simulate import Simulation as Simulation
 from shardwise.parallel.mpmd.simulate import TaskTimes as TaskTimes
 from shardwise.parallel.mpmd.simulate import simulate_schedule as simulate_schedule
@@ -25,6 +27,7 @@ from shardwise.parallel.zigzag import zigzag as zigzag
 
 __all__: list[str] = [
     "MixtureAux",
+    "MpmdPipeline",
     "Pipeline",
     "Schedule",
     "Simulation",
@@ -37,6 +40,7 @@ __all__: list[str] = [
     "embedding_lookup",
     "matmul_reduce_scatter",
     "mixture_of_experts",
+    "mpmd_pipeline",
     "pipeline",
     "pipeline_schedule",
     "ring_attention",

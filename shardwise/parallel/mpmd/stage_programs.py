@@ -1,0 +1,181 @@
+"""StagePrograms: the compiled programs of one stage on one mesh.
+
+The forward program returns the result and the residuals that are not arguments. `backward` computes both gradients.
+`input_gradient` and `weight_gradient` are the halves of the same backward pass. Each program is compiled once, for all
+microbatches.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+import shardwise.numpy as jnp
+from shardwise import tree_util
+from shardwise.api.jit import jit
+from shardwise.api.meshes.placement import with_sharding_constraint
+from shardwise.api.transformations.differentiate import vjp
+from shardwise.api.transformations.remat import checkpoint
+from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.control.split_outputs import split_outputs
+from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.sharding import Sharding
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.checkpoint_policy import Policy
+from shardwise.compiler.transforms.replay import replay
+from shardwise.parallel.float_leaves import split_floats
+
+StageFunction = Callable[..., Any]  # (params, x, *targets) → the input of the next stage, or the loss
+
+
+@final
+class _Halves(NamedTuple):
+    """The compiled halves of a backward pass.
+
+    Attributes:
+        captured: arrays that the stage function closes over, the last operands of the backward pass.
+        kept: the indices of the operands that `second` reads.
+        first: operands → cotangents of the input, shared values.
+        second: totals, shared values, kept operands → totals with the gradients of a microbatch added.
+    """
+
+    captured: list[Any]
+    kept: tuple[int, ...]
+    first: Callable[..., Any]
+    second: Callable[..., Any]
+
+
+@final
+class StagePrograms:
+    """The programs of a stage.
+
+    Args:
+        function: the function of the stage.
+        name: the name of the stage, for messages and profiles.
+        mesh: the devices on which the stage runs.
+        spec: the PartitionSpec of the stage's input and result. A leaf with fewer dims uses its first entries.
+        param_shardings: the shardings of the floating-point leaves of the parameters.
+        remat: whether the backward pass recomputes all residuals, or a policy of `checkpoint` that selects them.
+        has_input_gradient: whether the gradient of the stage's input is needed.
+    """
+
+    def __init__(
+        self,
+        function: StageFunction,
+        name: str,
+        mesh: Mesh,
+        spec: PartitionSpec,
+        param_shardings: Sequence[Sharding],
+        remat: bool | Policy,
+        has_input_gradient: bool,
+    ):
+        self._mesh = mesh
+        self._spec = spec
+        self._name = name
+        self._param_shardings = list(param_shardings)
+        self._has_input_gradient = has_input_gradient
+        self._function = function
+        if remat is not False:
+            self._function = checkpoint(function, policy=None if remat is True else remat)
+        self._halves: dict[Any, _Halves] = {}
+        self.forward = jit(self._named(self._forward, "forward"))
+        self.backward = jit(
+            self._named(self._backward, "backward"), out_shardings=(self._param_shardings, None), donate_argnums=(4,)
+        )
+        self.zeros = jit(self._named(_zeros, "zeros"), out_shardings=self._param_shardings)
+
+    def _named(self, function: Callable[..., Any], suffix: str) -> Callable[..., Any]:
+        """Return the function under the name of the stage."""
+
+        def call(*args: Any) -> Any:
+            return function(*args)
+
+        call.__name__ = call.__qualname__ = f"{self._name}_{suffix}"
+        return call
+
+    def sharding(self, ndim: int) -> NamedSharding:
+        """Return the sharding of a leaf of the stage's input or result."""
+        return NamedSharding(self._mesh, PartitionSpec(*self._spec[:ndim]))
+
+    def _constrain(self, tree: object) -> Any:
+        """Pin the shardings of arrays that are sent to other meshes."""
+        return tree_util.tree_map(lambda leaf: with_sharding_constraint(leaf, self.sharding(leaf.ndim)), tree)
+
+    def _forward(self, params: object, x: object, targets: tuple[object, ...]) -> Any:
+        """Return the result, and the vjp function without the residuals that are arguments."""
+        param_floats, param_others, join_params = split_floats(params)
+        x_floats, x_others, join_x = split_floats(x)
+
+        def run(param_floats: list[Any], x_floats: list[Any]) -> tuple[list[Any], Any]:
+            y = self._function(join_params(param_floats, param_others), join_x(x_floats, x_others), *targets)
+            return split_floats(y)[0], y
+
+        _, pull_back, y = vjp(run, param_floats, x_floats, has_aux=True)
+        pull_back.args_res = []  # the backward pass gets parameters and input again, without a copy
+        return self._constrain(y), pull_back
+
+    def _gradients(self, params: object, x: object, pull_back: Any, cotangents: list[Any]) -> tuple[Any, Any]:
+        """Return the cotangents of the floating-point leaves of the parameters and of the input."""
+        pull_back.args_res = [split_floats(params)[0], split_floats(x)[0]]
+        param_cotangents, x_cotangents = pull_back(cotangents)
+        return param_cotangents, self._constrain(x_cotangents) if self._has_input_gradient else []
+
+    def _backward(
+        self, params: object, x: object, pull_back: Any, cotangents: list[Any], totals: list[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return the totals with the gradients of a microbatch added, and the cotangents of the input."""
+        terms, x_cotangents = self._gradients(params, x, pull_back, cotangents)
+        return _add(totals, terms), x_cotangents
+
+    def input_gradient(
+        self, params: object, x: object, pull_back: Any, cotangents: list[Any]
+    ) -> tuple[list[Array], Callable[[list[Array]], list[Array]]]:
+        """Return the cotangents of the input, and a function that adds the weight gradient to the totals.
+
+        The function holds the values that the weight gradient needs.
+        """
+        leaves, structure = tree_util.tree_flatten((params, x, pull_back, cotangents))
+        key = structure, tuple(leaf.type for leaf in leaves)
+        if key not in self._halves:
+            self._halves[key] = self._split(structure, [leaf.type for leaf in leaves])
+        halves = self._halves[key]
+        operands = [*leaves, *halves.captured]
+        x_cotangents, shared = halves.first(operands)
+        kept = [operands[index] for index in halves.kept]
+        return x_cotangents, lambda totals: halves.second(totals, shared, kept)
+
+    def _split(self, structure: Any, types: Sequence[Any]) -> _Halves:
+        """Trace the backward pass, and split it into its input and its weight gradient."""
+        count = 0  # the number of cotangents of the input
+
+        def backward(*leaves: Array) -> list[Array]:
+            nonlocal count
+            param_cotangents, x_cotangents = self._gradients(*tree_util.tree_unflatten(structure, leaves))
+            count = len(x_cotangents)
+            return [*x_cotangents, *param_cotangents]
+
+        program, captured = build(backward, types, f"{self._name}_backward")
+        split = split_outputs(program, [index < count for index in range(len(program.outputs))])
+
+        def first(operands: list[Array]) -> tuple[list[Array], list[Array]]:
+            outputs = replay(split.first, operands)
+            return outputs[:count], outputs[count:]
+
+        def second(totals: list[Array], shared: list[Array], kept: list[Array]) -> list[Array]:
+            return _add(totals, replay(split.second, [*shared, *kept]))
+
+        return _Halves(
+            captured,
+            split.kept,
+            jit(self._named(first, "input_gradient")),
+            jit(self._named(second, "weight_gradient"), out_shardings=self._param_shardings, donate_argnums=(0,)),
+        )
+
+
+def _add(totals: Sequence[Array], terms: Sequence[Array]) -> list[Array]:
+    return [total + term for total, term in zip(totals, terms, strict=True)]
+
+
+def _zeros(params: object) -> list[Array]:
+    """Return zeros like the floating-point leaves of the parameters."""
+    return [jnp.zeros_like(leaf) for leaf in split_floats(params)[0]]

@@ -1,0 +1,113 @@
+"""Step: one run of a schedule, which computes the loss and the gradients of a batch."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from shardwise import tree_util
+from shardwise.api.meshes.placement import device_put
+from shardwise.parallel.mpmd.stage_programs import StagePrograms
+from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, Task
+from shardwise.parallel.mpmd.task_schedule import TaskSchedule
+from shardwise.parallel.mpmd.transfers import Transfers
+
+Microbatch = tuple[int, int]  # a stage and a microbatch
+Replica = tuple[int, int]  # a stage and a rank that runs it
+
+
+@final
+@dataclass(eq=False)
+class Step:
+    """The state of a run.
+
+    Attributes:
+        schedule: the schedule.
+        programs: the programs of each stage on each of its ranks.
+        params: the parameters of each stage on each of its ranks.
+        boundary_types: for each stage, the types of its input.
+        microbatch: returns the input of the first stage for a microbatch on a rank.
+        targets: returns the further arguments of the last stage for a microbatch on a rank.
+        transfers: sends arrays between ranks.
+        totals: the sums of the gradients of each stage on each of its ranks.
+        losses: for each rank, the losses of the microbatches whose last stage it runs.
+    """
+
+    schedule: TaskSchedule
+    programs: dict[Replica, StagePrograms]
+    params: dict[Replica, Any]
+    boundary_types: Sequence[Any]
+    microbatch: Callable[[int, int], Any]
+    targets: Callable[[int, int], tuple[Any, ...]]
+    transfers: Transfers
+    totals: dict[Replica, list[Any]] = field(default_factory=dict)
+    losses: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    _saved: dict[Microbatch, tuple[Any, Any]] = field(default_factory=dict)  # the input and the vjp function
+    _weights: dict[Microbatch, Callable[[list[Any]], list[Any]]] = field(default_factory=dict)
+    _local: dict[str, list[Any]] = field(default_factory=dict)  # values that stay on their rank
+
+    def run(self, rank: int, task: Task) -> None:
+        """Launch a task. Its operands may still be computed, but have been launched or are awaited here."""
+        key = task.stage, task.microbatch
+        replica = task.stage, rank
+        programs, params = self.programs[replica], self.params[replica]
+        if replica not in self.totals:
+            self.totals[replica] = programs.zeros(params)
+        if task.kind == FORWARD:
+            self._run_forward(rank, task, programs, params)
+        elif task.kind == BACKWARD:
+            x, pull_back = self._saved.pop(key)
+            cotangents = self._cotangents(rank, task)
+            self.totals[replica], out = programs.backward(params, x, pull_back, cotangents, self.totals[replica])
+            self._send_cotangents(rank, task, out)
+        elif task.kind == INPUT:
+            x, pull_back = self._saved.pop(key)
+            out, self._weights[key] = programs.input_gradient(params, x, pull_back, self._cotangents(rank, task))
+            self._send_cotangents(rank, task, out)
+        else:
+            self.totals[replica] = self._weights.pop(key)(self.totals[replica])
+
+    def _run_forward(self, rank: int, task: Task, programs: StagePrograms, params: object) -> None:
+        stage, index = task.stage, task.microbatch
+        is_last = stage == self.schedule.stages - 1
+        if stage == 0:
+            x = self.microbatch(rank, index)
+        else:
+            structure = tree_util.tree_structure(self.boundary_types[stage])
+            x = tree_util.tree_unflatten(structure, self._receive(f"F{stage}.{index}", rank, stage - 1, index))
+        y, pull_back = programs.forward(params, x, self.targets(rank, index) if is_last else ())
+        self._saved[stage, index] = x, pull_back
+        if is_last:
+            self.losses[rank].append(y)
+        else:
+            self._send(f"F{stage + 1}.{index}", rank, stage + 1, index, tree_util.tree_leaves(y))
+
+    def _cotangents(self, rank: int, task: Task) -> list[Any]:
+        """Return the cotangents of the stage's result."""
+        stage, index = task.stage, task.microbatch
+        if stage + 1 < self.schedule.stages:
+            return self._receive(f"B{stage}.{index}", rank, stage + 1, index)
+        loss = self.losses[rank][-1]
+        share = np.asarray(1 / self.schedule.microbatches, loss.dtype)
+        return [device_put(share, self.programs[stage, rank].sharding(0))]
+
+    def _send_cotangents(self, rank: int, task: Task, cotangents: list[Any]) -> None:
+        if task.stage > 0:
+            self._send(f"B{task.stage - 1}.{task.microbatch}", rank, task.stage - 1, task.microbatch, cotangents)
+
+    def _send(self, tag: str, rank: int, stage: int, index: int, leaves: list[Any]) -> None:
+        """Send arrays to the rank of a stage and a microbatch."""
+        target = self.schedule.rank_of[stage, index]
+        if target == rank:
+            self._local[tag] = leaves
+        else:
+            sharding = self.programs[stage, target].sharding
+            self.transfers.send(tag, leaves, [sharding(leaf.ndim) for leaf in leaves])
+
+    def _receive(self, tag: str, rank: int, stage: int, index: int) -> list[Any]:
+        """Return the arrays that the rank of a stage and a microbatch has sent to this rank."""
+        if self.schedule.rank_of[stage, index] == rank:
+            return self._local.pop(tag)
+        return self.transfers.receive(tag)
