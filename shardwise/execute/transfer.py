@@ -16,6 +16,7 @@ from shardwise.base.lazy import lazy_module
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir import dispatch
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.reshard import Reshard
 from shardwise.compiler.ops.shape.constants import full
@@ -167,19 +168,20 @@ def _redistributed(array: ArrayImpl, sharding: Sharding) -> ArrayImpl:
     shard_type = array.type.with_shape(array.sharding.shard_shape(array.type.shape))
     shards = split(array.buffers)
     blocks = {
-        source: _slice_blocks(single_device_array(shards[source], shard_type, array.sharding.devices[source]), boxes)
+        source: slice_blocks(single_device_array(shards[source], shard_type, array.sharding.devices[source]), boxes)
         for source, boxes in plan.slices
     }
     shape = sharding.shard_shape(array.type.shape)
     assembled = [
-        _assemble_shard(array, boxes, [blocks[source][number].buffers for source, number in sources], shape, device)
+        assemble_shard(array.type, boxes, [blocks[source][number].buffers for source, number in sources], shape, device)
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
     buffers = join(assembled, shape, array.type.dtype, sharding.devices, sharding.devices)
     return _computed_from(array, ArrayImpl.from_buffers(buffers, array_signature(array.type, sharding, True)))
 
 
-def _slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:
+def slice_blocks(shard: ArrayImpl, boxes: tuple[Box, ...]) -> list[ArrayImpl]:
+    """Return blocks of an array of one device; the array itself if the only block covers it."""
     if boxes == (tuple((0, size) for size in shard.type.shape),):
         return [shard]
     return dispatch.executor.call_list(_slices, (shard,), {"boxes": boxes})
@@ -189,16 +191,16 @@ def _slices(shard: Array, *, boxes: tuple[Box, ...]) -> list[Array]:
     return [slice_dims(shard, [(low, high, 1) for low, high in box]) for box in boxes]
 
 
-def _assemble_shard(
-    array: ArrayImpl, boxes: tuple[Box, ...], blocks: list[Buffers], shape: tuple[int, ...], device: Device
+def assemble_shard(
+    type: ArrayType, boxes: tuple[Box, ...], blocks: list[Buffers], shape: tuple[int, ...], device: Device
 ) -> Buffers:
     """Assemble the padded shard of one device from blocks, which are buffers on that device."""
     if not blocks:  # the shard is only padding
-        return put([np.zeros(shape, array.type.dtype)], (device,), (device,))
-    types = [array.type.with_shape(tuple(high - low for low, high in box)) for box in boxes]
+        return put([np.zeros(shape, type.dtype)], (device,), (device,))
+    types = [type.with_shape(tuple(high - low for low, high in box)) for box in boxes]
     if len(blocks) == 1 and types[0].shape == shape:
         return blocks[0]
-    copied = [single_device_array(block, type, device) for block, type in zip(blocks, types, strict=True)]
+    copied = [single_device_array(block, each, device) for block, each in zip(blocks, types, strict=True)]
     (shard,) = dispatch.executor.call_list(assemble_blocks, copied, {"boxes": boxes, "shape": shape})
     return shard.buffers
 

@@ -798,6 +798,12 @@ def put_shards(shards: Sequence[np.ndarray[Any, Any]], shard_type: ArrayType, sh
     return put(shards, devices, local, memory_kind)
 
 
+def empty_array(type: ArrayType, sharding: Sharding) -> ArrayImpl:
+    """Return an array without elements in this process, which has no device of `sharding`."""
+    shard_type = type.with_shape(sharding.shard_shape(type.shape))
+    return ArrayImpl.from_buffers(put_shards([], shard_type, sharding), array_signature(type, sharding, True))
+
+
 def join_shards(shards: Sequence[ArrayImpl], type: ArrayType, sharding: Sharding) -> ArrayImpl:
     """Return an array of padded shards, one for each device of this process, which are already on these devices."""
     physical = type.with_shape(sharding.shard_shape(type.shape)).physical

@@ -29,6 +29,7 @@ class Group:
         timeout: the seconds to wait for a process that sends no heartbeat of `working`; by default, the peer timeout of
             `distributed.initialize`.
         processes: the ranks of the processes; by default, all.
+        advice: what every process must do, for the error about a process that does not answer.
 
     Attributes:
         name: the purpose of the group.
@@ -40,12 +41,19 @@ class Group:
         ValueError: if this process is not in the group.
     """
 
-    def __init__(self, name: str, timeout: float | None = None, processes: Sequence[int] | None = None):
+    def __init__(
+        self,
+        name: str,
+        timeout: float | None = None,
+        processes: Sequence[int] | None = None,
+        advice: str = "Every process must save and restore the same steps, in the same order",
+    ):
         self.processes = sorted(processes) if processes is not None else list(range(process_count()))
         if process_index() not in self.processes:
             raise ValueError(f"{name}: this is process {process_index()}, which is not one of {self.processes}")
         self.count, self.index = len(self.processes), self.processes.index(process_index())
         self.name = name
+        self._advice = advice
         self._members = ",".join(map(str, self.processes))
         _counts[name, self._members] += 1
         self._keys = f"checkpoint/{name}/{self._members}/{_counts[name, self._members]}"
@@ -92,8 +100,7 @@ class Group:
         return PeerFailure(
             process,
             None,
-            f"it did not reach {self.name} within {self._timeout:g} s. Every process must save and restore the same "
-            f"steps, in the same order{explanation}",
+            f"it did not reach {self.name} within {self._timeout:g} s. {self._advice}{explanation}",
         )
 
     @contextmanager

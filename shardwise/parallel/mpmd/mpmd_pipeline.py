@@ -1,5 +1,6 @@
 """mpmd_pipeline: a pipeline whose stages are separate programs on disjoint submeshes."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -12,22 +13,30 @@ from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
+from shardwise.execute.transfer import transfer
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.check_schedule import check_schedule
 from shardwise.parallel.mpmd.make_schedule import task_schedule
 from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
 from shardwise.parallel.mpmd.stage_programs import StageFunction, StagePrograms
-from shardwise.parallel.mpmd.step import Step
+from shardwise.parallel.mpmd.step import Replica, Step
 from shardwise.parallel.mpmd.task import Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
 from shardwise.parallel.mpmd.transfers import Transfers
+from shardwise.processes.channels import Channels
+from shardwise.runtime.array import ArrayImpl, empty_array, join_shards
+from shardwise.runtime.connect_channels import check_agreement, connect_channels
 from shardwise.tree_util import KeyPath
+
+_CALL = "MpmdPipeline.value_and_grad"
 
 
 def mpmd_pipeline(
@@ -111,6 +120,13 @@ class MpmdPipeline:
     Attributes:
         schedule: the tasks of each rank, in order.
 
+    Args:
+        stages: the functions of the stages.
+        meshes: the mesh of each rank.
+        schedule: the schedule.
+        specs: the PartitionSpec of activations on each mesh.
+        remat: whether residuals are recomputed, or a policy.
+
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",))
         >>> jax.parallel.mpmd_pipeline([lambda w, x: (x * w).mean()], [mesh], 4)
@@ -134,6 +150,10 @@ class MpmdPipeline:
         self._boundary_types: dict[Any, list[Any]] = {}
         self._take_rows = jit(_take_rows, static_argnums=1)
         self._sum = jit(_sum)
+        self._mean = jit(_mean, static_argnums=1)
+        self._channels: Channels | None = None
+        self._agreed: set[str] = set()  # descriptions that are equal in all processes
+        self._steps = 0
 
     def __repr__(self) -> str:
         name, ranks, microbatches = self.schedule.name, len(self._meshes), self.schedule.microbatches
@@ -160,25 +180,59 @@ class MpmdPipeline:
             raise StrategyError(f"mpmd_pipeline: {len(params)} pytrees of parameters for {len(self._stages)} stages")
         microbatches = self.schedule.microbatches
         batch, *goals = (_checked_rows(tree, microbatches) for tree in (batch, *targets))
-        replicas = [(stage, rank) for stage, ranks in enumerate(self.schedule.ranks_of_stage) for rank in ranks]
-        placed = {(stage, rank): self._place(params[stage], rank) for stage, rank in replicas}
-        programs = {replica: self._stage_programs(*replica, placed[replica]) for replica in replicas}
+        types = self._types(params, batch, goals)
+        transfers = Transfers(self._connect(types), self._steps)
+        self._steps += 1
+        shardings = {
+            (stage, rank): self._shardings(params[stage], stage, rank)
+            for stage, ranks in enumerate(self.schedule.ranks_of_stage)
+            for rank in ranks
+        }
+        programs = {
+            replica: self._stage_programs(*replica, params[replica[0]], shardings[replica]) for replica in shardings
+        }
 
-        def rows(tree: object, rank: int, index: int) -> Any:
-            return self._microbatch(tree, programs[next(key for key in replicas if key[1] == rank)], index)
+        def rows(tree: object, stage: int, rank: int, index: int) -> Any:
+            return self._microbatch(tree, programs[stage, rank], index)
 
         step = Step(
             self.schedule,
             programs,
-            placed,
-            self._types(params, batch, goals),
-            lambda rank, index: rows(batch, rank, index),
-            lambda rank, index: tuple(rows(tree, rank, index) for tree in goals),
-            Transfers(),
+            self._place(params, shardings, transfers),
+            types,
+            lambda rank, index: rows(batch, 0, rank, index),
+            lambda rank, index: tuple(rows(tree, len(self._stages) - 1, rank, index) for tree in goals),
+            transfers,
         )
         for rank, task in self._launch_order():
-            step.run(rank, task)
-        return self._finish(step, placed)
+            if self._is_local(rank):
+                step.run(rank, task)
+        return self._loss(step), self._gradients(step, params, shardings)
+
+    def _is_local(self, rank: int) -> bool:
+        """Return whether this process has devices of a rank, so that it runs its tasks."""
+        return NamedSharding(self._meshes[rank], PartitionSpec()).has_addressable_devices
+
+    def _connect(self, types: Sequence[Any]) -> Channels | None:
+        """Connect the processes of all ranks, once, and compare what they run. Return None for one process."""
+        devices = [device for mesh in self._meshes for device in mesh.flat_devices]
+        processes = sorted({device.process_index for device in devices})
+        if len(processes) == 1 or not any(map(self._is_local, range(len(self._meshes)))):
+            return None
+        lines = [
+            f"schedule {self.schedule.name!r} with digest {self.schedule.digest}",
+            f"devices {[[device.id for device in mesh.flat_devices] for mesh in self._meshes]}",
+            f"specs {list(map(str, self._specs))}",
+            f"types {types}",
+        ]
+        description = "\n".join(lines)
+        if description not in self._agreed:
+            check_agreement(_CALL, processes, description)
+            self._agreed.add(description)
+        if self._channels is None:
+            self._channels = connect_channels(_CALL, processes)
+            weakref.finalize(self, self._channels.close)
+        return self._channels
 
     def _launch_order(self) -> list[tuple[int, Task]]:
         """Return the tasks of all ranks, each after its operands, in the order in which they would start."""
@@ -190,29 +244,51 @@ class MpmdPipeline:
         ]
         return [(rank, task) for _, rank, task in sorted(starts, key=lambda each: each[:2])]
 
-    def _place(self, params: object, rank: int) -> Any:
-        """Return the parameters on the mesh of a rank."""
-        mesh = self._meshes[rank]
-
-        def place(leaf: Any) -> Any:
+    def _shardings(self, params: object, stage: int, rank: int) -> list[Sharding]:
+        """Return the shardings of the leaves of a stage's parameters on a rank."""
+        home = self.schedule.rank_of[stage, 0]
+        shardings = []
+        for leaf in tree_util.tree_leaves(params):
             sharding = getattr(leaf, "sharding", None)
-            if isinstance(sharding, Sharding) and set(sharding.devices) == set(mesh.flat_devices):
-                return leaf
-            return device_put(leaf, _sharding_on(mesh, sharding))
+            if not isinstance(sharding, Sharding) or set(sharding.devices) != set(self._meshes[home].flat_devices):
+                sharding = _sharding_on(self._meshes[home], sharding)
+            shardings.append(sharding if rank == home else _sharding_on(self._meshes[rank], sharding))
+        return shardings
 
-        return tree_util.tree_map(place, params)
+    def _place(
+        self, params: Sequence[Any], shardings: dict[Replica, list[Sharding]], transfers: Transfers
+    ) -> dict[Replica, Any]:
+        """Return the parameters of each stage on its local ranks. Ranks other than the first receive a copy."""
+        placed: dict[Replica, Any] = {}
+        for stage, ranks in enumerate(self.schedule.ranks_of_stage):
+            leaves, structure = tree_util.tree_flatten(params[stage])
+            home = self.schedule.rank_of[stage, 0]
+            if self._is_local(home):
+                here = [device_put(*pair) for pair in zip(leaves, shardings[stage, home], strict=True)]
+                placed[stage, home] = tree_util.tree_unflatten(structure, here)
+                for rank in ranks:
+                    if rank != home:
+                        transfers.send(f"P{stage}.{rank}", here, shardings[stage, rank])
+        for (stage, rank), targets in shardings.items():
+            home = self.schedule.rank_of[stage, 0]
+            if rank != home and self._is_local(rank):
+                leaves, structure = tree_util.tree_flatten(params[stage])
+                copies = transfers.receive(
+                    f"P{stage}.{rank}", list(map(type_of, leaves)), shardings[stage, home], targets
+                )
+                placed[stage, rank] = tree_util.tree_unflatten(structure, copies)
+        return placed
 
-    def _stage_programs(self, stage: int, rank: int, params: object) -> StagePrograms:
+    def _stage_programs(self, stage: int, rank: int, params: object, shardings: Sequence[Sharding]) -> StagePrograms:
         """Return the programs of a stage on a rank for parameters with these shardings."""
-        shardings = tuple(leaf.sharding for leaf in split_floats(params)[0])
-        key = stage, rank, shardings
+        key = stage, rank, tuple(shardings)
         if key not in self._programs:
             self._programs[key] = StagePrograms(
                 self._stages[stage],
                 f"stage{stage}",
                 self._meshes[rank],
                 self._specs[rank],
-                shardings,
+                _float_part(params, shardings),
                 self._remat,
                 has_input_gradient=stage > 0,
             )
@@ -237,7 +313,7 @@ class MpmdPipeline:
             )
             for tree in (batch, *targets)
         )
-        param_types = tree_util.tree_map(lambda leaf: ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), params)
+        param_types = [tree_util.tree_map(_as_typed, each) for each in params]
         leaves, structure = tree_util.tree_flatten((param_types, x, goals))
         key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._boundary_types:
@@ -254,24 +330,61 @@ class MpmdPipeline:
             self._boundary_types[key] = types
         return self._boundary_types[key]
 
-    def _finish(self, step: Step, placed: dict[tuple[int, int], Any]) -> tuple[Array, list[Any]]:
-        """Return the mean loss, and the gradients of all stages on their first ranks."""
+    def _gradients(self, step: Step, params: Sequence[Any], shardings: dict[Replica, list[Sharding]]) -> list[Any]:
+        """Return the gradients of all stages on their first ranks. Other processes' gradients have no shards here."""
+        float_shardings = {replica: _float_part(params[replica[0]], each) for replica, each in shardings.items()}
+        copies = [(stage, rank) for stage, rank in shardings if rank != self.schedule.rank_of[stage, 0]]
+        for stage, rank in copies:
+            if self._is_local(rank):
+                home = self.schedule.rank_of[stage, 0]
+                step.transfers.send(f"G{stage}.{rank}", step.totals[stage, rank], float_shardings[stage, home])
         gradients = []
-        for stage, ranks in enumerate(self.schedule.ranks_of_stage):
+        for stage, tree in enumerate(params):
             home = self.schedule.rank_of[stage, 0]
-            totals = [step.totals[stage, home]]
-            for rank in ranks:
+            floats, others, join = split_floats(tree_util.tree_map(_as_typed, tree))
+            types = [ArrayType(leaf.shape, leaf.dtype) for leaf in floats]
+            targets = float_shardings[stage, home]
+            if self._is_local(home):
+                terms = [step.totals[stage, home]]
+                for rank in (rank for other, rank in copies if other == stage):
+                    sources = float_shardings[stage, rank]
+                    terms.append(step.transfers.receive(f"G{stage}.{rank}", types, sources, targets))
+                totals = terms[0] if len(terms) == 1 else self._sum(terms)
+            else:
+                totals = [empty_array(*each) for each in zip(types, targets, strict=True)]
+            gradients.append(join(totals, [None] * len(others)))
+        return gradients
+
+    def _loss(self, step: Step) -> Array:
+        """Return the mean loss of the microbatches, replicated on all devices."""
+        last = len(self._stages) - 1
+        home = self.schedule.rank_of[last, 0]
+        replicated = [NamedSharding(mesh, PartitionSpec()) for mesh in self._meshes]
+        (type,) = (ArrayType(leaf.shape, leaf.dtype) for leaf in tree_util.tree_leaves(step.boundary_types[-1]))
+        others = [rank for rank in self.schedule.ranks_of_stage[last] if rank != home]
+        for rank in others:
+            if self._is_local(rank):
+                (partial,) = self._sum([[loss] for loss in step.losses[rank]])
+                step.transfers.send(f"S{rank}", [transfer(partial, replicated[rank])], [replicated[home]])
+        here: dict[int, ArrayImpl] = {}
+        if self._is_local(home):
+            terms = [[loss] for loss in step.losses[home]]
+            terms += [
+                step.transfers.receive(f"S{rank}", [type], [replicated[rank]], [replicated[home]]) for rank in others
+            ]
+            here[home] = transfer(self._mean(terms, self.schedule.microbatches), replicated[home])
+            for rank, sharding in enumerate(replicated):
                 if rank != home:
-                    targets = [total.sharding for total in totals[0]]
-                    totals.append(device_put(step.totals[stage, rank], targets))
-            floats = totals[0] if len(totals) == 1 else self._sum(totals)
-            _, others, join = split_floats(placed[stage, home])
-            gradients.append(join(floats, [None] * len(others)))
+                    step.transfers.send(f"L{rank}", [here[home]], [sharding])
+        for rank, sharding in enumerate(replicated):
+            if rank != home and self._is_local(rank):
+                (here[rank],) = step.transfers.receive(f"L{rank}", [type], [replicated[home]], [sharding])
         everywhere = NamedSharding(
-            Mesh(np.array([d for mesh in self._meshes for d in mesh.flat_devices]), "device"), PartitionSpec()
+            Mesh(device_grid([d for mesh in self._meshes for d in mesh.flat_devices], (-1,)), ("device",)),
+            PartitionSpec(),
         )
-        losses = [device_put(loss, everywhere) for rank in sorted(step.losses) for loss in step.losses[rank]]
-        return self._sum([[loss] for loss in losses])[0] / self.schedule.microbatches, gradients
+        shards = {shard.device: shard.data for array in here.values() for shard in array.addressable_shards}
+        return join_shards([shards[device] for device in everywhere.local_devices], type, everywhere)
 
 
 def _sharding_on(mesh: Mesh, sharding: object) -> NamedSharding:
@@ -299,6 +412,25 @@ def _take_rows(x: Array, count: int, index: int) -> Array:
     """Return the rows `index`, `index + count`, … of an array."""
     stacked = jnp.reshape(x, (x.shape[0] // count, count, *x.shape[1:]))
     return lax.dynamic_index_in_dim(stacked, index, 1, keepdims=False)
+
+
+def _float_part(params: object, parallel: Sequence[Any]) -> list[Any]:
+    """Return the elements of a list parallel to the leaves of the parameters that belong to floating-point leaves."""
+    leaves = tree_util.tree_leaves(params)
+    return [
+        each for leaf, each in zip(leaves, parallel, strict=True) if jnp.issubdtype(_as_typed(leaf).dtype, jnp.inexact)
+    ]
+
+
+def _as_typed(leaf: Any) -> ShapeDtypeStruct:
+    """Return the shape and the dtype of an array or a number."""
+    type = type_of(leaf)
+    return ShapeDtypeStruct(type.shape, type.dtype)
+
+
+def _mean(terms: Sequence[Sequence[Array]], count: int) -> Array:
+    """Return the sum of scalars divided by `count`."""
+    return _sum(terms)[0] / count
 
 
 def _sum(terms: Sequence[Sequence[Array]]) -> list[Array]:

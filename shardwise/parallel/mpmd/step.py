@@ -9,6 +9,9 @@ import numpy as np
 
 from shardwise import tree_util
 from shardwise.api.meshes.placement import device_put
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.execute.transfer import transfer
+from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.stage_programs import StagePrograms
 from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
@@ -26,7 +29,7 @@ class Step:
     Attributes:
         schedule: the schedule.
         programs: the programs of each stage on each of its ranks.
-        params: the parameters of each stage on each of its ranks.
+        params: the parameters of each stage on each of its ranks that has a device in this process.
         boundary_types: for each stage, the types of its input.
         microbatch: returns the input of the first stage for a microbatch on a rank.
         targets: returns the further arguments of the last stage for a microbatch on a rank.
@@ -61,11 +64,11 @@ class Step:
             x, pull_back = self._saved.pop(key)
             cotangents = self._cotangents(rank, task)
             self.totals[replica], out = programs.backward(params, x, pull_back, cotangents, self.totals[replica])
-            self._send_cotangents(rank, task, out)
+            self._send_cotangents(task, out)
         elif task.kind == INPUT:
             x, pull_back = self._saved.pop(key)
             out, self._weights[key] = programs.input_gradient(params, x, pull_back, self._cotangents(rank, task))
-            self._send_cotangents(rank, task, out)
+            self._send_cotangents(task, out)
         else:
             self.totals[replica] = self._weights.pop(key)(self.totals[replica])
 
@@ -76,38 +79,54 @@ class Step:
             x = self.microbatch(rank, index)
         else:
             structure = tree_util.tree_structure(self.boundary_types[stage])
-            x = tree_util.tree_unflatten(structure, self._receive(f"F{stage}.{index}", rank, stage - 1, index))
+            x = tree_util.tree_unflatten(structure, self._receive(f"F{stage}.{index}", task, stage - 1, stage))
         y, pull_back = programs.forward(params, x, self.targets(rank, index) if is_last else ())
         self._saved[stage, index] = x, pull_back
         if is_last:
             self.losses[rank].append(y)
         else:
-            self._send(f"F{stage + 1}.{index}", rank, stage + 1, index, tree_util.tree_leaves(y))
+            self._send(f"F{stage + 1}.{index}", task, stage + 1, tree_util.tree_leaves(y))
 
     def _cotangents(self, rank: int, task: Task) -> list[Any]:
         """Return the cotangents of the stage's result."""
         stage, index = task.stage, task.microbatch
         if stage + 1 < self.schedule.stages:
-            return self._receive(f"B{stage}.{index}", rank, stage + 1, index)
+            return self._receive(f"B{stage}.{index}", task, stage + 1, stage + 1)
         loss = self.losses[rank][-1]
         share = np.asarray(1 / self.schedule.microbatches, loss.dtype)
         return [device_put(share, self.programs[stage, rank].sharding(0))]
 
-    def _send_cotangents(self, rank: int, task: Task, cotangents: list[Any]) -> None:
+    def _send_cotangents(self, task: Task, cotangents: list[Any]) -> None:
         if task.stage > 0:
-            self._send(f"B{task.stage - 1}.{task.microbatch}", rank, task.stage - 1, task.microbatch, cotangents)
+            self._send(f"B{task.stage - 1}.{task.microbatch}", task, task.stage - 1, cotangents)
 
-    def _send(self, tag: str, rank: int, stage: int, index: int, leaves: list[Any]) -> None:
-        """Send arrays to the rank of a stage and a microbatch."""
-        target = self.schedule.rank_of[stage, index]
-        if target == rank:
+    def _send(self, tag: str, task: Task, stage: int, leaves: list[Any]) -> None:
+        """Send results of a task to the rank that runs another stage of the microbatch."""
+        source, target = (self.schedule.rank_of[each, task.microbatch] for each in (task.stage, stage))
+        if target == source:
             self._local[tag] = leaves
-        else:
-            sharding = self.programs[stage, target].sharding
-            self.transfers.send(tag, leaves, [sharding(leaf.ndim) for leaf in leaves])
+            return
+        sharding, target_sharding = self.programs[task.stage, source].sharding, self.programs[stage, target].sharding
+        arrays = [transfer(leaf, sharding(leaf.ndim)) for leaf in leaves]  # as the receiver expects them
+        self.transfers.send(tag, arrays, [target_sharding(leaf.ndim) for leaf in leaves])
 
-    def _receive(self, tag: str, rank: int, stage: int, index: int) -> list[Any]:
-        """Return the arrays that the rank of a stage and a microbatch has sent to this rank."""
-        if self.schedule.rank_of[stage, index] == rank:
+    def _receive(self, tag: str, task: Task, stage: int, boundary: int) -> list[Any]:
+        """Return the operands of a task that the rank of another stage has sent.
+
+        Args:
+            tag: the tag.
+            task: the task.
+            stage: the stage that has sent them.
+            boundary: the stage whose input has their types. Only floating-point leaves have cotangents.
+        """
+        source, target = (self.schedule.rank_of[each, task.microbatch] for each in (stage, task.stage))
+        if target == source:
             return self._local.pop(tag)
-        return self.transfers.receive(tag)
+        types = self.boundary_types[boundary]
+        leaves = tree_util.tree_leaves(types) if task.kind == FORWARD else split_floats(types)[0]
+        array_types = [ArrayType(leaf.shape, leaf.dtype) for leaf in leaves]
+        shardings = [
+            [self.programs[replica].sharding(type.ndim) for type in array_types]
+            for replica in ((stage, source), (task.stage, target))
+        ]
+        return self.transfers.receive(tag, array_types, *shardings)

@@ -1,0 +1,83 @@
+"""Cases: MPMD pipelines whose stages are in different processes."""
+
+import numpy as np
+
+import shardwise as sw
+from shardwise import P
+from shardwise.errors import ProgramMismatch
+from shardwise.parallel import mpmd_pipeline
+from shardwise.sharding import Mesh, NamedSharding
+from tests.parallel.mpmd.language_model import batch, on_one_device, stages_and_params
+
+MICROBATCHES = 4
+LAYERS = [2, 1, 3, 1]
+
+
+def meshes(ranks):
+    """Divide all devices into ranks, with two devices per process: a rank may have devices of several processes."""
+    return [Mesh(part, ("data",)) for part in np.array_split(np.array(sw.devices()), ranks)]
+
+
+def check(name, ranks, stage_count, steps=2):
+    """Train for some steps of gradient descent, and compare every loss with one device."""
+    stages, params = stages_and_params(LAYERS[:stage_count])
+    grids = meshes(ranks)
+    train = mpmd_pipeline(stages, grids, MICROBATCHES, name, spec=P("data"))
+    homes = [train.schedule.rank_of[stage, 0] for stage in range(stage_count)]
+    placed = [
+        sw.tree_util.tree_map(lambda x, rank=rank: sw.device_put(x, NamedSharding(grids[rank], P())), each)
+        for each, rank in zip(params, homes, strict=True)
+    ]
+    losses = []
+    for step in range(steps):
+        tokens, targets = batch(step)
+        loss, gradients = train.value_and_grad(placed, tokens, targets)
+        expected, expected_gradients = on_one_device(stages, params, tokens, targets)
+        np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+        for gradient, each in zip(
+            sw.tree_util.tree_leaves(gradients), sw.tree_util.tree_leaves(expected_gradients), strict=True
+        ):
+            assert gradient.shape == each.shape
+            for shard in gradient.addressable_shards:
+                np.testing.assert_allclose(shard.data, each[shard.index], rtol=1e-5, atol=1e-5 * np.abs(each).max())
+        params = sw.tree_util.tree_map(lambda x, dx: x - 0.1 * dx, params, expected_gradients)
+        placed = [
+            sw.jit(lambda x, dx: sw.tree_util.tree_map(lambda x, dx: x - 0.1 * dx, x, dx))(*pair)
+            for pair in zip(placed, gradients, strict=True)
+        ]
+        losses.append(float(loss))
+    return losses
+
+
+def case_one_forward_one_backward():
+    return check("1f1b", 2, 2)
+
+
+def case_zero_bubble():
+    """In four processes, each rank has the devices of two processes."""
+    return check("zb-h1", 2, 2)
+
+
+def case_ranks_per_process():
+    """As many ranks as devices: each process has two of them, and some transfers stay inside a process."""
+    return check("zb-h1", 4, 4)
+
+
+def case_v():
+    return check("zb-v", 2, 4)
+
+
+def case_bidirectional():
+    """Each process has a copy of both stages; gradients are summed."""
+    return check("dualpipe", 2, 2)
+
+
+def case_agreement():
+    """Processes with different schedules get an error before a task runs."""
+    stages, params = stages_and_params(LAYERS[:2])
+    name = "1f1b" if sw.process_index() == 0 else "zb-h1"
+    try:
+        mpmd_pipeline(stages, meshes(2), MICROBATCHES, name).value_and_grad(params, *batch())
+    except ProgramMismatch as error:
+        return str(error)
+    return ""
