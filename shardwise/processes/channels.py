@@ -176,7 +176,7 @@ class Channels:
             tag, read = message
             data, name = read(), tag.encode()
             peer.connection.sendall(_HEADER.pack(len(name), data.nbytes) + name)
-            peer.connection.sendall(memoryview(data))
+            peer.connection.sendall(data.data)
             del message, read, data  # the next `get` may wait long
         with suppress(OSError):
             peer.connection.shutdown(socket.SHUT_WR)
@@ -199,7 +199,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 def _receive_into(connection: socket.socket, data: Bytes) -> None:
     """Fill an array with received bytes."""
-    view = memoryview(data)
+    view = data.data
     while view.nbytes:
         count = connection.recv_into(view)
         if not count:

@@ -21,7 +21,6 @@ from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
-from shardwise.execute.transfer import transfer
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.check_schedule import check_schedule
 from shardwise.parallel.mpmd.make_schedule import task_schedule
@@ -32,7 +31,7 @@ from shardwise.parallel.mpmd.task import Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
 from shardwise.parallel.mpmd.transfers import Transfers
 from shardwise.processes.channels import Channels
-from shardwise.runtime.array import ArrayImpl, empty_array, join_shards
+from shardwise.runtime.array import empty_array, join_shards
 from shardwise.runtime.connect_channels import check_agreement, connect_channels
 from shardwise.tree_util import KeyPath
 
@@ -364,15 +363,15 @@ class MpmdPipeline:
         others = [rank for rank in self.schedule.ranks_of_stage[last] if rank != home]
         for rank in others:
             if self._is_local(rank):
-                (partial,) = self._sum([[loss] for loss in step.losses[rank]])
-                step.transfers.send(f"S{rank}", [transfer(partial, replicated[rank])], [replicated[home]])
-        here: dict[int, ArrayImpl] = {}
+                partial = device_put(self._sum([[loss] for loss in step.losses[rank]]), [replicated[rank]])
+                step.transfers.send(f"S{rank}", partial, [replicated[home]])
+        here: dict[int, Any] = {}
         if self._is_local(home):
             terms = [[loss] for loss in step.losses[home]]
             terms += [
                 step.transfers.receive(f"S{rank}", [type], [replicated[rank]], [replicated[home]]) for rank in others
             ]
-            here[home] = transfer(self._mean(terms, self.schedule.microbatches), replicated[home])
+            here[home] = device_put(self._mean(terms, self.schedule.microbatches), replicated[home])
             for rank, sharding in enumerate(replicated):
                 if rank != home:
                     step.transfers.send(f"L{rank}", [here[home]], [sharding])
