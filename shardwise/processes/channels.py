@@ -155,8 +155,11 @@ class Channels:
         self._member.wait_for(lambda: tag in peer.arrived or bool(peer.error), (rank,), self._timeout)
         if tag in peer.arrived:
             return peer.arrived.pop(tag)
-        reason = peer.error or f"waited {self._timeout:.0f} s"
-        raise self._find_failure([rank], f"{reason} for {tag}", lost=bool(peer.error))
+        reason = peer.error or f"waited {self._timeout:.0f} s for a message of process {rank}"
+        verdict = self._find_failure([rank], reason, lost=bool(peer.error))
+        if verdict.rank >= 0:
+            raise verdict
+        raise PeerFailure(rank, None, f"it did not send {tag} within {self._timeout:.0f} s ({verdict.reason})")
 
     def _find_failure(self, ranks: Collection[int], reason: str, lost: bool = False) -> PeerFailure:
         known = self._member.error("", ranks)
