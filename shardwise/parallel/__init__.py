@@ -14,6 +14,9 @@ from shardwise.parallel.mpmd.mpmd_pipeline import mpmd_pipeline as mpmd_pipeline
 from shardwise.parallel.mpmd.simulate import Simulation as Simulation
 from shardwise.parallel.mpmd.simulate import TaskTimes as TaskTimes
 from shardwise.parallel.mpmd.simulate import simulate_schedule as simulate_schedule
+from shardwise.parallel.mpmd.split_stages import StagedModel as StagedModel
+from shardwise.parallel.mpmd.split_stages import split_stages as split_stages
+from shardwise.parallel.mpmd.split_stages import stage_boundary as stage_boundary
 from shardwise.parallel.mpmd.task import Task as Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule as TaskSchedule
 from shardwise.parallel.pipeline import Pipeline as Pipeline
@@ -31,6 +34,7 @@ __all__: list[str] = [
     "Pipeline",
     "Schedule",
     "Simulation",
+    "StagedModel",
     "Task",
     "TaskSchedule",
     "TaskTimes",
@@ -45,6 +49,8 @@ __all__: list[str] = [
     "pipeline_schedule",
     "ring_attention",
     "simulate_schedule",
+    "split_stages",
+    "stage_boundary",
     "task_schedule",
     "ulysses_attention",
     "unzigzag",

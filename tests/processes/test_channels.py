@@ -110,6 +110,6 @@ def test_error_of_the_computation_is_a_failure_of_the_receiver():
 
 def test_process_that_sends_nothing_is_named():
     with connected(2, timeout=0.2) as (_, channels, _):
-        with pytest.raises(PeerFailure, match="it did not send F1.0 within 0 s") as raised:
+        with pytest.raises(PeerFailure, match=r"it did not send F1\.0 within 0 s") as raised:
             channels[0].take(1, "F1.0")
         assert raised.value.rank == 1

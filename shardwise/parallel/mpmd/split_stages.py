@@ -1,0 +1,231 @@
+"""split_stages: divide an ordinary model into the stages of a pipeline, at marked boundaries.
+
+`stage_boundary` marks values. A value's stage is the largest number of marks on a path to it from the batch. Values
+that later stages need are passed through all stages between, even if they are not marked.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from shardwise import tree_util
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise.identities import CheckpointName
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.dce import live_equations
+from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.replay import replay
+from shardwise.errors import StrategyError
+from shardwise.parallel.mpmd.stage_programs import StageFunction
+
+_T = TypeVar("_T")
+_BOUNDARY = CheckpointName("stage_boundary")
+_LAST = "last_stage"  # the name of the program that computes the loss
+
+
+def stage_boundary(x: _T) -> _T:
+    """Mark the end of a pipeline stage, for `split_stages`. Elsewhere it is the identity.
+
+    Args:
+        x: a pytree of arrays, such as the activations after a layer.
+
+    Returns:
+        A pytree equal to `x`. Values that are computed from it belong to the next stage.
+
+    Raises:
+        TypeError: if a leaf is neither an array nor a number.
+
+    Example:
+        >>> jax.parallel.stage_boundary(jnp.arange(3.0))
+        Array([0., 1., 2.], dtype=float32)
+    """
+    return tree_util.tree_map(lambda leaf: _BOUNDARY(as_operand(leaf, "stage_boundary")), x)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StagedModel:
+    """A model that was divided into stages; `split_stages` creates it.
+
+    Attributes:
+        stages: the functions of the stages, for `mpmd_pipeline`. The parameters of a stage are a list of leaves.
+        owners: for each leaf of the model's parameters, the index of its stage.
+        structure: the structure of the model's parameters.
+
+    Example:
+        >>> model = lambda w, x: (jax.parallel.stage_boundary(x * w[0]) * w[1]).mean()
+        >>> jax.parallel.split_stages(model, [2.0, 3.0], jnp.ones(4), microbatches=2).owners
+        (0, 1)
+    """
+
+    stages: tuple[StageFunction, ...]
+    owners: tuple[int, ...]
+    structure: Any
+
+    def split(self, params: object) -> list[list[Any]]:
+        """Return the leaves of the model's parameters, or of a pytree like them, by stage."""
+        leaves = tree_util.tree_leaves(params)
+        pairs = list(zip(leaves, self.owners, strict=True))
+        return [[leaf for leaf, owner in pairs if owner == stage] for stage in range(len(self.stages))]
+
+    def join(self, parts: Sequence[Sequence[Any]]) -> Any:
+        """Return a pytree like the model's parameters from the leaves of all stages, such as gradients."""
+        rest = [iter(part) for part in parts]
+        return tree_util.tree_unflatten(self.structure, [next(rest[owner]) for owner in self.owners])
+
+
+def split_stages(
+    model: Callable[..., Any], params: object, batch: object, *targets: object, microbatches: int
+) -> StagedModel:
+    """Divide a model into stages at its calls of `stage_boundary`.
+
+    Args:
+        model: a function `(params, batch, *targets)` that returns a scalar loss, the mean over the rows.
+        params: its parameters, of which shapes and dtypes are read.
+        batch: a batch, of which shapes and dtypes are read. Any stage may use it.
+        *targets: further arguments, which only the last stage may use.
+        microbatches: the number of microbatches into which batch and targets will be divided.
+
+    Returns:
+        The stages, and functions that divide parameters and combine gradients.
+
+    Raises:
+        StrategyError: if a parameter is used by several stages, if targets are used before the last stage, or if a
+            boundary is inside of a loop or of another function with its own derivative.
+
+    Example:
+        >>> model = lambda w, x: (jax.parallel.stage_boundary(x * w[0]) * w[1]).mean()
+        >>> len(jax.parallel.split_stages(model, [2.0, 3.0], jnp.ones(4), microbatches=2).stages)
+        2
+    """
+    param_leaves, param_structure = tree_util.tree_flatten(params)
+    batch_leaves, batch_structure = tree_util.tree_flatten(batch)
+    target_leaves, target_structure = tree_util.tree_flatten(targets)
+    counts = len(param_leaves), len(batch_leaves), len(target_leaves)
+
+    def flat_model(*leaves: Any) -> list[Any]:
+        rest = iter(leaves)
+        arguments = [[next(rest) for _ in range(count)] for count in counts]
+        return [
+            model(
+                tree_util.tree_unflatten(param_structure, arguments[0]),
+                tree_util.tree_unflatten(batch_structure, arguments[1]),
+                *tree_util.tree_unflatten(target_structure, arguments[2]),
+            )
+        ]
+
+    rows = [type_of(leaf) for leaf in (*batch_leaves, *target_leaves)]
+    types = [type.with_shape((type.shape[0] // microbatches, *type.shape[1:])) for type in rows]
+    program, captured = build(flat_model, [*map(type_of, param_leaves), *types], "model")
+    cut = _Cut(inline(program, opaque=False), counts)
+    owners = cut.owners([tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(params)])
+    stages = [_stage_function(cut.stage_program(stage, owners), captured) for stage in range(cut.stages)]
+    return StagedModel(tuple(stages), owners, param_structure)
+
+
+def _stage_function(program: Program, captured: Sequence[Any]) -> StageFunction:
+    """Return the function of a stage. The last inputs of its program are the captured arrays."""
+
+    def run(params: Sequence[Any], x: object, *targets: object) -> Any:
+        leaves = [as_operand(leaf) for leaf in (*params, *tree_util.tree_leaves((x, targets)))]
+        outputs = replay(program, [*leaves, *captured])
+        return outputs if program.name != _LAST else outputs[0]
+
+    return run
+
+
+@final
+class _Cut:
+    """The stages of the values and equations of a program.
+
+    Args:
+        program: the program of a model, from parameters, a microbatch and its targets to the loss.
+        counts: the numbers of leaves of parameters, microbatch and targets.
+    """
+
+    def __init__(self, program: Program, counts: tuple[int, int, int]):
+        after_params, after_batch, after_targets = counts[0], counts[0] + counts[1], sum(counts)
+        self.program = program
+        self.params = program.inputs[:after_params]
+        self.batch = program.inputs[after_params:after_batch]
+        self.targets = program.inputs[after_batch:after_targets]
+        self.captured = program.inputs[after_targets:]
+        self.stage_of: dict[Value, int] = dict.fromkeys(self.batch, 0)
+        for equation in program.equations:
+            self._check_nested(equation)
+            stages = [self.stage_of[value] for value in equation.inputs if value in self.stage_of]
+            if stages:  # otherwise it depends on parameters, targets or constants only, and any stage may compute it
+                stage = max(stages) + (equation.op == _BOUNDARY)
+                self.stage_of.update(dict.fromkeys(equation.outputs, stage))
+        self.stages = 1 + max(self.stage_of.values())
+        (loss,) = program.outputs
+        if self.stage_of.get(loss) != self.stages - 1:
+            raise StrategyError(
+                f"split_stages: the loss is computed in stage {self.stage_of.get(loss, 0)} of {self.stages}: the last "
+                "stage_boundary must be on the path from the batch to the loss."
+            )
+        self._crossing = [self._values_before(stage) for stage in range(1, self.stages)]
+        self._equations = [self._live_equations(stage) for stage in range(self.stages)]
+
+    @staticmethod
+    def _check_nested(equation: Equation) -> None:
+        for program in equation.op.programs:
+            if any(inner.op == _BOUNDARY for inner in program.walk()):
+                raise StrategyError(
+                    f"split_stages: stage_boundary is inside `{equation.op.name}` at {equation.source}: a stage cannot "
+                    "end in a loop, a branch, or a function with its own derivative. Call it outside."
+                )
+
+    def _values_before(self, stage: int) -> list[Value]:
+        """Return the values that stages before `stage` compute, and that it or later ones use."""
+        used = {
+            value
+            for equation in self.program.equations
+            if any(self.stage_of.get(output, -1) >= stage for output in equation.outputs)
+            for value in equation.inputs
+        }
+        return [value for value, computed in self.stage_of.items() if computed < stage and value in used]
+
+    def _inputs(self, stage: int) -> Sequence[Value]:
+        return self._crossing[stage - 1] if stage else self.batch
+
+    def _outputs(self, stage: int) -> Sequence[Value]:
+        return self.program.outputs if stage == self.stages - 1 else self._crossing[stage]
+
+    def _live_equations(self, stage: int) -> list[Equation]:
+        """Return the equations of a stage, with those that any stage may compute and that this one needs."""
+        equations = [
+            equation
+            for equation in self.program.equations
+            if all(self.stage_of.get(value, stage) == stage for value in equation.outputs)
+        ]
+        return live_equations(equations, self._outputs(stage))
+
+    def owners(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the stage of each parameter. `names` are their names, for errors."""
+        used = [{value for equation in equations for value in equation.inputs} for equations in self._equations]
+        for stage, values in enumerate(used[:-1]):
+            if not values.isdisjoint(self.targets):
+                raise StrategyError(
+                    f"split_stages: stage {stage} of {self.stages} uses a target. Only the last stage gets targets: "
+                    "make it a part of the batch."
+                )
+        owners = []
+        for name, value in zip(names, self.params, strict=True):
+            users = [stage for stage, values in enumerate(used) if value in values]
+            if len(users) > 1:
+                raise StrategyError(
+                    f"split_stages: the parameter {name} is used by the stages {users}: a parameter belongs to one "
+                    "stage. Move a boundary, or give each stage its own copy."
+                )
+            owners.append(users[0] if users else 0)
+        return tuple(owners)
+
+    def stage_program(self, stage: int, owners: Sequence[int]) -> Program:
+        """Return the program of a stage: its parameters, the previous results, targets, captured arrays → results."""
+        is_last = stage == self.stages - 1
+        params = [value for value, owner in zip(self.params, owners, strict=True) if owner == stage]
+        inputs = (*params, *self._inputs(stage), *(self.targets if is_last else ()), *self.captured)
+        name = _LAST if is_last else f"stage{stage}"
+        return Program(inputs, tuple(self._equations[stage]), tuple(self._outputs(stage)), name)
