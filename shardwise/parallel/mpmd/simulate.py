@@ -1,9 +1,11 @@
 """simulate: predict the time of a task schedule from the times of its tasks and transfers."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, Task
@@ -75,6 +77,36 @@ class Simulation:
     def bubble(self) -> float:
         """The share of the time in which ranks run no task, the mean over ranks."""
         return sum(self.idle) / (self.total * len(self.spans))
+
+    def __str__(self) -> str:
+        """Describe the total time, and the idle time and peak of live activations of each rank."""
+        lines = [f"{self.schedule.name}: total {self.total:g}, bubble {self.bubble:.1%}"]
+        peaks = self.schedule.peak_activations
+        for rank, (idle, peak) in enumerate(zip(self.idle, peaks, strict=True)):
+            lines.append(f"rank {rank:<2} idle {idle:g}, {peak} live activations")
+        return "\n".join(lines)
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write the tasks as a trace for Perfetto (https://ui.perfetto.dev) or Chrome, one track per rank.
+
+        Args:
+            path: the file to write, in the JSON trace event format. Times are read as seconds.
+        """
+        events: list[dict[str, Any]] = []
+        for rank, (tasks, spans) in enumerate(zip(self.schedule.ranks, self.spans, strict=True)):
+            events.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}})
+            live = 0
+            for task, (start, end) in zip(tasks, spans, strict=True):
+                span = {"ph": "X", "ts": start * 1e6, "dur": (end - start) * 1e6, "pid": 0, "tid": rank}
+                details = {"stage": task.stage, "microbatch": task.microbatch}
+                events.append({"name": str(task), **span, "args": details})
+                change = (task.kind == FORWARD) - task.ends_activations
+                if change:
+                    live += change
+                    at = start if change > 0 else end
+                    counter = {"name": f"live activations of rank {rank}", "ph": "C", "ts": at * 1e6, "pid": 0}
+                    events.append({**counter, "args": {"activations": live}})
+        Path(path).write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 
 def simulate_schedule(schedule: TaskSchedule, times: TaskTimes) -> Simulation:

@@ -1,5 +1,7 @@
 """Simulated times of schedules: closed formulas, and the bubbles of zero-bubble schedules."""
 
+import json
+
 import pytest
 
 from shardwise.errors import StrategyError
@@ -71,3 +73,20 @@ def test_deadlocks_are_errors():
     reverse = type(schedule)("reverse", 2, 2, tuple(tasks[::-1] for tasks in schedule.ranks))
     with pytest.raises(StrategyError, match=r"the ranks \[0, 1\] deadlock"):
         simulate_schedule(reverse, TaskTimes())
+
+
+def test_description_and_trace(tmp_path):
+    simulation = simulate_schedule(task_schedule("1f1b", 2, 2), TaskTimes(1.0, 1.0, 1.0))
+    assert str(simulation).splitlines() == [
+        "1f1b: total 9, bubble 33.3%",
+        "rank 0  idle 3, 2 live activations",
+        "rank 1  idle 3, 1 live activations",
+    ]
+    simulation.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert tracks == {0: "rank 0", 1: "rank 1"}
+    spans = {(each["tid"], each["name"]): (each["ts"], each["dur"]) for each in events if each["ph"] == "X"}
+    assert len(spans) == 8 and spans[1, "B1.0"] == (2e6, 2e6) and spans[0, "B0.1"] == (7e6, 2e6)
+    counts = [each["args"]["activations"] for each in events if each["name"] == "live activations of rank 0"]
+    assert counts == [1, 2, 1, 0]
