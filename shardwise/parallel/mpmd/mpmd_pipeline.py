@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -19,6 +20,7 @@ from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
 from shardwise.parallel.float_leaves import split_floats
@@ -69,8 +71,8 @@ def mpmd_pipeline(
         An `MpmdPipeline`, whose method `value_and_grad` computes the loss and the gradients of a batch.
 
     Raises:
-        StrategyError: if the numbers of stages and meshes do not fit the schedule, if meshes share a device, or if the
-            schedule is not valid.
+        StrategyError: if the numbers of stages and meshes do not fit the schedule, if meshes share a device or have
+            Explicit axes, or if the schedule is not valid.
 
     Example:
         >>> meshes = [jax.make_mesh((4,), ("data",), devices=jax.devices()[k : k + 4]) for k in (0, 4)]
@@ -98,6 +100,8 @@ def mpmd_pipeline(
         raise StrategyError(
             f"mpmd_pipeline: schedule {schedule.name!r} has {schedule.microbatches} microbatches, not {microbatches}"
         )
+    if explicit := next((mesh for mesh in meshes if mesh.abstract.explicit_axes), None):
+        raise StrategyError(f"mpmd_pipeline: {explicit} has Explicit axes: use meshes with Auto axes.")
     owner: dict[Any, int] = {}
     for rank, mesh in enumerate(meshes):
         for device in mesh.flat_devices:
@@ -173,8 +177,13 @@ class MpmdPipeline:
 
         Raises:
             StrategyError: if there are not as many parameters as stages, if a batch is not divisible into the
-                microbatches, or if the last stage does not return a scalar.
+                microbatches, if the last stage does not return a scalar, or in a function that is being traced.
         """
+        if any(isinstance(leaf, Tracer) for leaf in tree_util.tree_leaves((params, batch, targets))):
+            raise StrategyError(
+                f"{_CALL} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
+                "other transformations. Inside of them, use `pipeline`."
+            )
         if len(params) != len(self._stages):
             raise StrategyError(f"mpmd_pipeline: {len(params)} pytrees of parameters for {len(self._stages)} stages")
         microbatches = self.schedule.microbatches
@@ -203,7 +212,7 @@ class MpmdPipeline:
             lambda rank, index: tuple(rows(tree, len(self._stages) - 1, rank, index) for tree in goals),
             transfers,
         )
-        for rank, task in self._launch_order():
+        for rank, task in self._launch_order:
             if self._is_local(rank):
                 step.run(rank, task)
         return self._loss(step), self._gradients(step, params, shardings)
@@ -233,6 +242,7 @@ class MpmdPipeline:
             weakref.finalize(self, self._channels.close)
         return self._channels
 
+    @cached_property
     def _launch_order(self) -> list[tuple[int, Task]]:
         """Return the tasks of all ranks, each after its operands, in the order in which they would start."""
         simulation = simulate_schedule(self.schedule, TaskTimes())
