@@ -1,9 +1,12 @@
 """Cases: MPMD pipelines whose stages are in different processes."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 
 import shardwise as sw
-from shardwise import P
+from shardwise import P, checkpoints
 from shardwise.errors import ProgramMismatch
 from shardwise.parallel import mpmd_pipeline
 from shardwise.sharding import Mesh, NamedSharding
@@ -81,3 +84,27 @@ def case_agreement():
     except ProgramMismatch as error:
         return str(error)
     return ""
+
+
+def case_checkpoint():
+    """Parameters on the meshes of their stages are saved and restored, also for a pipeline with other ranks."""
+    stages, params = stages_and_params(LAYERS[:4])
+    tokens, targets = batch()
+    folder = Path(os.environ["CHECKPOINT_FOLDER"]) / "pipeline"
+    losses = []
+    for name, ranks in (("zb-v", 2), ("1f1b", 4)):
+        grids = meshes(ranks)
+        train = mpmd_pipeline(stages, grids, MICROBATCHES, name, spec=P("data"))
+        shardings = [NamedSharding(grids[train.schedule.rank_of[stage, 0]], P()) for stage in range(4)]
+        if name == "zb-v":
+            state = [sw.device_put(each, sharding) for each, sharding in zip(params, shardings, strict=True)]
+            checkpoints.save(folder, state).wait()
+        else:
+            like = [
+                sw.tree_util.tree_map(lambda x, s=sharding: sw.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), each)
+                for each, sharding in zip(params, shardings, strict=True)
+            ]
+            state = checkpoints.restore(folder, like)
+        losses.append(float(train.value_and_grad(state, tokens, targets)[0]))
+    np.testing.assert_allclose(losses, on_one_device(stages, params, tokens, targets)[0], rtol=1e-5)
+    return losses

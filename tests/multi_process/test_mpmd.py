@@ -5,7 +5,7 @@ import pytest
 from tests.multi_process.cluster import cases, check_case, run_cases, run_processes
 
 MODULE = "tests.multi_process.mpmd_cases"
-TRAINING = tuple(case for case in cases(MODULE) if case != "agreement")
+TRAINING = tuple(case for case in cases(MODULE) if case not in ("agreement", "checkpoint"))
 
 
 @pytest.mark.slow
@@ -14,6 +14,13 @@ TRAINING = tuple(case for case in cases(MODULE) if case != "agreement")
 def test_losses_equal_one_device(case, processes):
     results = check_case(run_cases(MODULE, processes, 2 if processes == 2 else 1, TRAINING)[case])
     assert all(result == results[0] for result in results)  # every process has the loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_checkpoint_of_stages_restores_on_other_ranks(processes, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHECKPOINT_FOLDER", str(tmp_path))
+    check_case(run_cases(MODULE, processes, 4 // processes, ("checkpoint",))["checkpoint"])
 
 
 def test_schedules_are_compared():
