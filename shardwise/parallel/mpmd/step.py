@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree_util
-from shardwise.api.meshes.placement import device_put
+from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.execute.transfer import transfer
 from shardwise.parallel.float_leaves import split_floats
@@ -50,29 +50,44 @@ class Step:
     _saved: dict[Microbatch, tuple[Any, Any]] = field(default_factory=dict)  # the input and the vjp function
     _weights: dict[Microbatch, Callable[[list[Any]], list[Any]]] = field(default_factory=dict)
     _local: dict[str, list[Any]] = field(default_factory=dict)  # values that stay on their rank
+    _last_results: dict[int, list[Any]] = field(default_factory=dict)  # of the last task of each rank
 
     def run(self, rank: int, task: Task) -> None:
         """Launch a task. Its operands may still be computed, but have been launched or are awaited here."""
+        self._wait_for_rank(rank)
         key = task.stage, task.microbatch
         replica = task.stage, rank
         programs, params = self.programs[replica], self.params[replica]
         if replica not in self.totals:
             self.totals[replica] = programs.zeros(params)
         if task.kind == FORWARD:
-            self._run_forward(rank, task, programs, params)
+            results = self._run_forward(rank, task, programs, params)
         elif task.kind == BACKWARD:
             x, pull_back = self._saved.pop(key)
             cotangents = self._cotangents(rank, task)
-            self.totals[replica], out = programs.backward(params, x, pull_back, cotangents, self.totals[replica])
+            results, out = programs.backward(params, x, pull_back, cotangents, self.totals[replica])
+            self.totals[replica] = results
             self._send_cotangents(task, out)
         elif task.kind == INPUT:
             x, pull_back = self._saved.pop(key)
-            out, self._weights[key] = programs.input_gradient(params, x, pull_back, self._cotangents(rank, task))
-            self._send_cotangents(task, out)
+            results, self._weights[key] = programs.input_gradient(params, x, pull_back, self._cotangents(rank, task))
+            self._send_cotangents(task, results)
         else:
-            self.totals[replica] = self._weights.pop(key)(self.totals[replica])
+            self.totals[replica] = results = self._weights.pop(key)(self.totals[replica])
+        self._last_results[rank] = results
 
-    def _run_forward(self, rank: int, task: Task, programs: StagePrograms, params: object) -> None:
+    def _wait_for_rank(self, rank: int) -> None:
+        """Wait for the last task of a rank on CPU devices.
+
+        GPUs run programs in the order of their launches. XLA's CPU client runs all programs whose operands are ready at
+        once: weight gradients would slow down the tasks that other ranks wait for, and more activations would be live.
+        """
+        results = self._last_results.pop(rank, [])
+        if results and results[0].sharding.devices[0].platform == "cpu":
+            block_until_ready(results)
+
+    def _run_forward(self, rank: int, task: Task, programs: StagePrograms, params: object) -> list[Any]:
+        """Launch a forward pass, send its results to the next stage, and return them."""
         stage, index = task.stage, task.microbatch
         is_last = stage == self.schedule.stages - 1
         if stage == 0:
@@ -82,10 +97,12 @@ class Step:
             x = tree_util.tree_unflatten(structure, self._receive(f"F{stage}.{index}", task, stage - 1, stage))
         y, pull_back = programs.forward(params, x, self.targets(rank, index) if is_last else ())
         self._saved[stage, index] = x, pull_back
+        results = tree_util.tree_leaves(y)
         if is_last:
             self.losses[rank].append(y)
         else:
-            self._send(f"F{stage + 1}.{index}", task, stage + 1, tree_util.tree_leaves(y))
+            self._send(f"F{stage + 1}.{index}", task, stage + 1, results)
+        return results
 
     def _cotangents(self, rank: int, task: Task) -> list[Any]:
         """Return the cotangents of the stage's result."""
