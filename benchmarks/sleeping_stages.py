@@ -12,11 +12,13 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 
 import shardwise as jax
 import shardwise.numpy as jnp
+from shardwise.experimental.multihost_utils import sync_global_devices
 from shardwise.parallel import TaskTimes, mpmd_pipeline, simulate_schedule, task_schedule
 from shardwise.parallel.mpmd.stage_programs import StagePrograms
 from shardwise.sharding import Mesh, NamedSharding
@@ -94,13 +96,15 @@ def worker(seconds, steps):
         simulated[name] = simulate_schedule(schedule, times).total
         train = mpmd_pipeline(stages, meshes, MICROBATCHES, schedule)
         params = [jnp.float32(1.0)] * len(stages)
-        trained[name] = lambda train=train, params=params: float(train.value_and_grad(params, batch)[0])
+        trained[name] = partial(train.value_and_grad, params, batch)
         trained[name]()  # compiles
         measured[name] = []
     for _ in range(steps):
         for name, run in trained.items():
+            sync_global_devices("start")
             start = time.perf_counter()
-            run()  # every process waits for the loss of the last stage
+            run()  # waits for the tasks of this process, because programs with callbacks do
+            sync_global_devices("end")  # the step ends with the last process
             measured[name].append(time.perf_counter() - start)
     if jax.process_index() == 0:
         base, simulated_base = statistics.median(measured["1f1b"]), simulated["1f1b"]
