@@ -19,9 +19,9 @@ ERRORS = {
     ("h100:eager", "MPT 7B, 8,192 tokens", 8): -0.8,
     ("h100:eager", "MPT 7B, 65,536 tokens", 8): 4.9,
     ("h100:eager", "MPT 30B, 2,048 tokens", 8): 11.5,
-    ("v5e", "16B, 1 × 256 chips", 256): 10.5,
-    ("v5e", "16B, 8 × 256 chips", 2048): 15.2,
-    ("v5e", "64B, 1 × 256 chips", 256): 4.5,
+    ("v5e", "16B, 1 × 256 chips", 256): -0.2,
+    ("v5e", "16B, 8 × 256 chips", 2048): 4.1,
+    ("v5e", "64B, 1 × 256 chips", 256): -5.2,
     ("v5p", "32B, tensor 4, 1 × 64 chips", 64): -9.5,
 }
 BY_DEFAULT = ("Llama 3 8B, every second product", "64B, 1 × 256 chips", "32B, tensor 4, 1 × 64 chips")
