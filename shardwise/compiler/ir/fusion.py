@@ -12,8 +12,12 @@ class Fusion:
 
     Attributes:
         fuses: whether the op can be part of a kernel with other ops.
+        is_indexed: whether XLA fuses the op, although its reads are not contiguous. The traffic of such an op is that
+            of a kernel of its own, and its memory that of a fused op.
+        fuses_updates: whether XLA computes the operand `updates` in the kernel of the op, on GPUs.
         duplicates: whether the op is recomputed in each of several consumers, so that its result is not stored:
-            "never"; "cheap", if that reads no more bytes than the result has; or "always".
+            "never"; "cheap", if that reads no more bytes than the result has; "on GPUs", for the same on GPUs only,
+            where it saves memory; or "always".
         is_view: whether the result shares the memory of the operand.
         is_view_in_products: whether the result shares the memory of the operand if only contractions read it.
         is_barrier: whether the op only separates kernels. Its result shares the operand's memory, once it is complete.
@@ -22,12 +26,14 @@ class Fusion:
     """
 
     fuses: bool = False
-    duplicates: Literal["never", "cheap", "always"] = "never"
+    duplicates: Literal["never", "on GPUs", "cheap", "always"] = "never"
     is_view: bool = False
     is_view_in_products: bool = False
     is_barrier: bool = False
     reads_part: bool = False
     updates: int | None = None
+    is_indexed: bool = False
+    fuses_updates: bool = False
 
 
 OWN_KERNEL = Fusion()

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -60,16 +61,25 @@ class KernelGroups:
         unstored: the values that are never in memory: intermediate values of kernels, and values such as masks that
             are cheap to compute from constants, which every consumer recomputes.
         views: the values that share the memory of others.
+        storage: for each such value, the value whose memory it shares.
     """
 
     kernels: Sequence[Kernel]
     unstored: frozenset[Value]
     views: frozenset[Value]
+    storage: Mapping[Value, Value]
 
 
-def group_kernels(program: Program, mesh: AbstractMesh) -> KernelGroups:
-    """Return the kernels of a program that runs on each device of a mesh."""
-    grouping = _Grouping(program, mesh)
+def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> KernelGroups:
+    """Return the kernels of a program that runs on each device of a mesh.
+
+    Args:
+        program: the program.
+        mesh: the mesh.
+        platform: "cpu" or "gpu" for the values that XLA stores there. By default, kernels are those of the model of
+            memory traffic, with which the fractions of chips were fitted.
+    """
+    grouping = _Grouping(program, mesh, platform)
     kernels = grouping.kernels()
     written = {value for kernel in kernels for value in kernel.writes}
     views = frozenset(grouping.storage) - grouping.outputs
@@ -77,9 +87,12 @@ def group_kernels(program: Program, mesh: AbstractMesh) -> KernelGroups:
     for equation in program.equations:
         if equation.op.cheap_to_recompute and constant.issuperset(equation.inputs):
             constant.update(equation.outputs)
+    for equation in program.equations:
+        if equation.op.is_contraction:  # its library reads constants from memory, too
+            constant.difference_update(grouping.storage.get(value, value) for value in equation.inputs)
     results = {value for equation in program.equations for value in equation.outputs}
     unstored = (results - written | constant) - views - grouping.outputs
-    return KernelGroups(kernels, frozenset(unstored), views)
+    return KernelGroups(kernels, frozenset(unstored), views, grouping.storage)
 
 
 @final
@@ -93,9 +106,11 @@ class _Grouping:
         producer: for stored values, the index of their kernel.
         complete: results that are available only after their kernel.
         loops: for each kernel, the shape that it loops over; None if no equation can join it.
+        rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
     """
 
-    def __init__(self, program: Program, mesh: AbstractMesh):
+    def __init__(self, program: Program, mesh: AbstractMesh, platform: str):
+        self.platform = platform
         self.program = program
         self.mesh = mesh
         self.storage: dict[Value, Value] = {}
@@ -105,6 +120,7 @@ class _Grouping:
         self.complete: set[Value] = set()
         self.grouped: list[Kernel] = []
         self.loops: list[tuple[int, ...] | None] = []
+        self.rows: dict[Value, Value] = {}
         self.outputs = set(program.outputs)
         self.uses: dict[Value, list[Equation]] = {}
         for equation in program.equations:
@@ -127,6 +143,10 @@ class _Grouping:
 
     def _add(self, equation: Equation) -> None:
         op = equation.op
+        if op.reduced_dims is not None and _is_complete_per_row(equation):
+            self.rows[equation.outputs[0]] = equation.inputs[0]
+        elif len(equation.inputs) == 1 and equation.inputs[0] in self.rows and (op.only_moves or op.fusion.is_view):
+            self.rows[equation.outputs[0]] = self.rows[equation.inputs[0]]
         if op.fusion.is_barrier:
             self._share_storage(equation)
             self.complete.update(equation.outputs)
@@ -134,12 +154,16 @@ class _Grouping:
             self._share_storage(equation)
         elif self._is_literal(equation):
             self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
-        elif op.fusion.fuses and len(equation.outputs) == 1:
+        elif self._fuses(equation) and len(equation.outputs) == 1:
             self._fuse(equation)
         elif op.launch is not None and self.grouped and self.grouped[-1].root.op.launch == op.launch:
             self._join_launch(equation)
         else:
             self._start(equation, [equation], self._reads(equation), None)
+
+    def _fuses(self, equation: Equation) -> bool:
+        fusion = equation.op.fusion
+        return fusion.fuses or (bool(self.platform) and fusion.is_indexed)
 
     def _is_view(self, equation: Equation) -> bool:
         if equation.inputs and equation.inputs[0] in self.fused:
@@ -175,7 +199,7 @@ class _Grouping:
             self.fused[result], self.members[result] = reads, members
             return
         loop = _loop_shape(equation)
-        number = self._kernel_to_join(equation, reads, loop)
+        number = None if self.platform == "cpu" else self._kernel_to_join(equation, reads, loop)
         if number is None:
             self._start(equation, members, reads, loop)
             return
@@ -209,9 +233,12 @@ class _Grouping:
         """Return the values that an equation reads from memory, through fused expressions and views."""
         reads: dict[Value, int] = {}
         for position, value in enumerate(equation.inputs):
+            most = _bytes_read(equation, position)
             operands = self.fused.get(value)
-            for operand, count in ((value, _bytes_read(equation, position)),) if operands is None else operands.items():
+            reads_part = position == 0 and equation.op.fusion.reads_part
+            for operand, nbytes in ((value, most),) if operands is None else operands.items():
                 home = self.storage.get(operand, operand)
+                count = min(nbytes, most) if reads_part else nbytes
                 if count >= reads.get(home, 0):
                     reads[home] = count
         return reads
@@ -221,17 +248,36 @@ class _Grouping:
         (value,) = equation.outputs
         if equation.op.reduced_dims is not None:
             return False
+        if self.platform and self._is_normalized(equation) and len(self.uses.get(value, ())) > 1:
+            return False
         uses = self._consumers(value)
         if not uses:
             return False
         for use in uses:
-            if not use.op.fusion.fuses:
+            if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
                 return False
         if len(uses) == 1 or equation.op.fusion.duplicates == "always":
             return True
+        if self.platform == "cpu" and is_float(value.type.dtype) and value.type.dtype.itemsize == 2:
+            return False  # XLA computes narrow floats as f32, and rounds them once
         rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
-        are_cheap = all(member.op.fusion.duplicates != "never" for member in members)
+        are_cheap = all(
+            member.op.fusion.duplicates in ("cheap", "always", "on GPUs" if self.platform == "gpu" else "cheap")
+            for member in members
+            # Ops of few elements are cheap: they are computed once per row.
+            if not self.platform or member.outputs[0].type.size >= value.type.size / 8
+        )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _is_normalized(self, equation: Equation) -> bool:
+        """Return whether an equation combines rows with their own reductions, as a softmax does.
+
+        XLA computes it in a kernel with the reductions, and stores the result.
+        """
+        if len(equation.inputs) != 2:
+            return False
+        x, y = equation.inputs
+        return self.rows.get(x) is y or self.rows.get(y) is x
 
     def _consumers(self, value: Value) -> list[Equation]:
         """Return the consumers of a value and its views; empty if the value or a view is a program output."""
@@ -259,6 +305,12 @@ class _Grouping:
             if index == ready or any(value in shared and _without_ones(value.type.shape) == loop for value in reads):
                 return index
         return None
+
+
+def _fuses_update(use: Equation, value: Value) -> bool:
+    """Return whether an equation that writes an update in place can compute it in its own kernel."""
+    fusion = use.op.fusion
+    return fusion.fuses_updates and [p for p, x in enumerate(use.inputs) if x is value] == [fusion.updates]
 
 
 def _bytes_read(equation: Equation, position: int) -> int:

@@ -97,15 +97,15 @@ class LocalProgram:
         """Return the estimated seconds of all runs of a collective in one call."""
         return self.times[equation] * self.collective_seconds(equation, chip)
 
-    def kernel_groups(self, program: Program) -> KernelGroups:
-        """Return the kernels of this program or of a nested one; cached."""
-        key = (program.equations, program.outputs)
+    def kernel_groups(self, program: Program, platform: str = "") -> KernelGroups:
+        """Return the kernels of this program or of a nested one; cached. See `group_kernels`."""
+        key = (program.equations, program.outputs, platform)
         if key not in self._kernel_groups:
-            self._kernel_groups[key] = group_kernels(program, self.mesh)
+            self._kernel_groups[key] = group_kernels(program, self.mesh, platform)
         return self._kernel_groups[key]
 
     @cached_property
-    def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...]], KernelGroups]:
+    def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str], KernelGroups]:
         return {}
 
     def counts(self) -> dict[str, float]:

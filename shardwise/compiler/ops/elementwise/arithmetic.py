@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
-from shardwise.compiler.ir.fusion import CHEAP
+from shardwise.compiler.ir.fusion import CHEAP, Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -213,7 +213,7 @@ class Neg(Elementwise):
 class StopGradient(Elementwise):
     """The operand, with a zero derivative."""
 
-    fusion = CHEAP
+    fusion = Fusion(fuses=True, duplicates="always", is_view=True)
     name = "stop_gradient"
     accepts_keys = True
     arity = 1

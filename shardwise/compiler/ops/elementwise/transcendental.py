@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import numpy_carrier
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import powers  # the documented pair: see above
@@ -26,6 +27,7 @@ class Exp(Unary):
 
     name = "exp"
     hlo_name = "exponential"
+    fusion = Fusion(fuses=True, duplicates="on GPUs")
     numpy_function = np.exp
 
     def tangent(self, dx: Expr, x: Expr, y: Expr) -> Expr:

@@ -44,7 +44,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class DynamicSlice(Op):
     """A slice of `sizes[i]` elements along each dim i; the operands after the first are the start indices."""
 
-    fusion = Fusion(reads_part=True)
+    fusion = Fusion(reads_part=True, is_indexed=True)
     name = "dynamic_slice"
     accepts_keys = True
     sizes: tuple[int, ...]

@@ -63,7 +63,7 @@ class Scatter(Indexed):
     promises about the indices that XLA may use.
     """
 
-    fusion = Fusion(updates=2)
+    fusion = Fusion(updates=2, fuses_updates=True)
     name = "scatter"
     accepts_keys = True
     combine: Reduction | None
