@@ -163,7 +163,7 @@ def _best_advice(
         tuple(f"{path_patterns(names)} would then have sharding {layout}" for layout, names in changed.items()),
         best.cost,
         best.result.sent,
-        objective.now.seconds,
+        objective.seconds,
         local.sent,
         chip.overlaps,
     )

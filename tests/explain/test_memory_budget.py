@@ -37,8 +37,9 @@ def test_the_error_states_the_excess_the_parts_and_the_largest_values(x):
     assert text.startswith(
         "memory budget exceeded: `total` needs 96 B per device, allowed: 90 B; that is 6 B too much\n"
         "  XLA: 48 B of arguments, 24 B of outputs that reuse no argument, 24 B of temporaries\n"
-        "  peak memory: 96 B per device, during all_reduce at LINE\n"
+        "  peak memory: 96 B per device, during sum at LINE\n"
         "        48 B `x`                      f32[2,6]\n"
+        "        24 B a result                 f32[6]\n"
         "        24 B sum                      f32[6]           LINE\n"
     )
     assert text.endswith("or set the setting `memory_limit` to the budget, so that the plan gathers later.")

@@ -36,7 +36,7 @@ def test_printed_text(mesh, capsys):
         "  peak memory: 106.5 kB per device, during dot at LINE",
         "     24.6 kB `w`                      f32[6,16,64]",
         "     16.4 kB `x`                      f32[64,64]",
-        "     16.4 kB pipelined_scan           f32[64,64]       LINE",
+        "     16.4 kB a result                 f32[64,64]",
         "     16.4 kB passed on in the loop    f32[64,64]       LINE",
         "     16.4 kB passed on in the loop    f32[64,64]       LINE",
         "     16.4 kB dot                      f32[64,64]       LINE",

@@ -219,6 +219,7 @@ class Op:
         cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
         fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per point of its iteration space.
+        is_product: whether the op is a matrix product, or a batch of them.
         is_factorization: whether the op factors matrices or solves systems with them.
         is_constant: whether the op has no operands and its result is a compile-time constant.
         is_elementwise: whether each element of the result depends on one element of each operand, at the same position.
@@ -257,6 +258,7 @@ class Op:
     cheap_to_recompute: ClassVar[bool] = False
     fusion: ClassVar[Fusion] = OWN_KERNEL
     is_contraction: ClassVar[bool] = False
+    is_product: ClassVar[bool] = False
     is_factorization: ClassVar[bool] = False
     is_constant: ClassVar[bool] = False
     is_elementwise: ClassVar[bool] = False
@@ -299,6 +301,22 @@ class Op:
     def keys_per_query(self, *types: ArrayType) -> float | None:
         """Return the mean number of keys per query; None if the op is not an attention."""
         return None
+
+    def workspace_bytes(self, *types: ArrayType) -> int | None:
+        """Return the bytes that a GPU's library needs while the op runs on operands of these types, beside its results.
+
+        None means as many as for a matrix product, which is a spec of the chip.
+        """
+        return 0
+
+    def copied_bytes(self, platform: str, *types: ArrayType) -> tuple[int, ...]:
+        """Return the bytes of the copies that a platform's library reads instead of the operands; 0 for no copy.
+
+        On CPU, XLA multiplies narrow floats as f32.
+        """
+        if not self.is_contraction or platform != "cpu":
+            return (0,) * len(types)
+        return tuple(2 * type.nbytes if type.dtype.itemsize == 2 else 0 for type in types)
 
     @property
     def reduced_dims(self) -> tuple[int, ...] | None:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.op import HloValue
-from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.program import Value
 from shardwise.compiler.lower.hlo import Builder, HostCallback, tensor_type
 from shardwise.compiler.ops.placement.memory_space import PINNED_HOST
-from shardwise.compiler.partition.liveness import values_on_host
+from shardwise.compiler.partition.liveness import output_aliases, values_on_host
 from shardwise.compiler.partition.local_program import LocalProgram
 
 _HOST_MEMORY = f'mhlo.memory_kind = "{PINNED_HOST}"'
@@ -54,7 +53,8 @@ def lower(
     results = builder.program(program, [HloValue(f"%arg{n}", type) for n, type in enumerate(program.in_types)])
     on_host = frozenset() if platform == "cpu" else values_on_host(program)  # the CPU platform has only one memory
     host_inputs, host_outputs = (_indices(values, on_host) for values in (program.inputs, program.outputs))
-    aliases = _aliases(program, donated, on_host)
+    donors = {number for number, is_donated in enumerate(donated) if is_donated}
+    aliases = output_aliases(program, donors, on_host)
     attributes = {number: [_HOST_MEMORY] for number in host_inputs}
     if not as_partitions:
         for number, output in aliases.items():
@@ -92,35 +92,3 @@ def _indices(values: Sequence[Value], chosen: frozenset[Value]) -> list[int]:
 
 def _in_braces(attributes: Sequence[str]) -> str:
     return f" {{{', '.join(attributes)}}}" if attributes else ""
-
-
-def _aliases(program: Program, donated: Sequence[bool], on_host: frozenset[Value]) -> dict[int, int]:
-    """Return, for each donated input, the output that reuses its buffer.
-
-    This is the first output of the same type and in the same memory that is not aliased yet, else the first of the same
-    size in bytes.
-    """
-    free = dict(enumerate(program.outputs))
-    aliases: dict[int, int] = {}
-
-    def is_same_type(a: ArrayType, b: ArrayType) -> bool:
-        return a.strong() is b.strong()
-
-    def has_same_size(a: ArrayType, b: ArrayType) -> bool:
-        return (a.size, a.dtype.itemsize) == (b.size, b.dtype.itemsize)
-
-    for fits in (is_same_type, has_same_size):
-        for index, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
-            if is_donated and index not in aliases:
-                match = next(
-                    (
-                        k
-                        for k, out in free.items()
-                        if fits(out.type, value.type) and (out in on_host) == (value in on_host)
-                    ),
-                    None,
-                )
-                if match is not None:
-                    aliases[index] = match
-                    del free[match]
-    return aliases

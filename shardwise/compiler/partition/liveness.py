@@ -1,28 +1,24 @@
-"""Liveness: the values that one device holds while each equation of a local program runs.
+"""Liveness: the bytes that one device holds while each kernel of a local program runs, as XLA assigns them.
 
-The analysis sweeps over the program in order. Arguments live to the end; donated arguments die at their last use.
-Values inside kernels and views are never stored (`kernels.py`). An elementwise result reuses the buffer of an operand
-that dies at the same equation. Values in host memory are not counted.
+XLA allocates the arguments and the results of a program before it runs. A donated argument and the result that reuses
+its buffer are one allocation. All other values are temporaries, with the live ranges of `live_ranges.py`. A temporary
+uses an allocation of a result or of a donated argument, if that is large enough and free during its live range; XLA
+assigns the largest temporaries first. The others are in one heap, whose size is the most bytes that are live at once.
+Values in host memory are not counted.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple, final
 
-from shardwise.compiler.ir.control import Control
-from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
+from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.partition.live_ranges import Buffer, Frame, Held, LiveRanges
 from shardwise.compiler.partition.local_program import LocalProgram
-
-
-@final
-@dataclass(frozen=True)
-class Held:
-    """A value in memory: the op that computed it (`what`), the type of its shard, and the user's source line."""
-
-    what: str
-    type: str
-    bytes: int
-    source: Source
+from shardwise.compiler.partition.platform_memory import workspace_bytes
+from shardwise.compiler.plan.chip import Chip
 
 
 class Level(NamedTuple):
@@ -33,35 +29,72 @@ class Level(NamedTuple):
     live: Mapping[Value, Held]
 
 
-def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[Level]]:
+def peak(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> tuple[int, list[Level]]:
     """Return the peak bytes of a device, and the stack of nested programs that run at the peak.
 
     Args:
         local: the program of one device.
         donated: the inputs whose buffers are reused for outputs.
+        chip: the hardware, whose libraries need workspaces; None for none.
     """
-    sweep = _sweep(local, donated)
-    return sweep.peak_bytes, sweep.at_peak()
+    liveness = Liveness.from_program(local, donated, chip)
+    return liveness.peak_bytes, liveness.at_peak()
 
 
-def peak_bytes(local: LocalProgram, donated: Collection[int] = ()) -> int:
+def peak_bytes(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> int:
     """Return the peak bytes of a device.
 
     Args:
         local: the program of one device.
         donated: the inputs whose buffers are reused for outputs.
+        chip: the hardware, whose libraries need workspaces; None for none.
     """
-    return _sweep(local, donated).peak_bytes
+    return Liveness.from_program(local, donated, chip).peak_bytes
 
 
-def _sweep(local: LocalProgram, donated: Collection[int]) -> "Sweep":
-    inputs = {value: Held("input", "", value.type.nbytes, NOWHERE) for value in local.program.inputs}
-    return Sweep(local, inputs, donated)
+def live_value_bytes(local: LocalProgram, donated: Collection[int] = ()) -> int:
+    """Return the most bytes of values that are live at once, in program order, as if all freed memory were used again.
+
+    This depends neither on the platform nor on the allocation that XLA assigns to a value, so it is better suited to
+    compare similar programs than `peak_bytes`.
+
+    Args:
+        local: the program of one device.
+        donated: the inputs whose buffers are reused after their last use.
+    """
+    ranges = LiveRanges(local, _unnamed_inputs(local.program), values_on_host(local.program))
+    mortal = {local.program.inputs[index] for index in donated}
+    kept = sum(buffer.held.bytes for value, buffer in ranges.arguments.items() if value not in mortal)
+    values = [
+        buffer
+        for buffer in ranges.buffers
+        if buffer.shared_with is None and (not buffer.is_argument or buffer.value in mortal)
+    ]
+    return max(_live_bytes(ranges, values, kept), default=sum(buffer.held.bytes for buffer in ranges.buffers))
 
 
-def total_bytes(program: Program) -> int:
+def _unnamed_inputs(program: Program) -> dict[Value, Held]:
+    return {value: Held("input", "", value.type.nbytes, NOWHERE) for value in program.inputs}
+
+
+def _live_bytes(ranges: LiveRanges, buffers: Iterable[Buffer], fixed: int) -> list[int]:
+    """Return, for each kernel, the bytes of these buffers that are live while it runs, and `fixed`."""
+    changes = [0] * (ranges.end + 2)
+    for buffer in buffers:
+        changes[buffer.start] += buffer.held.bytes
+        changes[buffer.end + 1] -= buffer.held.bytes
+    return list(accumulate(changes, initial=fixed))[1::2][: len(ranges.frames)]
+
+
+def total_bytes(program: Program, chip: Chip | None = None) -> int:
     """Return the bytes of all values, in nested programs too. This is an upper bound of the live bytes."""
-    inner = sum(total_bytes(inner) for equation in program.equations for inner in equation.op.programs)
+    copied = sum(value.type.nbytes for value in program.outputs)  # an output may be a copy of another value
+    workspace = max((workspace_bytes(equation, chip) for equation in program.walk()), default=0)
+    return copied + workspace + _total_bytes(program)
+
+
+def _total_bytes(program: Program) -> int:
+    inner = sum(_total_bytes(inner) for equation in program.equations for inner in equation.op.programs)
     results = sum(value.type.nbytes for equation in program.equations for value in equation.outputs)
     return inner + results + sum(value.type.nbytes for value in program.inputs)
 
@@ -82,143 +115,156 @@ def values_on_host(program: Program) -> frozenset[Value]:
     return frozenset(on_host)
 
 
-class Sweep:
-    """One pass over a local program that tracks the live values.
+def output_aliases(program: Program, donated: Collection[int], on_host: frozenset[Value]) -> dict[int, int]:
+    """Return, for each donated input, the output that reuses its buffer.
+
+    This is the first output of the same type and in the same memory that is not aliased yet, else the first of the same
+    size in bytes.
+    """
+    free = dict(enumerate(program.outputs))
+    aliases: dict[int, int] = {}
+
+    def is_same_type(a: ArrayType, b: ArrayType) -> bool:
+        return a.strong() is b.strong()
+
+    def has_same_size(a: ArrayType, b: ArrayType) -> bool:
+        return (a.size, a.dtype.itemsize) == (b.size, b.dtype.itemsize)
+
+    for fits in (is_same_type, has_same_size):
+        for index, value in enumerate(program.inputs):
+            if index in donated and index not in aliases:
+                match = next(
+                    (
+                        k
+                        for k, out in free.items()
+                        if fits(out.type, value.type) and (out in on_host) == (value in on_host)
+                    ),
+                    None,
+                )
+                if match is not None:
+                    aliases[index] = match
+                    del free[match]
+    return aliases
+
+
+@final
+@dataclass(eq=False)
+class _Allocation:
+    """Memory of a result, or of a donated argument, and the intervals of time in which it is in use."""
+
+    bytes: int
+    used: list[tuple[int, int]] = field(default_factory=list)
+
+    def is_free(self, start: int, end: int) -> bool:
+        return all(end < first or last < start for first, last in self.used)
+
+
+@final
+class Liveness:
+    """The memory of one device while each kernel of a local program runs.
 
     Attributes:
+        ranges: the live ranges of all buffers.
+        live_bytes: for each kernel, the bytes that are live while it runs.
         peak_bytes: the most bytes that are live at once.
-        peak_visit: the index of the visited equation at the peak.
-        found: the live values at visit `until`, if it was given; the sweep stops there.
+        peak: the index of the kernel at the peak.
     """
 
-    def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Collection[int], until: int = -1):
-        self.local = local
-        self.on_host = values_on_host(local.program)
-        self.inputs = inputs = {value: held for value, held in inputs.items() if value not in self.on_host}
-        self.donated = donated
-        self.until = until
-        self.enclosing: list[Level] = []  # the programs that enclose the current one
-        self.enclosing_bytes = 0
-        self.visit = self.peak_visit = 0
-        self.peak_bytes = sum(held.bytes for held in inputs.values())
-        self.found: list[Level] = [Level(local.program, 0, inputs)]
-        mortal = {local.program.inputs[number] for number in donated}
-        self._program(local.program, dict(inputs), mortal, 1, 0)
+    def __init__(
+        self, local: LocalProgram, inputs: Mapping[Value, Held], aliases: Mapping[int, int], chip: Chip | None = None
+    ):
+        """Assign the buffers of a program.
+
+        Args:
+            local: the program of one device.
+            inputs: a description of each input.
+            aliases: for each donated input, the output that reuses its buffer.
+            chip: the hardware, whose libraries need workspaces; None for none.
+        """
+        self.ranges = LiveRanges(local, inputs, values_on_host(local.program), chip)
+        self._allocations: list[_Allocation] = []  # that temporaries may use, the smallest first
+        self._reserved: dict[Value, Held] = {}  # the allocations of results
+        assigned = self._allocate_results(aliases)
+        temporaries = [
+            buffer
+            for buffer in self.ranges.buffers
+            if buffer.shared_with is None and not buffer.is_argument and buffer not in assigned
+        ]
+        temporaries.sort(key=lambda buffer: -buffer.held.bytes)
+        self._heap = [buffer for buffer in temporaries if not self._is_allocated(buffer)]
+        fixed = sum(buffer.held.bytes for buffer in self.ranges.arguments.values())
+        fixed += sum(held.bytes for held in self._reserved.values())
+        self.live_bytes = _live_bytes(self.ranges, self._heap, fixed)
+        self.peak_bytes = max(self.live_bytes, default=fixed)
+        self.peak = self.live_bytes.index(self.peak_bytes) if self.live_bytes else 0
+
+    @staticmethod
+    def from_program(local: LocalProgram, donated: Collection[int], chip: Chip | None = None) -> "Liveness":
+        """Return the memory of a program whose inputs have no names. `donated` are the inputs that results reuse."""
+        aliases = output_aliases(local.program, donated, values_on_host(local.program))
+        return Liveness(local, _unnamed_inputs(local.program), aliases, chip)
 
     def at_peak(self) -> list[Level]:
-        """Return the live values at the peak, by a second sweep that stops there."""
-        return Sweep(self.local, self.inputs, self.donated, until=self.peak_visit).found
+        """Return the live values at the peak, for each of the nested programs that run there, the outermost first."""
+        inputs = {buffer.value: buffer.held for buffer in self.ranges.arguments.values()}
+        outermost = {**inputs, **self._reserved}
+        if not self.ranges.frames:
+            return [Level(self.ranges.program, 0, outermost)]
+        frames: list[Frame] = []
+        frame: Frame | None = self.ranges.frames[self.peak]
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.outer
+        live: dict[int, dict[Value, Held]] = {id(frame.outer): {} for frame in frames}
+        live[id(None)].update(outermost)
+        time = 2 * self.peak
+        for buffer in self._heap:
+            if buffer.start <= time <= buffer.end:
+                live[id(buffer.outer)][buffer.value] = buffer.held
+        return [Level(frame.program, frame.place, live[id(frame.outer)]) for frame in reversed(frames)]
 
-    def on_equation(self, equation: Equation, fused: frozenset[Value], live_bytes: int, times: int, depth: int) -> None:
-        """Called for each equation that is not a view, before its memory is counted. `fused`: never stored."""
-
-    def on_new_peak(self) -> None:
-        """Called when the live bytes exceed the previous peak."""
-
-    def _program(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
-        """Sweep over a program. `live` are the inputs that the program itself holds; the values in `mortal` may die."""
-        groups = self.local.kernel_groups(program)
-        fused, views = groups.unstored, groups.views
-        virtual = fused | views | self.on_host
-        last = _last_uses(program, virtual)
-        dying: dict[int, list[Value]] = {}
-        for value, place in last.items():
-            dying.setdefault(place, []).append(value)
-        own_bytes = sum(held.bytes for held in live.values())
-        for place, equation in enumerate(program.equations):
-            for value in equation.outputs:
-                if value in virtual:
-                    continue
-                reused = _reused_operand(equation, value, live, mortal, last, place)
-                if reused is not None:
-                    own_bytes -= live.pop(reused).bytes
-                live[value] = Held(equation.op.name, str(value.type), value.type.nbytes, equation.source)
-                own_bytes += value.type.nbytes
-                mortal.add(value)
-            if isinstance(equation.op, Control):
-                self._inner(equation, equation.op, Level(program, place, live), own_bytes, times, depth)
+    def _allocate_results(self, aliases: Mapping[int, int]) -> set[Buffer]:
+        """Allocate the donated arguments and the results. Return the buffers that these allocations hold."""
+        assigned: set[Buffer] = set()
+        program, ranges = self.ranges.program, self.ranges
+        donors = {output: ranges.arguments.get(program.inputs[number]) for number, output in aliases.items()}
+        for number, buffer in enumerate(ranges.outputs):
+            value = program.outputs[number]
+            if value in ranges.on_host:
+                continue
+            donor = donors.get(number)
+            owner = None if buffer is None else buffer.owner
+            is_held = owner is not None and not owner.is_argument and owner not in assigned
+            if donor is None:
+                allocation = _Allocation(value.type.nbytes)
+                self._reserved[Value(value.type)] = Held("a result", str(value.type), value.type.nbytes, NOWHERE)
             else:
-                if views.isdisjoint(equation.outputs):
-                    self.on_equation(equation, fused, self.enclosing_bytes + own_bytes, times, depth)
-                self._visit(program, place, live, own_bytes)
-            if 0 <= self.until <= self.visit:
-                return
-            for value in dying.get(place, ()):
-                if value in live and value in mortal:
-                    own_bytes -= live.pop(value).bytes
+                allocation = _Allocation(donor.held.bytes, [(0, donor.end)])
+            if owner is not None and is_held:
+                if donor is None or donor.end < owner.start:
+                    allocation.used.append((owner.start, owner.end))
+                    assigned.add(owner)
+                elif donor.end == owner.start and ranges.can_replace(donor, owner):
+                    allocation.used = [(0, owner.end)]
+                    assigned.add(owner)
+                else:  # copied at the end
+                    allocation.used.append((ranges.end, ranges.end))
+            elif owner is donor and donor is not None:
+                allocation.used = [(0, ranges.end)]
+            else:
+                allocation.used.append((ranges.end, ranges.end))
+            insort(self._allocations, allocation, key=_bytes)
+        return assigned
 
-    def _visit(self, program: Program, place: int, live: Mapping[Value, Held], own_bytes: int) -> None:
-        self.visit += 1
-        if self.enclosing_bytes + own_bytes > self.peak_bytes:
-            self.peak_bytes = self.enclosing_bytes + own_bytes
-            self.peak_visit = self.visit
-            self.on_new_peak()
-        if self.visit == self.until:
-            self.found = [*self.enclosing, Level(program, place, live)]
-
-    def _inner(self, equation: Equation, op: Control, around: Level, own_bytes: int, times: int, depth: int) -> None:
-        """Sweep over the programs of a control op.
-
-        Its caller holds constants and carries; the programs hold slices, and what another program passes on to them. If
-        programs run together, each for another iteration, what one writes exists beside what another reads.
-        """
-        inner_times = times * (1 if op.trip_count is None else op.trip_count)
-        passed, sliced = set[Value](), set[Value]()
-        for binding in op.bindings:
-            entries = {op.programs[e.program].inputs[e.number] for e in binding.targets if e.kind == "entry"}
-            if binding.sources[0].kind == "exit":
-                passed |= entries
-            elif binding.boundary.leading:
-                sliced |= entries
-
-        def held(value: Value) -> Held:
-            what = "passed on in the loop" if value in passed else f"a slice for {op.name}"
-            return Held(what, str(value.type), value.type.nbytes, equation.source)
-
-        inputs = [value for program in op.programs for value in program.inputs]
-        written = {value: held(value) for value in inputs if value in passed}
-        written_bytes = sum(value.type.nbytes for value in written)
-        self.enclosing.append(around._replace(live={**around.live, **written}) if written else around)
-        self.enclosing_bytes += own_bytes + written_bytes
-        for program in op.programs:
-            read = program.used & (passed | sliced)
-            own = {value: held(value) for value in program.inputs if value in read}
-            self._program(program, own, set(own), inner_times, depth + 1)
-        self.enclosing.pop()
-        self.enclosing_bytes -= own_bytes + written_bytes
+    def _is_allocated(self, buffer: Buffer) -> bool:
+        """Assign a temporary to the smallest allocation that is free for it; return whether there is one."""
+        first = bisect_left(self._allocations, buffer.held.bytes, key=_bytes)
+        for allocation in self._allocations[first:]:
+            if allocation.is_free(buffer.start, buffer.end):
+                allocation.used.append((buffer.start, buffer.end))
+                return True
+        return False
 
 
-def _reused_operand(
-    equation: Equation,
-    result: Value,
-    live: Mapping[Value, Held],
-    mortal: set[Value],
-    last: Mapping[Value, int],
-    place: int,
-) -> Value | None:
-    """Return the operand whose buffer an elementwise result reuses."""
-    if not equation.op.is_elementwise:
-        return None
-    reusable = (
-        value
-        for value in equation.inputs
-        if value in live and value in mortal and last.get(value) == place and value.type.nbytes == result.type.nbytes
-    )
-    return next(reusable, None)
-
-
-def _last_uses(program: Program, virtual: frozenset[Value]) -> dict[Value, int]:
-    """Return the position of each value's last use. A use of a virtual value is a use of its operands."""
-    last = dict.fromkeys(program.outputs, len(program.equations))
-    for place in range(len(program.equations) - 1, -1, -1):
-        equation = program.equations[place]
-        read = place
-        for value in equation.outputs:
-            if value in virtual:
-                read = max(read, last.get(value, place))
-        for value in equation.inputs:
-            if last.get(value, -1) < read:
-                last[value] = read
-        for value in equation.outputs:
-            last.setdefault(value, place)  # never used
-    return last
+def _bytes(allocation: _Allocation) -> int:
+    return allocation.bytes

@@ -32,6 +32,7 @@ from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.compiler.partition.liveness import Level, peak, total_bytes
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.partition.reason import Reshard
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.trace.build import rewrite
 
 MAX_ROUNDS = 100  # each round drops idle copies at the memory peak
@@ -67,21 +68,24 @@ class _IdleCopy:
         return self.saved_bytes * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
 
 
-def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = ()) -> LocalProgram:
+def regather_to_fit(
+    local: LocalProgram, limit: int, donated: Collection[int] = (), chip: Chip | None = None
+) -> LocalProgram:
     """Return the program with gathers repeated so that each device holds at most `limit` bytes, if that is possible.
 
     Args:
         local: the program of one device.
         limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
+        chip: the hardware, whose libraries need workspaces; None for none.
     """
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local
-    if total_bytes(local.program) <= limit:  # an upper bound of the peak that needs no liveness analysis
+    if total_bytes(local.program, chip) <= limit:  # an upper bound of the peak that needs no liveness analysis
         return local
     best_bytes, best, current = math.inf, local, local
     for _ in range(MAX_ROUNDS):
-        peak_bytes, levels = peak(current, donated)
+        peak_bytes, levels = peak(current, donated, chip)
         if peak_bytes < best_bytes:  # a round may raise the peak, at the second gather
             best_bytes, best = peak_bytes, current
         program = _drop_idle_copies(current, levels, peak_bytes - limit) if peak_bytes > limit else None

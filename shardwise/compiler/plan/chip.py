@@ -55,6 +55,8 @@ class Chip:
         device_kinds: substrings of PJRT's `device_kind` of such devices.
         bf16_flops, f32_flops: peak flops per second of dense matrix products at the default precision.
         memory: bytes of memory.
+        reserved_memory: bytes of it that no program can use: of the driver, the libraries and their communication
+            buffers, and what the allocator cannot use because of fragmentation.
         memory_bandwidth: bytes per second between the chip and its memory.
         fast_link: the link within a node or slice.
         slow_link: the link between nodes or slices.
@@ -71,6 +73,7 @@ class Chip:
         kernel_gap: seconds between the end of a kernel and the start of the next.
         overlaps: whether collectives overlap with compute.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
+        product_workspace: bytes that the library of matrix products needs while it computes one.
         sources: pairs of a figure's name and its source, which begins with "measured", "fitted" or "assumed". Other
             figures are those of data sheets.
     """
@@ -95,7 +98,14 @@ class Chip:
     overlaps: bool = False
     platform: str = "cpu"
     host_link: float = 0.0
+    product_workspace: int = 0
+    reserved_memory: int = 0
     sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def usable_memory(self) -> int:
+        """The bytes of memory that a program can use."""
+        return self.memory - self.reserved_memory
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -171,6 +181,10 @@ class Chip:
             return self.memory_time(bytes_accessed)
         compute = min(self._waves_time(batch, m, n, k, split, dtype) for split in self._splits if split <= k)
         return max(compute, self._stream(bytes_accessed)) + self.kernel_gap
+
+    def is_bound_by_memory(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> bool:
+        """Return whether products, as in `product_time`, take longer to read and write than to compute at full rate."""
+        return 2.0 * batch * m * n * k / (self.flops(dtype) * self.product_fraction) < self._stream(bytes_accessed)
 
     def attention_time(self, flops: float, keys: float, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of fused attention, the gap included. `keys` is the number of keys per query."""

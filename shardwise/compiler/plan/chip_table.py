@@ -206,6 +206,8 @@ def _checked_number(field: str, value: object, where: str) -> float | int:
     is_valid: Callable[[float], bool]
     if last in ("memory", "cores", "fast_domain_size"):
         expected, is_valid = "an integer of at least 1", lambda number: number == int(number) and number >= 1
+    elif last in ("reserved_memory", "product_workspace"):
+        expected, is_valid = "an integer of at least 0", lambda number: number == int(number) and number >= 0
     elif last.endswith("_fraction"):
         expected, is_valid = "a number above 0 and at most 1", lambda number: 0 < number <= 1
     elif last in ("kernel_gap", "latency"):

@@ -3,10 +3,11 @@ from or to host memory.
 """
 
 from shardwise.base.caches import registered_cache
-from shardwise.compiler.ir.op import Op, factor_rule
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.product_shape import product_shape
 from shardwise.compiler.plan.chip import Chip
 
 
@@ -35,21 +36,3 @@ def kernel_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
 @registered_cache(maxsize=4096)  # equal layers have equal products
 def _product_seconds(op: Op, types: tuple[ArrayType, ...], accessed: int, chip: Chip) -> float:
     return chip.product_time(*product_shape(op, types), accessed, types[0].dtype)
-
-
-def product_shape(op: Op, types: tuple[ArrayType, ...]) -> tuple[int, int, int, int]:
-    """Return a product of operands of these types as `batch` products of m × k and k × n matrices."""
-    rule = factor_rule(op, types)
-    left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands)
-    result = {factor for dim in rule.results[0] for factor in dim}
-    batch = m = n = k = 1
-    for factor, size in enumerate(rule.sizes):
-        if factor not in result:
-            k *= size
-        elif factor in left and factor in right:
-            batch *= size
-        elif factor in left:
-            m *= size
-        else:
-            n *= size
-    return batch, m, n, k

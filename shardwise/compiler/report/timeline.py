@@ -18,7 +18,8 @@ from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.partition.kernels import Kernel
-from shardwise.compiler.partition.liveness import Held, Sweep
+from shardwise.compiler.partition.live_ranges import Held
+from shardwise.compiler.partition.liveness import Liveness
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
@@ -134,31 +135,23 @@ def timeline(
         )
         for index, value in enumerate(local.program.inputs)
     }
-    sweep = _LiveBytes(local, inputs, donated or {})
-    level = _Schedule(local, chip, sweep.live).level((local.program,), 0)
-    alive = [held for around in sweep.at_peak() for held in around.live.values()] if lists_alive else []
+    liveness = Liveness(local, inputs, donated or {}, chip)
+    kernels = liveness.ranges.kernels
+    live = {
+        value: held
+        for kernel, held in zip(kernels, liveness.live_bytes, strict=True)
+        for equation in kernel.equations
+        for value in equation.outputs
+    }
+    level = _Schedule(local, chip, live).level((local.program,), 0)
+    alive = [held for around in liveness.at_peak() for held in around.live.values()] if lists_alive else []
     alive.sort(key=lambda held: -held.bytes)
-    peak = level.numbers.get(sweep.at, 0) if sweep.at is not None else 0
+    numbers = {value: number for equation, number in level.numbers.items() for value in equation.outputs}
+    peak = (
+        next((numbers[value] for value in kernels[liveness.peak].root.outputs if value in numbers), 0) if kernels else 0
+    )
     idle = idle_rows((step.source, step.seconds) for step in level.steps)
-    return Timeline(tuple(level.steps), level.seconds, peak, sweep.peak_bytes, tuple(alive), idle)
-
-
-@final
-class _LiveBytes(Sweep):
-    """A liveness sweep that records the live bytes at each equation, and the equation at the memory peak."""
-
-    def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Mapping[int, int]):
-        self.live: dict[Equation, int] = {}
-        self.last: Equation | None = None
-        self.at: Equation | None = None
-        super().__init__(local, inputs, donated)
-
-    def on_new_peak(self) -> None:
-        self.at = self.last
-
-    def on_equation(self, equation: Equation, fused: frozenset[Value], live_bytes: int, times: int, depth: int) -> None:
-        self.live[equation] = live_bytes
-        self.last = equation
+    return Timeline(tuple(level.steps), level.seconds, peak, liveness.peak_bytes, tuple(alive), idle)
 
 
 @final
@@ -186,7 +179,7 @@ class _Schedule:
 
     local: LocalProgram
     chip: Chip
-    live: Mapping[Equation, int]
+    live: Mapping[Value, int]
 
     def level(self, programs: Sequence[Program], depth: int) -> _Level:
         """Return the steps of one run of programs that run together, and of their nested programs."""
@@ -235,7 +228,8 @@ class _Schedule:
         types = [value.type for value in kernel.root.inputs]
         flops, copied = op.flops(*types), op.host_bytes(*types)
         seconds = kernel_seconds(self.local, kernel, self.chip)
-        held = max((self.live[equation] for equation in kernel.equations if equation in self.live), default=0)
+        results = (value for equation in kernel.equations for value in equation.outputs)
+        held = max((self.live[value] for value in results if value in self.live), default=0)
         row = idle_of(kernel.root.source)
         idle = row.share * seconds if row else 0.0
         collectives = len(self.local.launches.get(kernel.root, (kernel.root,))) if sent else 0

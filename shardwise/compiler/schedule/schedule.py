@@ -49,7 +49,7 @@ def schedule(
         scheduled = replace(local, program=program)
         if config.verify_programs:
             verify_local(scheduled)
-        if _fits(scheduled, memory_limit, donated) and not _is_slower(scheduled, local, chip):
+        if _fits(scheduled, chip, memory_limit, donated) and not _is_slower(scheduled, local, chip):
             return scheduled
     return local
 
@@ -58,8 +58,8 @@ def _is_slower(scheduled: LocalProgram, local: LocalProgram, chip: Chip) -> bool
     return simulated_seconds(scheduled, chip) > (1 + _MARGIN) * simulated_seconds(local, chip)
 
 
-def _fits(local: LocalProgram, limit: int | None, donated: Collection[int]) -> bool:
-    return limit is None or total_bytes(local.program) <= limit or peak_bytes(local, donated) <= limit
+def _fits(local: LocalProgram, chip: Chip, limit: int | None, donated: Collection[int]) -> bool:
+    return limit is None or total_bytes(local.program, chip) <= limit or peak_bytes(local, donated, chip) <= limit
 
 
 @final

@@ -17,7 +17,7 @@ from functools import partial
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, reduce_in_loops
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.partition.liveness import peak, total_bytes
+from shardwise.compiler.partition.liveness import peak_bytes, total_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
@@ -45,16 +45,17 @@ def fit_memory(
     Returns:
         Of the attempts that fit, the one that sends the fewest bytes. If none fits, the one that holds the fewest.
     """
-    if total_bytes(program.local.program) <= limit or peak(program.local, donated)[0] <= limit:
+    chip = program.plan.chip
+    if total_bytes(program.local.program, chip) <= limit or peak_bytes(program.local, donated, chip) <= limit:
         return program
 
     def regathered(attempt: PartitionedProgram) -> PartitionedProgram:
-        return attempt._replace(local=regather_to_fit(attempt.local, limit, donated))
+        return attempt._replace(local=regather_to_fit(attempt.local, limit, donated, chip))
 
     def cost(attempt: PartitionedProgram) -> tuple[float, ...]:
         """Order plans that fit by bytes sent and launches; plans that do not fit follow, ordered by size."""
         local = attempt.local
-        held = peak(local, donated)[0]
+        held = peak_bytes(local, donated, chip)
         if held > limit:
             return (1, held)
         return (0, local.sent, sum(local.times[equation] for equation in local.collectives()))
@@ -77,7 +78,7 @@ def _attempts(
     """Yield the program with each remedy alone, and with several, one after the other."""
 
     def excess(attempt: PartitionedProgram) -> float:
-        return peak(attempt.local, donated)[0] - limit
+        return peak_bytes(attempt.local, donated, program.plan.chip) - limit
 
     def replanned(problem: LayoutProblem) -> PartitionedProgram:
         plan = choose(problem, program.plan.chip, cache)

@@ -43,7 +43,7 @@ def fastest(
 
     The user's pins and the layouts of outputs do not change: the outputs of a training step are inputs of the next.
     """
-    objective = TimeObjective(program.local, program.plan.chip, dict.fromkeys(donated, 0))
+    objective = TimeObjective(program.local, program.plan.chip, donated)
 
     def cost(attempt: PartitionedProgram) -> float:
         return objective(attempt.local) if attempt.plan.outputs == program.plan.outputs else INADMISSIBLE

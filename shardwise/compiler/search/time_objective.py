@@ -1,12 +1,13 @@
 """TimeObjective: a plan is better if it is faster, sends fewer bytes, and needs about as much memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import final
 
+from shardwise.compiler.partition.liveness import live_value_bytes
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.report.timeline import Timeline, timeline
+from shardwise.compiler.report.timeline import simulated_seconds
 from shardwise.compiler.search.search import INADMISSIBLE
 
 TIME_RATIO = 0.99  # a plan must be at least one percent faster to replace another
@@ -20,31 +21,27 @@ class TimeObjective:
     Times are compared without overlap: a collective that is hidden now may be exposed by the next change.
 
     Args:
-        now: the current plan.
+        now: the program of the current plan.
         chip: the chip.
-        donated: for each donated input, the output that reuses its buffer.
+        donated: the inputs whose buffers are reused for outputs.
 
     Attributes:
-        chip: the chip, without overlap.
-        now: the timeline of the current plan.
+        seconds: the predicted seconds of the current plan.
     """
 
-    def __init__(self, now: LocalProgram, chip: Chip, donated: Mapping[int, int]):
-        self.chip = replace(chip, overlaps=False)
+    def __init__(self, now: LocalProgram, chip: Chip, donated: Collection[int]):
+        self._chip = replace(chip, overlaps=False)
         self._donated = donated
         self._sent = now.sent
-        self.now = self._timeline(now)
+        self.seconds = simulated_seconds(now, self._chip)
+        self._live_bytes = live_value_bytes(now, donated)
 
     @property
     def bound(self) -> float:
         """The seconds below which a plan is worth a change."""
-        return TIME_RATIO * self.now.seconds
+        return TIME_RATIO * self.seconds
 
     def __call__(self, local: LocalProgram) -> float:
-        if local.sent >= self._sent:
+        if local.sent >= self._sent or live_value_bytes(local, self._donated) > MEMORY_RATIO * self._live_bytes:
             return INADMISSIBLE
-        after = self._timeline(local)
-        return after.seconds if after.peak_bytes <= MEMORY_RATIO * self.now.peak_bytes else INADMISSIBLE
-
-    def _timeline(self, local: LocalProgram) -> Timeline:
-        return timeline(local, self.chip, donated=self._donated, lists_alive=False)
+        return simulated_seconds(local, self._chip)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardwise.compiler.report.kernel_times import bytes_sent, kernel_seconds, product_shape
+from shardwise.compiler.partition.product_shape import product_shape
+from shardwise.compiler.report.kernel_times import bytes_sent, kernel_seconds
 from shardwise.compiler.traffic import all_gather, in_one_launch
 from tests.compiler.schedule.local_programs import DOT, H200, MESH, local_of
 

@@ -49,7 +49,7 @@ def test_the_plan_is_plain_data(plan):
         ("`w2`", (32, 4), 512),
     ]
     assert [str(row.layout) for row in plan.outputs] == ["P('data', None)"]
-    assert repr(plan).startswith("<plan of mlp on mesh data=4, model=2: 1 all_reduce, 128 bytes sent and 4224 held")
+    assert repr(plan).startswith("<plan of mlp on mesh data=4, model=2: 1 all_reduce, 128 bytes sent and 4352 held")
 
 
 def test_a_collective_has_its_bytes_time_line_and_pins(plan, mesh):

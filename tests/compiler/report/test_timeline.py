@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.partition.liveness import live_value_bytes
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.timeline import simulated_seconds, timeline
 from shardwise.compiler.schedule.schedule import schedule
@@ -34,7 +35,7 @@ def steps_of(function, *args, **keywords):
     return sw.jit(function, **keywords).lower(*args).plan.timeline
 
 
-def test_live_bytes_follow_the_definition_of_liveness(mesh):
+def test_live_values_follow_the_definition_of_liveness(mesh):
     """Dots and collectives only: a value is live from its definition to its last use, and inputs always are."""
 
     def program(x, w, v):
@@ -43,20 +44,20 @@ def test_live_bytes_follow_the_definition_of_liveness(mesh):
 
     w, v = shaped(mesh, P(None, "model"), 64, 64), shaped(mesh, P("model"), 64, 64)
     local = local_of(program, shaped(mesh, P("data"), 64, 64), w, v)
-    found = timeline(local, CPU)
-    places = [place for place, e in enumerate(local.program.equations) if e.op.name != "transpose"]
-    assert len(places) == len(local.program.equations) - 1
     views = {e.outputs[0]: e.inputs[0] for e in local.program.equations if e.op.name == "transpose"}
-    for place, step in zip(places, found.steps, strict=True):  # the transpose is a view that a product reads
-        equation = local.program.equations[place]
-        assert equation.op.name == step.op
-        assert equation.op.name in {"dot", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
-        later = {views.get(value, value) for other in local.program.equations[place:] for value in other.inputs}
-        before = {value for other in local.program.equations[:place] for value in other.outputs} - views.keys()
-        alive = before & (later | set(local.program.outputs)) | {*local.program.inputs, *equation.outputs}
-        assert step.held == sum(value.type.nbytes for value in alive)
+    assert len(views) == 1  # the transpose is a view that a product reads
+    held = []
+    for place, equation in enumerate(local.program.equations):
+        if equation.op.name != "transpose":
+            assert equation.op.name in {"dot", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+            later = {views.get(value, value) for other in local.program.equations[place:] for value in other.inputs}
+            before = {value for other in local.program.equations[:place] for value in other.outputs} - views.keys()
+            alive = before & (later | set(local.program.outputs)) | {*local.program.inputs, *equation.outputs}
+            held.append(sum(value.type.nbytes for value in alive))
+    assert live_value_bytes(local) == max(held)
+    found = timeline(local, CPU)
     assert found.peak_bytes == max(step.held for step in found.steps) == sum(held.bytes for held in found.alive)
-    assert found.steps[found.peak].held == found.peak_bytes
+    assert found.steps[found.peak].held == found.peak_bytes >= max(held)
 
 
 def test_elementwise_results_reuse_buffers_and_fused_chains_have_none():
@@ -64,7 +65,9 @@ def test_elementwise_results_reuse_buffers_and_fused_chains_have_none():
     found = steps_of(lambda x: jnp.tanh(jnp.sin(x) * 2 + 1).sum(), x)
     assert found.peak_bytes == KB * KB + 4
     found = steps_of(lambda x: jnp.tanh(x @ jnp.ones((KB, KB), np.float32)), x)
-    assert found.peak_bytes == 2 * KB * KB  # tanh reuses the buffer of the dot; the ones are fused
+    assert (
+        found.peak_bytes == (2 + 4) * KB * KB
+    )  # tanh reuses the buffer of the dot; the dot reads the ones from memory
     both = steps_of(lambda x: (jnp.sin(x), jnp.cos(x)), x)
     assert both.peak_bytes == 3 * KB * KB
 
@@ -72,7 +75,7 @@ def test_elementwise_results_reuse_buffers_and_fused_chains_have_none():
 def test_a_reshape_is_a_view_of_its_operand():
     x = sw.ShapeDtypeStruct((256, KB), np.float32)
     found = steps_of(lambda x: jnp.sin(x).reshape(KB, 256) @ jnp.ones((256, 2), np.float32), x)
-    assert found.peak_bytes == 2 * KB * KB + KB * 2 * 4
+    assert found.peak_bytes == 2 * KB * KB + (KB + 256) * 2 * 4
     assert "reshape" not in [step.op for step in found.steps]
 
 
@@ -124,10 +127,10 @@ def test_the_peak_is_close_to_xlas_memory_analysis(mesh):
     assert 0.7 < compiled.plan.peak_bytes / xla_bytes < 1.4
 
 
-def test_the_arguments_are_live_in_a_program_without_ops():
+def test_arguments_and_their_copies_are_live_in_a_program_without_ops():
     found = steps_of(lambda x: x, sw.ShapeDtypeStruct((256,), np.float32))
-    assert found.steps == () and found.peak_bytes == KB
-    assert [held.what for held in found.alive] == ["`x`"]
+    assert found.steps == () and found.peak_bytes == 2 * KB
+    assert [held.what for held in found.alive] == ["`x`", "a result"]
 
 
 def gathered_layers(rows):
@@ -225,6 +228,7 @@ def test_arguments_and_results_in_host_memory_are_copied_on_a_stream_of_their_ow
     assert store.start == last.start == add.start + add.seconds
     assert found.seconds == pytest.approx(store.start + store.seconds)
     assert load.beside and load.exposed == pytest.approx(load.seconds - product.seconds)
-    # x y; x y d; z reuses the buffer of y; x z; x z v. Host memory is not counted.
-    assert [step.held for step in found.steps] == [2 * array, 3 * array, 3 * array, 2 * array, 3 * array]
+    # x and the result v, which holds y; d; z; z; z and v. Host memory is not counted.
+    library = H200.product_workspace
+    assert [step.held - 2 * array for step in found.steps] == [library, array, array, array, array + library]
     assert timeline(local, CPU).steps[1].seconds == 0  # one memory

@@ -51,8 +51,9 @@ def check_values(program, arrays, expected):
 
 def test_a_program_that_fits_is_returned_unchanged():
     program, _, _ = planned()
-    assert fit_memory(program, peak(program.local)[0]) is program
-    assert fit_memory(program, total_bytes(program.local.program)) is program
+    chip = program.plan.chip
+    assert fit_memory(program, peak(program.local, (), chip)[0]) is program
+    assert fit_memory(program, total_bytes(program.local.program, chip)) is program
 
 
 def test_sums_that_do_not_fit_are_reduced_in_the_loops():

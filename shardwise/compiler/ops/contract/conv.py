@@ -86,6 +86,29 @@ class Conv(Op):
     dtype: DType
     precision: tuple[str, str] = ("DEFAULT", "DEFAULT")
 
+    def workspace_bytes(self, *types: ArrayType) -> int | None:
+        """The algorithms for f32 that XLA's autotuner selects need a workspace, of a size that is not known before."""
+        return None if types[0].dtype.itemsize == 4 else 0
+
+    def copied_bytes(self, platform: str, *types: ArrayType) -> tuple[int, ...]:
+        """cuDNN pads both ends of a dim alike. What one end has more is padded before, in a copy of the array.
+
+        On CPU, channels are the last dim of the array, and the batch is the first. XLA transposes other arrays.
+        """
+        x, _ = types
+        if platform == "cpu":
+            is_transposed = self.lhs[-1] not in self.rhs or self.out.index(self.lhs[0]) != 0
+            wide = super().copied_bytes(platform, *types)
+            return (
+                tuple(max(size, type.nbytes) for size, type in zip(wide, types, strict=True)) if is_transposed else wide
+            )
+        if platform != "gpu" or self.low == self.high or max(self.lhs_dilation) > 1:
+            return (0, 0)
+        shape = list(x.shape)
+        for dim, low, high in zip(self._spatial(self.lhs), self.low, self.high, strict=True):
+            shape[dim] += abs(high - low)
+        return (math.prod(shape) * x.dtype.itemsize, 0)
+
     def out_type(self, x: ArrayType, kernel: ArrayType) -> ArrayType:
         self._check_names(x, kernel)
         sizes: dict[str, int] = {}

@@ -51,7 +51,7 @@ class Dot(Op):
     """
 
     name = "dot"
-    is_contraction = True
+    is_contraction = is_product = True
     contract: Pair
     batch: Pair = ((), ())
     dtype: DType | None = field(default=None, repr=False)

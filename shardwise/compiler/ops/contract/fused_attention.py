@@ -256,6 +256,11 @@ class FusedAttentionGrad(Attention):
     result_roles = ("queries", "keys", "keys")
     products = 5
 
+    def workspace_bytes(self, *types: ArrayType) -> int | None:
+        """cuDNN accumulates the cotangent of q in f32, and needs a sum for each query."""
+        q, logsumexp = types[0], types[3]
+        return q.size * _WIDE.itemsize + logsumexp.nbytes
+
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         q = _check_types(self.name, types[:3], types[6:])
         logsumexp = ArrayType((q.shape[0], q.shape[2], q.shape[1]), _WIDE)

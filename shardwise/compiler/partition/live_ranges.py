@@ -1,0 +1,456 @@
+"""live_ranges: the buffers of a local program, each with the interval of kernels during which it is live.
+
+A buffer holds one stored value, or several that share memory: a value and its views, the carry of a loop with its
+initial value, a result that a kernel writes over an operand. Time counts kernels, in nested programs too. A loop's
+body occurs once. The intervals are those of XLA:
+
+- A kernel's operands are live until the kernel ends, and all its results from its start. An elementwise result, or the
+  result of an update, reuses the buffer of an operand of the same size whose last use it is.
+- The carry of a loop is one buffer. The initial value is copied to it if it is read later or belongs to the caller. The
+  new carry is written to it directly, if the body does not read the old carry afterwards.
+- A copy of an operand that a library needs (`platform_memory.py`) is made once. If nothing else reads the operand, the
+  kernel that computes it writes the copy.
+- A stack is written in place. A slice that only the stack reads is written to it directly, if a fused kernel computes
+  it. A slice of a stack that the body reads is stored only for kernels that cannot fuse the slicing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, final
+
+from shardwise.compiler.ir.control import Binding, Control
+from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.platform_memory import (
+    CPU,
+    GPU,
+    copied_bytes,
+    execution_order,
+    mergeable,
+    workspace_bytes,
+)
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.transforms.merge_equal import merge_equal
+
+_PASSED = "passed on in the loop"
+
+
+@final
+@dataclass(frozen=True)
+class Held:
+    """A value in memory: the op that computed it (`what`), the type of its shard, and the user's source line."""
+
+    what: str
+    type: str
+    bytes: int
+    source: Source
+
+
+class Frame(NamedTuple):
+    """A program, the position of its running equation, and the frame of the program that encloses it."""
+
+    program: Program
+    place: int
+    outer: "Frame | None"
+
+
+@final
+@dataclass(eq=False)
+class Buffer:
+    """Memory of one value, or of several that share it.
+
+    Times are twice the index of a kernel; a buffer that another one replaces in place ends just before that kernel.
+
+    Attributes:
+        value: the first value that is stored in it.
+        held: its description.
+        outer: the frame that encloses the program of the value; None for values of the outermost program.
+        start, end: the first and the last time at which it is live.
+        is_argument: whether it is an argument of the call.
+        shared_with: the buffer whose memory this one uses; None if it has its own.
+        complete: the time at which the loop that computes it ends; 0 for other buffers.
+    """
+
+    value: Value
+    held: Held
+    outer: Frame | None
+    start: int
+    end: int
+    is_argument: bool = False
+    shared_with: "Buffer | None" = None
+    complete: int = 0
+
+    def use(self, time: int) -> None:
+        self.end = max(self.end, time)
+
+    @property
+    def owner(self) -> "Buffer":
+        """The buffer whose memory this one uses."""
+        buffer = self
+        while buffer.shared_with is not None:
+            buffer = buffer.shared_with
+        return buffer
+
+
+@final
+@dataclass(eq=False)
+class _Launch:
+    """A kernel that runs at a time, the buffers that it reads and writes, and the operands that it reads in place."""
+
+    time: int
+    kernel: Kernel
+    reads: list[tuple[Value, Buffer]]
+    writes: list[Buffer]
+    in_place: frozenset[Value] | None = None
+
+
+class _Slice(NamedTuple):
+    """A slice of a stack that a loop reads, and the name of the loop. It is not stored yet."""
+
+    stack: Buffer
+    loop: str
+
+
+class _NewCarry(NamedTuple):
+    """A carry and its new value that a body computes; when the body reads the old one last, and when the loop ends."""
+
+    carry: Buffer
+    new: Buffer
+    last_read: int
+    last: int
+
+
+@final
+class LiveRanges:
+    """The live ranges of all buffers of a local program.
+
+    Attributes:
+        buffers: the buffers.
+        arguments: the buffer of each input of the program that is in the memory of the device.
+        program: the program, on CPU with equal equations merged.
+        outputs: the buffer of each output; None if it is a constant or in host memory.
+        frames: for each kernel, where it runs.
+        end: the time after the last kernel.
+    """
+
+    def __init__(
+        self, local: LocalProgram, inputs: Mapping[Value, Held], on_host: frozenset[Value], chip: Chip | None = None
+    ):
+        """Find the live ranges.
+
+        Args:
+            local: the program of one device.
+            inputs: a description of each input.
+            on_host: the values in host memory, which are not counted.
+            chip: the hardware, whose libraries need workspaces; None for none.
+        """
+        self.chip = chip
+        self.platform = "" if chip is None else chip.platform
+        self.local = local
+        self.program = merge_equal(local.program, mergeable) if self.platform == CPU else local.program
+        self.on_host = on_host
+        self.frames: list[Frame] = []
+        self._launches: list[_Launch] = []
+        self._starts: list[int] = []  # when the current program, and those that enclose it, started
+        self._copies: dict[tuple[Buffer, int], Buffer] = {}
+        self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
+        self._stacked: list[tuple[Buffer, Buffer]] = []
+        self._new_carries: list[_NewCarry] = []
+        self._initial: list[tuple[Buffer, Buffer, int]] = []
+        self.arguments = {
+            value: Buffer(value, held, None, 0, 0, is_argument=True)
+            for value, held in inputs.items()
+            if value not in on_host
+        }
+        self.buffers = list(self.arguments.values())
+        values: dict[Value, Buffer | _Slice] = dict(self.arguments)
+        self._program(self.program, values, None)
+        self.end = self._time
+        outermost = Frame(self.program, 0, None)
+        self.outputs = [self._stored(value, values, outermost) for value in self.program.outputs]
+        for buffer in self.outputs:
+            if buffer is not None and not buffer.is_argument:
+                buffer.use(self.end)
+        self._share()
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels in order."""
+        return [launch.kernel for launch in self._launches]
+
+    @property
+    def _time(self) -> int:
+        return 2 * len(self._launches)
+
+    def _new(self, value: Value, what: str, source: Source, outer: Frame | None, start: int) -> Buffer:
+        return self._add(value, what, str(value.type), value.type.nbytes, source, outer, start)
+
+    def _add(
+        self, value: Value, what: str, type: str, nbytes: int, source: Source, outer: Frame | None, start: int
+    ) -> Buffer:
+        buffer = Buffer(value, Held(what, type, nbytes, source), outer, start, start)
+        self.buffers.append(buffer)
+        return buffer
+
+    def _program(self, program: Program, values: dict[Value, "Buffer | _Slice"], outer: Frame | None) -> None:
+        """Add the kernels of a program. `values` has the buffers of its inputs, and receives those of its values."""
+        groups = self.local.kernel_groups(program, self.platform)
+        self._starts.append(self._time)
+        places = {equation: place for place, equation in enumerate(program.equations)}
+        for kernel in execution_order(groups.kernels, self.platform):
+            frame = Frame(program, places[kernel.root], outer)
+            if isinstance(kernel.root.op, Control):
+                self._control(kernel.root, kernel.root.op, values, frame)
+                continue
+            time = self._time
+            copies = copied_bytes(kernel.root, groups.storage, self.platform)
+            reads = [
+                (value, self._read(value, values, kernel, outer, time, copies.get(value, 0)))
+                for value in kernel.reads
+                if value in values
+            ]
+            workspace = workspace_bytes(kernel.root, self.chip)
+            if workspace:
+                name = f"the workspace of {kernel.root.op.name}"
+                self._add(Value(kernel.root.outputs[0].type), name, "", workspace, kernel.root.source, outer, time)
+            writes = []
+            for equation in kernel.equations:
+                for value in equation.outputs:
+                    if value in kernel.writes and value not in groups.unstored and value not in self.on_host:
+                        writes.append(self._new(value, equation.op.name, equation.source, outer, time))
+                        values[value] = writes[-1]
+                        if (
+                            self.platform == GPU
+                            and equation.op.is_contraction
+                            and (workspace or not equation.op.is_product)
+                        ):
+                            self._of_libraries.add(writes[-1])
+            self._launches.append(_Launch(time, kernel, reads, writes))
+            self.frames.append(frame)
+        self._starts.pop()
+
+    def _copy(self, equation: Equation, buffer: Buffer, size: int, time: int) -> Buffer:
+        """Return the copy of an operand that a library reads. The first call that needs it makes it."""
+        copy = self._copies.get((buffer, size))
+        if copy is None:
+            name, held = f"a copy for {equation.op.name}", buffer.held
+            copy = self._add(Value(buffer.value.type), name, held.type, size, equation.source, buffer.outer, time)
+            self._copies[buffer, size] = copy
+        copy.use(time)
+        return copy
+
+    def _read(
+        self,
+        value: Value,
+        values: dict[Value, "Buffer | _Slice"],
+        kernel: Kernel,
+        outer: Frame | None,
+        time: int,
+        copied: int,
+    ) -> Buffer:
+        """Return the buffer that a kernel reads for a value.
+
+        A slice of a stack is stored if it cannot be fused. `copied` are the bytes of the copy that the kernel reads
+        instead, if it needs one.
+        """
+        buffer = values[value]
+        if isinstance(buffer, _Slice):
+            if kernel.root.op.fusion.fuses:
+                buffer.stack.use(time)
+                return buffer.stack
+            buffer = values[value] = self._new(value, f"a slice for {buffer.loop}", kernel.root.source, outer, time)
+        if copied:
+            return self._copy(kernel.root, buffer, copied, time)
+        buffer.use(time)
+        return buffer
+
+    def _control(self, equation: Equation, op: Control, values: dict[Value, "Buffer | _Slice"], frame: Frame) -> None:
+        """Add the kernels of the programs of a control op."""
+        start = self._time
+        operands = [self._stored(value, values, frame) for value in equation.inputs]
+        inner: list[dict[Value, Buffer | _Slice]] = [{} for _ in op.programs]
+        results: dict[int, Buffer] = {}
+        for binding in op.bindings:
+            self._enter(equation, op, binding, operands, results, inner, frame)
+        for program, own in zip(op.programs, inner, strict=True):
+            self._program(program, own, frame)
+        for binding in op.bindings:
+            self._leave(op, binding, operands, results, inner, frame, start)
+        last = max(start, self._time - 2)
+        for buffer in results.values():
+            buffer.use(last)
+            buffer.complete = last
+        values.update((equation.outputs[number], buffer) for number, buffer in results.items())
+
+    def _enter(
+        self,
+        equation: Equation,
+        op: Control,
+        binding: Binding,
+        operands: list[Buffer | None],
+        results: dict[int, Buffer],
+        inner: Sequence[dict[Value, "Buffer | _Slice"]],
+        frame: Frame,
+    ) -> None:
+        """Set the buffers of a binding's program inputs, and of its result if that exists before the programs run."""
+        start = self._time
+        source = binding.sources[0]
+        operand = operands[source.number] if source.kind == "operand" else None
+        for end in binding.targets:
+            if end.kind == "result" and not _is_returned(op):
+                value = equation.outputs[end.number]
+                if value not in self.on_host:
+                    # On CPU, XLA fills stacks with zeros as soon as the program starts.
+                    is_early = self.platform == CPU and operand is None
+                    time = self._starts[-1] if is_early else start
+                    results[end.number] = self._new(value, op.name, equation.source, frame.outer, time)
+        carry = next((results.get(end.number) for end in binding.targets if end.kind == "result"), None)
+        for end in binding.targets:
+            if end.kind != "entry":
+                continue
+            value, own = op.programs[end.program].inputs[end.number], inner[end.program]
+            if source.kind == "exit":
+                own[value] = self._new(value, _PASSED, equation.source, frame, start)
+            elif binding.boundary.leading and operand is not None:
+                if self.platform == CPU and value.type.dtype.itemsize == 2:
+                    # XLA converts narrow slices to f32, all of them as soon as the stack is complete.
+                    operand = self._copy(equation, operand, 2 * operand.held.bytes, operand.complete)
+                    operands[source.number] = operand
+                own[value] = _Slice(operand, op.name)
+            elif carry is not None:
+                own[value] = carry
+            elif operand is not None:
+                own[value] = operand
+
+    def _leave(
+        self,
+        op: Control,
+        binding: Binding,
+        operands: Sequence[Buffer | None],
+        results: dict[int, Buffer],
+        inner: Sequence[dict[Value, "Buffer | _Slice"]],
+        frame: Frame,
+        start: int,
+    ) -> None:
+        """End the live ranges of a binding of a control op whose programs have been added."""
+        last = max(start, self._time - 2)
+        number = next((end.number for end in binding.targets if end.kind == "result"), None)
+        result = None if number is None else results.get(number)
+        is_carry = any(end.kind == "operand" for end in binding.sources) and result is not None
+        for end in binding.targets:
+            if end.kind == "entry" and binding.sources[0].kind == "exit":
+                passed = inner[end.program][op.programs[end.program].inputs[end.number]]
+                assert isinstance(passed, Buffer)
+                passed.use(last)
+        for end in binding.sources:
+            if end.kind == "operand":
+                operand = operands[end.number]
+                if operand is None:
+                    continue
+                if is_carry:
+                    assert result is not None
+                    operand.use(start - 1)  # before the first kernel of the loop
+                    self._initial.append((operand, result, start))
+                else:
+                    operand.use(last)
+                continue
+            program = op.programs[end.program]
+            new = self._stored(program.outputs[end.number], inner[end.program], Frame(program, 0, frame))
+            if new is None or new.outer is not frame:  # a constant, or a value from outside
+                if number is not None and _is_returned(op) and new is not None:
+                    results[number] = new
+            elif _is_returned(op):
+                if number is not None:
+                    new.outer = frame.outer
+                    results[number] = new
+            elif result is None:
+                if binding.targets:
+                    new.held = replace(new.held, what=_PASSED)
+                    new.use(last)
+            elif binding.boundary.leading:
+                self._stacked.append((new, result))
+            else:
+                self._new_carries.append(_NewCarry(result, new, result.end if is_carry else start - 1, last))
+
+    def _stored(self, value: Value, values: Mapping[Value, "Buffer | _Slice"], frame: Frame) -> Buffer | None:
+        """Return the buffer of a value of the program of a frame; None if it is not stored."""
+        buffer = values.get(self.local.kernel_groups(frame.program, self.platform).storage.get(value, value))
+        return buffer.stack if isinstance(buffer, _Slice) else buffer
+
+    def _share(self) -> None:
+        """Let values share buffers: carries, slices of stacks, and results that replace an operand."""
+        for (buffer, _), copy in self._copies.items():
+            if self._is_fused(buffer):
+                buffer.shared_with = copy
+                copy.start = buffer.start
+            else:
+                buffer.use(copy.start)
+        for new, stack in self._stacked:
+            if self._is_fused(new):
+                new.shared_with = stack
+        for old, new, last_read, last in self._new_carries:
+            if new.shared_with is not None or new is old:
+                continue
+            if last_read < new.start or (last_read == new.start and self.can_replace(old, new)):
+                new.shared_with = old
+            else:
+                new.use(last)
+        for initial, carry, start in self._initial:
+            owner = initial.owner
+            if owner.end < start and not owner.is_argument and owner is not carry and owner.held.bytes:
+                owner.shared_with = carry
+                carry.start = min(carry.start, owner.start)
+        for launch in self._launches:
+            for buffer in launch.writes:
+                if buffer.shared_with is None and buffer.start == launch.time:
+                    for _, operand in launch.reads:
+                        owner = operand.owner
+                        if not owner.is_argument and owner.end == launch.time and self.can_replace(owner, buffer):
+                            owner.end = launch.time - 1
+                            break
+
+    def _launch_of(self, buffer: Buffer) -> _Launch | None:
+        """Return the kernel that computes a buffer; None if it is an argument, or the result of a control op."""
+        index = buffer.start // 2
+        launch = self._launches[index] if index < len(self._launches) else None
+        return launch if launch is not None and buffer in launch.writes else None
+
+    def _is_fused(self, buffer: Buffer) -> bool:
+        """Return whether no kernel reads a buffer, and its kernel can write it elsewhere: to a copy or a stack."""
+        launch = self._launch_of(buffer)
+        return launch is not None and buffer.end == buffer.start and launch.kernel.root.op.fusion.fuses
+
+    def can_replace(self, old: Buffer, new: Buffer) -> bool:
+        """Return whether the kernel that computes `new` can write it over `old`, which it reads."""
+        launch = self._launch_of(new)
+        if launch is None or old is new or old.held.bytes != new.held.bytes:
+            return False
+        if old in self._of_libraries:
+            return False
+        if launch.in_place is None:
+            launch.in_place = _read_in_place(launch.kernel)
+        reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
+        return bool(reads) and all(value in launch.in_place for value in reads)
+
+
+def _is_returned(op: Control) -> bool:
+    """Return whether the results of a control op are the outputs of its only program, which runs once."""
+    return len(op.programs) == 1 and op.trip_count == 1 and not any(binding.boundary.leading for binding in op.bindings)
+
+
+def _read_in_place(kernel: Kernel) -> frozenset[Value]:
+    """Return the operands of a kernel that it reads element by element as it writes its results.
+
+    An operand that is also reduced, broadcast or moved is read after other elements were written.
+    """
+    scattered: set[Value] = set()
+    read: set[Value] = set()
+    for equation in reversed(kernel.equations):
+        is_in_place = equation.op.is_elementwise or equation.op.fusion.is_view
+        updated = 0 if equation.op.fusion.updates is not None else None
+        for position, value in enumerate(equation.inputs):
+            read.add(value)
+            if (not is_in_place and position != updated) or not scattered.isdisjoint(equation.outputs):
+                scattered.add(value)
+    return frozenset(read - scattered)

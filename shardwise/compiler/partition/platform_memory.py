@@ -1,0 +1,79 @@
+"""platform_memory: what XLA's platforms need in memory beside the values of a program, and in which order kernels run.
+
+On GPUs, libraries compute products, convolutions and attention. They need workspaces, and copies of operands in a form
+that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels in breadth-first order.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.product_shape import product_shape
+from shardwise.compiler.plan.chip import Chip
+
+CPU, GPU = "cpu", "gpu"
+
+
+def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
+    """Return the bytes that a platform needs only while an equation runs, beside its operands and results."""
+    op = equation.op
+    if chip is None or not op.is_contraction:
+        return 0
+    if chip.platform == CPU:  # the sums of narrow floats are f32, and then rounded
+        return sum(2 * value.type.nbytes for value in equation.outputs if value.type.dtype.itemsize == 2)
+    if chip.platform != GPU:
+        return 0
+    types = tuple(value.type for value in equation.inputs)
+    if not op.is_product:
+        size = op.workspace_bytes(*types)
+        return chip.product_workspace if size is None else size
+    # XLA's autotuner mostly selects kernels without a workspace for products that are bound by memory.
+    accessed = sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
+    is_bound_by_memory = chip.is_bound_by_memory(*product_shape(op, types), accessed, types[0].dtype)
+    return 0 if is_bound_by_memory else chip.product_workspace
+
+
+def copied_bytes(equation: Equation, storage: Mapping[Value, Value], platform: str) -> dict[Value, int]:
+    """Return the operands of which an equation reads a copy instead, with the bytes of the copies.
+
+    Args:
+        equation: the equation.
+        storage: for views, the value whose memory they share.
+        platform: the platform.
+    """
+    op, inputs = equation.op, equation.inputs
+    if not op.is_contraction or not platform:
+        return {}
+    sizes = op.copied_bytes(platform, *(value.type for value in inputs))
+    return {storage.get(value, value): size for value, size in zip(inputs, sizes, strict=True) if size}
+
+
+def execution_order(kernels: Sequence[Kernel], platform: str) -> Sequence[Kernel]:
+    """Return the kernels of a program in the order in which a platform runs them.
+
+    XLA orders them breadth-first on CPU, so that many are ready at the same time. On GPUs, the program's order is close
+    to XLA's.
+    """
+    if platform != CPU:
+        return kernels
+    producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
+    missing: list[int] = []
+    consumers: list[list[int]] = [[] for _ in kernels]
+    for index, kernel in enumerate(kernels):
+        needs = {producers[value] for value in kernel.reads if producers.get(value, index) != index}
+        missing.append(len(needs))
+        for other in needs:
+            consumers[other].append(index)
+    order = [index for index, count in enumerate(missing) if not count]
+    for index in order:  # grows while it is read
+        # Of the products that read one cotangent, the last is the one that the next layer waits for.
+        for consumer in reversed(consumers[index]):
+            missing[consumer] -= 1
+            if not missing[consumer]:
+                order.append(consumer)
+    return [kernels[index] for index in order]
+
+
+def mergeable(program: Program) -> set[Equation]:
+    """Return the equations that XLA merges with equal ones on CPU. On GPUs they are mostly computed again."""
+    return {e for e in program.equations if e.op.is_elementwise or e.op.is_constant or e.op.only_moves}

@@ -1,0 +1,157 @@
+"""The predicted memory of small programs: on CPU against XLA's buffer assignment, on a GPU against counts by hand."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax, nn
+from shardwise.compiler.partition.liveness import live_value_bytes, peak, peak_bytes, total_bytes
+from shardwise.compiler.plan.hardware import chip
+
+H200 = chip("h200")
+N = 256
+MATRIX = 4 * N * N
+
+
+def matrices(count, *shape, dtype=np.float32):
+    return [sw.ShapeDtypeStruct(shape or (N, N), dtype)] * count
+
+
+def local_of(function, *args):
+    return sw.jit(function).lower(*args)._prepared.stages.local
+
+
+def assigned_by_xla(jitted, *args):
+    counted = jitted.lower(*args).compile().memory_analysis()
+    results = counted.output_size_in_bytes - counted.alias_size_in_bytes
+    return counted.argument_size_in_bytes + results + counted.temp_size_in_bytes
+
+
+def layers(x, w):
+    return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
+
+
+def two_layers(w, v, x):
+    return jnp.sum(nn.relu(x @ w) @ v)
+
+
+PROGRAMS = {
+    "a temporary in the buffer of a result": (lambda x: jnp.tanh(x @ x) @ x, matrices(1)),
+    "two results": (lambda x: (x @ x, jnp.sin(x)), matrices(1)),
+    "a result that is an argument": (lambda x: (x, x @ x), matrices(1)),
+    "a loop": (layers, [*matrices(1), *matrices(1, 4, N, N)]),
+    "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_peak_is_that_of_xlas_buffer_assignment_on_cpu(name):
+    function, args = PROGRAMS[name]
+    jitted = sw.jit(function)
+    expected = assigned_by_xla(jitted, *args)
+    assert jitted.lower(*args).plan.peak_bytes == pytest.approx(expected, rel=0.01), expected
+
+
+def test_a_gradient_step_needs_what_xla_assigns_on_cpu():
+    def step(w, v, x):
+        gradients = sw.grad(two_layers, (0, 1))(w, v, x)
+        return [p - 0.1 * g for p, g in zip((w, v), gradients, strict=True)]
+
+    jitted = sw.jit(step, donate_argnums=(0, 1))
+    args = [*matrices(2), *matrices(1, 16 * N, N)]
+    assert jitted.lower(*args).plan.peak_bytes == pytest.approx(assigned_by_xla(jitted, *args), rel=0.05)
+
+
+def test_narrow_floats_are_multiplied_as_f32_on_cpu():
+    jitted, args = sw.jit(lambda x, y: (x @ y) @ y), matrices(2, dtype=jnp.bfloat16)
+    expected = assigned_by_xla(jitted, *args)
+    assert expected <= jitted.lower(*args).plan.peak_bytes < 1.15 * expected
+    assert peak_bytes(local_of(jitted, *args)) < 0.5 * expected  # where they are not converted
+
+
+def test_results_are_allocated_before_the_program_runs():
+    """A temporary uses the buffer of a result that is not computed yet, if it is large enough."""
+    assert peak_bytes(local_of(lambda x: (x @ x) @ x, *matrices(1))) == 3 * MATRIX - MATRIX + MATRIX
+    wide = local_of(lambda x: ((x @ x) @ x)[:, :1], *matrices(1))
+    assert peak_bytes(wide) == MATRIX + 4 * N + 2 * MATRIX
+
+
+def test_a_donated_argument_and_its_result_are_one_allocation():
+    local = local_of(lambda w, g: w - g, *matrices(2))
+    assert peak_bytes(local) == 3 * MATRIX and peak_bytes(local, [0]) == 2 * MATRIX
+    read_later = local_of(lambda w, g: (w - g, w @ g), *matrices(2))
+    assert peak_bytes(read_later, [0]) == 4 * MATRIX  # the new w is a temporary until the product has read the old one
+
+
+def test_the_peak_is_listed_and_bounded():
+    local = local_of(sw.grad(lambda w, x: layers(x, w).sum()), *matrices(1, 4, N, N), *matrices(1))
+    for hardware in (None, chip("cpu"), H200):
+        held, levels = peak(local, (), hardware)
+        assert held == sum(value.bytes for level in levels for value in level.live.values())
+        assert held <= total_bytes(local.program, hardware)
+    assert live_value_bytes(local) <= peak_bytes(local)
+
+
+def test_a_carry_is_one_buffer_if_its_initial_value_dies():
+    def loop(x):
+        return lax.scan(lambda c, _: (jnp.tanh(c), None), x @ x, length=4)[0][0, 0]
+
+    # x, the product that the loop overwrites, and the scalar
+    assert peak_bytes(local_of(loop, *matrices(1))) == 2 * MATRIX + 4
+
+
+def test_a_slice_that_only_a_stack_reads_is_written_to_the_stack():
+    def loop(x):
+        return lax.scan(lambda c, _: (c, jnp.sin(x) * c), jnp.float32(1), length=4)[1]
+
+    assert peak_bytes(local_of(loop, *matrices(1))) == MATRIX + 4 * MATRIX + 4
+
+
+class TestGpu:
+    """The memory that a GPU's libraries need."""
+
+    def peak(self, function, *args):
+        return sw.simulate(function, hardware="h200")(*args).peak_bytes
+
+    def test_a_large_product_needs_a_workspace_and_a_small_one_does_not(self):
+        large = sw.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+        assert self.peak(lambda x: x @ x, large) == 2 * large.size * 2 + H200.product_workspace
+        thin = sw.ShapeDtypeStruct((4096, 16), jnp.bfloat16)
+        assert self.peak(lambda x: x.T @ x, thin) == 2 * (thin.size + 16 * 16)
+
+    def test_the_result_of_a_library_is_not_overwritten_in_place(self):
+        x = sw.ShapeDtypeStruct((4096, 4096), jnp.float32)
+        assert self.peak(lambda x: jnp.tanh(x @ x), x) == 3 * 4 * x.size  # the workspace is smaller than tanh
+
+    def test_the_gradient_of_attention_accumulates_in_f32(self):
+        q = sw.ShapeDtypeStruct((1, 1024, 4, 64), jnp.bfloat16)
+
+        def loss(q, k, v):
+            return nn.dot_product_attention(q, k, v, implementation="cudnn").astype(jnp.float32).sum()
+
+        array, rows = 2 * q.size, 4 * 1024 * 4
+        # q k v, their gradients, the output and its cotangent, the sums in f32, and two numbers per query
+        assert self.peak(sw.grad(loss, (0, 1, 2)), q, q, q) == 8 * array + 2 * array + 2 * rows
+
+    def test_a_convolution_that_pads_one_end_reads_a_padded_copy(self):
+        x, kernel = (
+            sw.ShapeDtypeStruct((8, 32, 32, 64), jnp.bfloat16),
+            sw.ShapeDtypeStruct((3, 3, 64, 64), jnp.bfloat16),
+        )
+
+        def convolve(x, kernel):
+            return lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+        padded = 8 * 33 * 33 * 64
+        assert self.peak(convolve, x, kernel) == 2 * (x.size + kernel.size + padded + 8 * 16 * 16 * 64)
+
+
+def test_the_memory_of_a_device_has_a_reserve():
+    run = sw.simulate(lambda x: x @ x, hardware="h200")(sw.ShapeDtypeStruct((4096, 4096), jnp.bfloat16))
+    assert run.fits and run.device_bytes == run.peak_bytes + H200.reserved_memory
+    most = H200.usable_memory // 2
+    almost = sw.simulate(lambda x: x + 1, hardware="h200")(sw.ShapeDtypeStruct((most,), jnp.int8))
+    too_large = sw.simulate(lambda x: x + 1, hardware="h200")(sw.ShapeDtypeStruct((most + 1,), jnp.int8))
+    assert almost.fits and not too_large.fits and too_large.peak_bytes < H200.memory
+    assert "(does not fit)" in str(too_large) and "600.0 MB reserved of 141.0 GB" in str(too_large)
