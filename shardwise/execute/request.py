@@ -454,14 +454,16 @@ def _even_pins(stages: Stages, mesh: AbstractMesh, pins: Sequence[Pin | None]) -
 
 
 def memory_limit_of(chip: Chip) -> int | None:
-    """Return the memory limit per device in bytes: the setting, or the memory of the chip. None for no limit.
+    """Return the memory limit per device in bytes: the setting, or the memory of the chip that programs can use.
+
+    None for no limit.
 
     Virtual CPU devices have no limit by default, because they share the host's memory.
     """
     limit = config.memory_limit
     if limit:
         return None if limit < 0 else limit
-    return None if chip.platform == "cpu" else chip.memory
+    return None if chip.platform == "cpu" else chip.usable_memory
 
 
 def _constrained(request: Request, target: Target) -> Program:

@@ -38,7 +38,9 @@ class Simulation(HtmlReport):
         utilization: these flops as a fraction of the peak flops (hardware FLOPs utilization, HFU).
         model_flops: the flops without rematerialization.
         model_utilization: these flops as a fraction of the peak flops (model FLOPs utilization, MFU).
-        peak_bytes: the most bytes that a device holds at once.
+        peak_bytes: the most bytes that the program holds on a device at once.
+        device_bytes: these bytes, and those of the device's memory that no program can use (`Chip.reserved_memory`).
+        fits: whether a device has as much memory.
         bounds: the seconds of a call by their bound: products, memory traffic, exposed communication (and copies from
             and to host memory), and idle time, such as a pipeline's bubble.
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
@@ -56,6 +58,8 @@ class Simulation(HtmlReport):
             flops / peak_flops if self.seconds else 0.0 for flops in (self.flops, self.model_flops)
         )
         self.peak_bytes = plan.peak_bytes
+        self.device_bytes = plan.peak_bytes + plan.chip.reserved_memory
+        self.fits = self.device_bytes <= plan.chip.memory
         self.memory = tuple(sorted((step.start, step.held) for step in steps))
         products = sum(step.seconds - step.idle for step in steps if _is_product_bound(step, plan.chip))
         idle = sum(step.idle for step in steps if not step.sent and not step.copied)
@@ -104,8 +108,9 @@ class Simulation(HtmlReport):
         plan, bounds = self.plan, [name for name in self.bounds if name != _IDLE or self.bounds[name]]
         shares = ", ".join(f"{self._share(name)} {name}" for name in bounds)
         where = f"mesh {plan.mesh}" if plan.mesh.axis_names else "one device"
-        memory = f"{text.human_bytes(self.peak_bytes)} of {text.human_bytes(plan.chip.memory)} per device"
-        fits = "" if self.peak_bytes <= plan.chip.memory else " (does not fit)"
+        reserved = f" and {text.human_bytes(plan.chip.reserved_memory)} reserved" if plan.chip.reserved_memory else ""
+        memory = f"{text.human_bytes(self.peak_bytes)}{reserved} of {text.human_bytes(plan.chip.memory)} per device"
+        fits = "" if self.fits else " (does not fit)"
         recomputed = f" ({100 * self.model_utilization:.1f}% without rematerialization)"
         shortest, longest = map(text.human_seconds, self.interval)
         spread = f" ({shortest} to {longest})" if shortest != longest else ""

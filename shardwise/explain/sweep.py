@@ -42,7 +42,7 @@ class SweepRow:
     @property
     def fits(self) -> bool:
         """Whether the program needs no more memory than a device has."""
-        return self.run is not None and self.run.peak_bytes <= self.run.plan.chip.memory
+        return self.run is not None and self.run.fits
 
     @property
     def devices(self) -> int:

@@ -27,7 +27,7 @@ def test_the_time_of_a_product_is_that_of_the_chip():
     assert run.flops == 2 * 4096**3
     assert run.utilization == pytest.approx(run.flops / run.seconds / 989e12)
     assert run.bounds == {"products": run.seconds, "memory": 0.0, "exposed communication": 0.0, "idle": 0.0}
-    assert run.peak_bytes == 2 * 2 * 4096**2
+    assert run.peak_bytes == 2 * 2 * 4096**2 + H100.product_workspace
 
 
 def test_a_stream_of_elements_is_bound_by_memory():
@@ -163,7 +163,8 @@ def test_memory_over_time():
     starts, held = zip(*run.memory, strict=True)
     assert starts[0] == 0 and list(starts) == sorted(starts) and starts[-1] < run.seconds
     assert len(held) == len(run.plan.timeline.steps) and max(held) == run.peak_bytes
-    assert held[0] == 2 * nbytes  # the argument and the first product
+    # the argument, the result, the first product, and the workspace of its library
+    assert held[0] == 2 * nbytes + nbytes // 1024 + H100.product_workspace
     assert 'class="held"' in run.to_html()
 
 
