@@ -1,9 +1,13 @@
 """Predicted memory of training steps, beside what XLA assigns and what the allocator of the device counts.
 
-    python -m benchmarks.memory_predictions [--only NAME] [--json FILE]
+    python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE]
 
 Nothing is fitted. Each step is compiled and run in a process of its own, because the counters of an allocator have no
-reset. On CPU there are no counters.
+reset. On CPU there are no counters, and the steps that need cuDNN are omitted.
+
+With `--target-config`, the steps are compiled for a GPU that is not present, which the file describes in XLA's text
+format (`benchmarks/gpu_schedule.py`). Nothing runs, and XLA's autotuner is off: it needs a GPU. XLA then assigns other
+temporaries than on the GPU itself, because it selects other kernels, and cannot compile the steps that need cuDNN.
 """
 
 import argparse
@@ -12,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -50,14 +55,18 @@ def main() -> None:
     parser.add_argument("--only", help="measure the step of this name in this process, and print its figures as JSON")
     parser.add_argument("--processes", type=int, default=1, help="how many steps are measured at the same time")
     parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--target-config", type=Path, help="compile for the GPU that this file describes; run nothing")
     parsed = parser.parse_args()
     if parsed.only:
-        print(json.dumps(next(figures(step) for step in steps() if step[0] == parsed.only)))
+        step = next(step for step in steps() if step[0] == parsed.only)
+        print(json.dumps(figures(step, parsed.target_config)))
         return
     print("| step | predicted | XLA | error | allocator's peak |\n|---|---|---|---|---|")
     rows = []
     with ThreadPoolExecutor(parsed.processes) as pool:
-        for row in pool.map(measure, [name for name, *_ in steps()]):
+        for row in pool.map(partial(measure, target=parsed.target_config), [name for name, *_ in steps()]):
+            if row is None:
+                continue
             rows.append(row)
             predicted, assigned, peak = (f"{row[key] / 2**20:.1f} MiB" for key in ("predicted", "assigned", "peak"))
             print(f"| {row['name']} | {predicted} | {assigned} | {100 * error(row):+.1f}% | {peak} |", flush=True)
@@ -67,10 +76,14 @@ def main() -> None:
         parsed.json.write_text(json.dumps(rows))
 
 
-def measure(name: str) -> dict[str, Any]:
-    """Return the figures of a step, measured in a process of its own."""
+def measure(name: str, target: Path | None = None) -> dict[str, Any] | None:
+    """Return the figures of a step, measured in a process of its own; None if its kernels cannot be compiled here."""
     command = [sys.executable, "-m", "benchmarks.memory_predictions", "--only", name]
-    row: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    if target is not None:
+        command += ["--target-config", str(target)]
+    row: dict[str, Any] | None = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    )
     return row
 
 
@@ -78,20 +91,34 @@ def error(row: dict[str, Any]) -> float:
     return float(row["predicted"] / row["assigned"] - 1)
 
 
-def figures(step: Step) -> dict[str, Any]:
-    """Return the bytes that are predicted, assigned by XLA, and counted by the allocator."""
+def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
+    """Return the bytes that are predicted, assigned by XLA, and counted by the allocator; None without cuDNN."""
     name, function, types = step
-    device = jax.devices()[0]
+    options: dict[str, Any] = {}
+    placed = types
+    if target is None:
+        device = jax.devices()[0]
+    else:
+        description = {"topology": "1x1x1", "target_config": target.read_text()}
+        device = jax.experimental.topologies.get_topology_desc("", "cuda", **description).devices[0]
+        sharding = jax.NamedSharding(jax.sharding.Mesh([device], ("x",)), jax.P())
+        placed = jax.tree.map(lambda leaf: leaf.update(sharding=sharding), types)
+        options = {"xla_gpu_autotune_level": 0}
     chip = built_in_chip_of(device.device_kind)
     assert chip is not None
-    assigned = function.lower(*types).compile().memory_analysis()
+    try:
+        assigned = function.lower(*placed).compile(compiler_options=options).memory_analysis()
+    except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
+        if "cudnn" not in str(error).lower():
+            raise
+        return None
     total = (
         assigned.argument_size_in_bytes
         + assigned.output_size_in_bytes
         - assigned.alias_size_in_bytes
         + assigned.temp_size_in_bytes
     )
-    counted = device.memory_stats() or {}
+    counted = (device.memory_stats() if target is None else None) or {}
     if counted:
         args = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), types)
         jax.block_until_ready(function(*args))
