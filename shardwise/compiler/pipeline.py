@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from shardwise.base.config import config
-from shardwise.base.garbage_collection import paused_garbage_collection
+from shardwise.base.garbage_collection import pauses_garbage_collection
 from shardwise.base.lazy import lazy_module as module_of
 from shardwise.base.progress import set_stage
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
@@ -78,7 +78,7 @@ class Stages:
     out_types: tuple[ArrayType, ...]
 
 
-@paused_garbage_collection()
+@pauses_garbage_collection
 def run_stages(
     program: Program,
     mesh: AbstractMesh,

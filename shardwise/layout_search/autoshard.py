@@ -10,7 +10,7 @@ from shardwise import tree_util
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted, jit
 from shardwise.api.static_args import NO_ARGUMENTS
-from shardwise.base.garbage_collection import paused_garbage_collection
+from shardwise.base.garbage_collection import pauses_garbage_collection
 from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip as chip_named
@@ -115,7 +115,7 @@ def autoshard(
     options = PipelineOptions(stages, microbatches, chunks)
     _check_pipeline_options(options, parameters)
 
-    @paused_garbage_collection()
+    @pauses_garbage_collection
     def call(*args: Any, **keywords: Any) -> AutoSharding:
         if keywords:
             raise TypeError(

@@ -4,11 +4,11 @@ import gc
 
 import pytest
 
-from shardwise.base.garbage_collection import paused_garbage_collection
+from shardwise.base.garbage_collection import pauses_garbage_collection
 
 
 def test_the_collector_is_paused_in_the_function_and_resumed_after_an_error():
-    @paused_garbage_collection()
+    @pauses_garbage_collection
     def fail():
         assert not gc.isenabled()
         raise ValueError
@@ -22,8 +22,7 @@ def test_the_collector_is_paused_in_the_function_and_resumed_after_an_error():
 def test_a_collector_that_the_user_disabled_stays_disabled():
     gc.disable()
     try:
-        with paused_garbage_collection():
-            pass
+        pauses_garbage_collection(gc.isenabled)()
         assert not gc.isenabled()
     finally:
         gc.enable()

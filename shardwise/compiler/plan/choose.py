@@ -17,7 +17,14 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardwise.compiler.candidates.candidate import REPLICATED, Candidate, State, replicated_candidate, state_along
+from shardwise.compiler.candidates.candidate import (
+    PARTIAL_SUM,
+    REPLICATED,
+    Candidate,
+    State,
+    replicated_candidate,
+    state_along,
+)
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
@@ -362,8 +369,8 @@ class _AxisProblem:
     def _weight(self, uses: _Uses, consumers: Sequence[tuple[Equation, int]]) -> _Weight:
         """Return the bytes and the number of reshards of a value, given its states along the other axes.
 
-        A value that is resharded along several axes is resharded along this one while it is sharded along the others: a
-        sum is scattered along them first. So it counts as sharded if it is before, or if all `consumers` need it so.
+        A sum that is also partial along another axis is scattered along that axis first. So it counts as sharded along
+        it if all `consumers` need it so.
         """
         type, mesh = uses.value.type, self.problem.mesh
         counts = [1] * type.ndim  # the number of shards of each dim along the other axes
@@ -372,7 +379,7 @@ class _AxisProblem:
                 state = state_along(self.problem.pinned[uses.value].layout, name)
             else:
                 state = rows[uses.producer].results[uses.number]
-            if not isinstance(state, int):
+            if state == PARTIAL_SUM:
                 needed = {rows[equation].operands[number] for equation, number in consumers}
                 state = needed.pop() if len(needed) == 1 else state
             if isinstance(state, int):
