@@ -192,6 +192,7 @@ class _AxisProblem:
         self.problem = problem = planner.problem
         self.axis = axis
         self.count = problem.mesh.shape[axis]
+        self.position = problem.mesh.axis_names.index(axis)
         self.ring = planner.costs.ring(axis)
         self.network = (self.count, self.ring, planner.costs.exposes_hops)  # the cache key of reshard costs
         self.others = others
@@ -369,8 +370,8 @@ class _AxisProblem:
     def _weight(self, uses: _Uses, consumers: Sequence[tuple[Equation, int]]) -> _Weight:
         """Return the bytes and the number of reshards of a value, given its states along the other axes.
 
-        A sum that is also partial along another axis is scattered along that axis first. So it counts as sharded along
-        it if all `consumers` need it so.
+        A sum over several axes is scattered along the last ones first, whose links are the fastest. So it counts as
+        sharded along a later axis along which it is partial, if all `consumers` need it so.
         """
         type, mesh = uses.value.type, self.problem.mesh
         counts = [1] * type.ndim  # the number of shards of each dim along the other axes
@@ -379,7 +380,7 @@ class _AxisProblem:
                 state = state_along(self.problem.pinned[uses.value].layout, name)
             else:
                 state = rows[uses.producer].results[uses.number]
-            if state == PARTIAL_SUM:
+            if state == PARTIAL_SUM and self.position < mesh.axis_names.index(name):
                 needed = {rows[equation].operands[number] for equation, number in consumers}
                 state = needed.pop() if len(needed) == 1 else state
             if isinstance(state, int):
