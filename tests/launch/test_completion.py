@@ -41,7 +41,7 @@ def offered(script, line, folder):
         ("shardwise checkpoint ve", {"verify"}),
         ("shardwise simulate train.py:step --list", {"--list-chips"}),
         ("shardwise simulate train.py:step --me", {"--mesh"}),
-        ("shardwise explain --hardware h", {"h100", "h200"}),
+        ("shardwise explain --hardware h", {"h100", "h100:500w", "h100:eager", "h200"}),
         ("shardwise launch --max", {"--max-restarts"}),
         ("shardwise completion f", {"fish"}),
         ("shardwise doctor x", set()),
