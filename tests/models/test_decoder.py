@@ -24,7 +24,13 @@ def test_a_tied_decoder_has_no_head_and_a_plain_one_no_gate():
     assert "head" not in weights and "gate" not in weights["layers"]
 
 
-@pytest.mark.parametrize("sizes", [SMALL, Decoder(2, 16, 4, 1, 4, 24, 48, is_gated=False, is_tied=True)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        Decoder(2, 16, 4, 1, 4, 24, 48, is_gated=False, is_tied=True),
+        pytest.param(SMALL, marks=pytest.mark.slow),
+    ],
+)
 def test_accumulated_gradients_equal_those_of_the_whole_batch_and_recomputation_changes_nothing(sizes):
     tokens = np.random.default_rng(1).integers(0, sizes.vocabulary, (6, 9)).astype(np.int32)
     state = initial_state(sizes)

@@ -23,6 +23,7 @@ def test_checkpoint_of_stages_restores_on_other_ranks(processes, tmp_path, monke
     check_case(run_cases(MODULE, processes, 4 // processes, ("checkpoint",))["checkpoint"])
 
 
+@pytest.mark.slow
 def test_schedules_are_compared():
     for message in check_case(run_cases(MODULE, 2, 1, ("agreement",))["agreement"]):
         assert "schedule '1f1b' with digest" in message and "Process 1: schedule 'zb-h1'" in message

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
+import pytest
 
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
@@ -23,6 +24,7 @@ BACKWARD = f"""(x: f32[1024,1024], w: f32[1024,1024]) {{
 }}"""
 
 
+@pytest.mark.slow
 def test_an_independent_product_overlaps_with_a_collective_on_the_critical_path():
     graph = graph_of(BACKWARD)
     program = overlap_independent_products(graph, count())
