@@ -169,23 +169,46 @@ def shard_at_boundaries(problem: LayoutProblem, boundaries: BoundaryDims) -> Lay
     return replace(problem, candidates=candidates, sharded_at_boundaries={**problem.sharded_at_boundaries, **merged})
 
 
+def rebuild(
+    problem: LayoutProblem,
+    program: Program | None = None,
+    *,
+    in_pins: Sequence[Pin] | None = None,
+    out_pins: Sequence[Pin | None] | None = None,
+    structure: "ProgramStructure | None" = None,
+    moves: frozenset[DimMove] | None = None,
+) -> LayoutProblem:
+    """Compute the candidates again, without restrictions for memory. What is not given is as in `problem`.
+
+    Args:
+        problem: the program on its mesh.
+        program: another program with the same inputs and outputs.
+        in_pins: other pins of the inputs.
+        out_pins: other pins of the outputs.
+        structure: the structure of the program, if it was computed before.
+        moves: other changes to the dims that the pins seed.
+    """
+    return layout_problem(
+        problem.program if program is None else program,
+        problem.mesh,
+        problem.in_pins if in_pins is None else in_pins,
+        problem.out_pins if out_pins is None else out_pins,
+        problem.out_names,
+        problem.user_meshes,
+        problem.shardings,
+        structure,
+        problem.moves if moves is None else moves,
+        problem.host,
+    )
+
+
 def with_moves(problem: LayoutProblem, moves: AbstractSet[DimMove]) -> LayoutProblem | None:
     """Return the program with further changes to the dims that the pins seed, and with its restrictions for memory.
 
     None if the program would need a finer mesh.
     """
     structure = ProgramStructure(problem.unfolded, dim_groups(problem.unfolded.equations))
-    moved = layout_problem(
-        problem.program,
-        problem.mesh,
-        problem.in_pins,
-        problem.out_pins,
-        problem.out_names,
-        problem.user_meshes,
-        problem.shardings,
-        structure,
-        problem.moves | moves,
-    )
+    moved = rebuild(problem, structure=structure, moves=problem.moves | moves)
     if moved.mesh != problem.mesh:
         return None
     restricted = reduce_in_loops(moved, problem.reduced_in_loops)

@@ -11,7 +11,7 @@ iteration; all branches of a conditional are counted.
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, final
@@ -203,8 +203,7 @@ class _Schedule:
             last = max(0, len(level.steps) - 1)
             level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
             level.seconds = max(level.seconds, start + duration)
-            level.stream = part.stream if len(level.steps) == len(part.steps) == 1 else level.stream
-        level.stream = level.stream if len(level.steps) == 1 else _COMPUTE
+        level.stream = _common_stream((len(part.steps), part.stream) for part in parts)
         return level
 
     def _part(self, kernel: Kernel, depth: int, iteration: int) -> _Level:
@@ -213,13 +212,13 @@ class _Schedule:
         if op.programs:
             part = _Level([], {})
             runs = (op.programs,) if op.runs_programs_together else tuple((program,) for program in op.programs)
-            for inner in (self.level(programs, depth + 1) for programs in runs):
+            inners = [self.level(programs, depth + 1) for programs in runs]
+            for inner in inners:
                 offset = len(part.steps)
                 part.steps += [step.repeated(part.seconds, 1) for step in inner.steps]
                 part.numbers.update({equation: offset + number for equation, number in inner.numbers.items()})
                 part.seconds += inner.seconds
-                part.stream = inner.stream if len(part.steps) == 1 and inner.steps else part.stream
-            part.stream = part.stream if len(part.steps) == 1 else _COMPUTE
+            part.stream = _common_stream((len(inner.steps), inner.stream) for inner in inners)
             return part
         sent = bytes_sent(self.local, kernel)
         accessed = kernel.bytes_accessed
@@ -315,11 +314,15 @@ def _simulate_kernel(local: LocalProgram, chip: Chip, kernel: Kernel) -> _Task:
 
 
 def _joined(seconds: float, tasks: Sequence[_Task]) -> _Task:
-    """Return tasks that take this long together, as one task. Several steps are compute."""
-    steps = sum(task.steps for task in tasks)
-    return _Task(
-        seconds, steps, next((task.stream for task in tasks if task.steps), _COMPUTE) if steps == 1 else _COMPUTE
-    )
+    """Return tasks that take this long together, as one task."""
+    stream = _common_stream((task.steps, task.stream) for task in tasks)
+    return _Task(seconds, sum(task.steps for task in tasks), stream)
+
+
+def _common_stream(parts: Iterable[tuple[int, int]]) -> int:
+    """Return the stream of parts with a number of steps and a stream each: that of a single step, else compute."""
+    filled = [(steps, stream) for steps, stream in parts if steps]
+    return filled[0][1] if len(filled) == 1 and filled[0][0] == 1 else _COMPUTE
 
 
 def _pipelined_seconds(kernel: Kernel, together: float, seconds_of: Callable[[Sequence[Program]], float]) -> float:

@@ -17,7 +17,7 @@ from typing import final
 
 from shardwise.compiler.candidates.axis_seeds import Dim, DimMove
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
-from shardwise.compiler.candidates.layout_problem import ProgramStructure, layout_problem
+from shardwise.compiler.candidates.layout_problem import ProgramStructure, rebuild
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
@@ -160,18 +160,7 @@ def _moves(program: PartitionedProgram, chain: _Chain, groups: DimGroups) -> Ite
     ]
 
     def attempt(moves: frozenset[DimMove]) -> PartitionedProgram:
-        moved = layout_problem(
-            problem.program,
-            problem.mesh,
-            problem.in_pins,
-            out_pins,
-            problem.out_names,
-            problem.user_meshes,
-            problem.shardings,
-            structure,
-            moves,
-            problem.host,
-        )
+        moved = rebuild(problem, out_pins=out_pins, structure=structure, moves=moves)
         new_plan = choose(moved, plan.chip, tables)
         return PartitionedProgram(moved, new_plan, partition(moved, new_plan))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
+from shardwise.compiler.candidates.layout_problem import LayoutProblem, rebuild
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -20,17 +20,7 @@ def replan_with_pin(
     """Replan the program with `value` pinned to `layout`. `requested_by` names the pin in reasons."""
     constrain = Constrain(layout.dims, problem.mesh, requested_by=requested_by)
     program = _constrain_value(problem.program, value, constrain)
-    constrained = layout_problem(
-        program,
-        problem.mesh,
-        problem.in_pins,
-        problem.out_pins,
-        problem.out_names,
-        problem.user_meshes,
-        problem.shardings,
-        moves=problem.moves,
-        host=problem.host,
-    )
+    constrained = rebuild(problem, program)
     plan = choose(constrained, chip)
     return PartitionedProgram(constrained, plan, partition(constrained, plan))
 
@@ -51,16 +41,8 @@ def replan_with_inputs(problem: LayoutProblem, layouts: Mapping[Value, Layout], 
             case Constrain(is_in_sharding=True) if equation.inputs[0] in layouts:
                 op = replace(op, dims=layouts[equation.inputs[0]].dims)
         equations.append(equation.replace(op=op))
-    replanned = layout_problem(
-        program.with_equations(equations),
-        problem.mesh,
-        pins,
-        problem.requested_out_pins,
-        problem.out_names,
-        problem.user_meshes,
-        moves=problem.moves,
-        host=problem.host,
-    )
+    untyped = replace(problem, shardings={})
+    replanned = rebuild(untyped, program.with_equations(equations), in_pins=pins, out_pins=problem.requested_out_pins)
     return partition(replanned, choose(replanned, chip))
 
 

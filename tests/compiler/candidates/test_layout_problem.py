@@ -1,14 +1,17 @@
 """layout_problem: the candidates of all equations of a program, worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise import lax
 from shardwise import numpy as jnp
-from shardwise.compiler.candidates.layout_problem import layout_problem
+from shardwise.compiler.candidates.layout_problem import layout_problem, rebuild, with_moves
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.host_copies import HostArrays
 from shardwise.errors import ProgramError
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
@@ -103,3 +106,13 @@ def test_on_one_device_there_are_no_candidates():
 def test_pins_must_match_inputs_and_outputs():
     with pytest.raises(ProgramError, match="propagated: 2 pins for 1 inputs, 1 pins for 1 outputs"):
         propagated(lambda x: [x + 1], ["f32[8]"], [((),), ((),)])
+
+
+@pytest.mark.parametrize("again", [rebuild, lambda problem: with_moves(problem, frozenset())])
+def test_a_problem_that_is_computed_again_keeps_all_that_is_not_changed(again):
+    problem = propagated(lambda x, w: [jnp.tanh(x @ w)], ["f32[8,16]", "f32[16,4]"], [(("data",), ()), ((), ())])
+    problem = replace(problem, host=HostArrays(frozenset({1}), frozenset({0})), out_names=("loss",))
+    same = again(problem)
+    assert same.candidates == problem.candidates
+    for name in ("program", "mesh", "in_pins", "out_pins", "out_names", "user_meshes", "shardings", "moves", "host"):
+        assert getattr(same, name) == getattr(problem, name), name

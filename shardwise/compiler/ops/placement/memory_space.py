@@ -1,7 +1,7 @@
 """Ops between the memories of a device: in_memory, and the copies of arguments and results in host memory."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from shardwise.compiler.ir.fusion import OWN_KERNEL, Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal
@@ -55,33 +55,34 @@ class InMemory(_MemoryIdentity):
         return hlo.in_memory(hlo.in_memory(x, self.kind), DEVICE)  # move to this memory, and back for the uses
 
 
+class _HostCopy(_MemoryIdentity):
+    """The base class of copies between device memory and pinned host memory."""
+
+    fusion = OWN_KERNEL
+    target: ClassVar[str]  # the kind of the memory of the result
+
+    def host_bytes(self, *types: ArrayType) -> int:
+        return types[0].nbytes
+
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        return x if hlo.platform == "cpu" else hlo.in_memory(x, self.target)
+
+
 @final
 @record
-class CopyToDevice(_MemoryIdentity):
+class CopyToDevice(_HostCopy):
     """The copy of an argument in pinned host memory to device memory. Its operand is in host memory."""
 
     name = "copy_to_device"
-    fusion = OWN_KERNEL
     reads_host_memory = True
-
-    def host_bytes(self, *types: ArrayType) -> int:
-        return types[0].nbytes
-
-    def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        return x if hlo.platform == "cpu" else hlo.in_memory(x, DEVICE)
+    target = DEVICE
 
 
 @final
 @record
-class CopyToHost(_MemoryIdentity):
+class CopyToHost(_HostCopy):
     """The copy of a result to pinned host memory. Its result is in host memory."""
 
     name = "copy_to_host"
-    fusion = OWN_KERNEL
     writes_host_memory = True
-
-    def host_bytes(self, *types: ArrayType) -> int:
-        return types[0].nbytes
-
-    def lower(self, hlo: Hlo, x: HloValue) -> Any:
-        return x if hlo.platform == "cpu" else hlo.in_memory(x, PINNED_HOST)
+    target = PINNED_HOST
