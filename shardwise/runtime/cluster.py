@@ -300,10 +300,16 @@ class _Cluster:
             self._coordinator = None
 
     def _abandon(self) -> None:
-        """Discard an incomplete cluster. Threads may wait in XLA forever, so its client stays connected."""
+        """Discard an incomplete cluster, in which threads may wait in XLA."""
         member, self.member, process_sets.member = self.member, None, None
-        self._inherited += [self._store, self._relay]
-        self._store = self._relay = self._coordinator = None
+        self._coordinator = None
+        if self._store is None:  # XLA would abort this process if its client lost the service while it connects
+            self._inherited.append(self._relay)
+            self._relay = None
+        else:
+            with suppress(RuntimeFailure):
+                self._disconnect_service()
+        atexit.register(drain_calls, _END_TIME)
         if member is not None:
             member.close()
 

@@ -66,7 +66,8 @@ def test_a_death_during_initialize_is_a_peer_failure_in_all_others(point, victim
         for survivor in survivors:
             failure = survivor.event("PeerFailure")
             assert (failure["rank"], failure["reason"]) == (victim, LOST)
-            assert survivor.wait() == 0
+            assert survivor.event("alone")["sum"] == 6
+            assert survivor.wait() == 0, survivor.errors
 
 
 @pytest.mark.slow

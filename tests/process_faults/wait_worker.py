@@ -139,9 +139,9 @@ def main():
         say("end")
     except PeerFailure as failure:
         say("PeerFailure", rank=failure.rank, reason=failure.reason, detail=failure.detail)
-        if wait in WAITS:
-            say("alone", sum=float(jnp.sum(jnp.arange(4.0))))
-            time.sleep(2 if fault == "coordinator" else 0)  # XLA would abort this process meanwhile
+        say("alone", sum=float(jnp.sum(jnp.arange(4.0))))
+        if fault == "coordinator" or wait not in WAITS:
+            time.sleep(2)  # XLA would abort this process meanwhile
 
 
 if __name__ == "__main__":
