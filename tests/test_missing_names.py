@@ -22,6 +22,7 @@ def test_names_of_newer_releases_exist_with_every_jaxlib():
     assert {name for name in names if not is_supported(name)} - REASONS.keys() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_every_missing_name_has_a_reason_and_every_reason_is_needed():
     pytest.importorskip("jax")

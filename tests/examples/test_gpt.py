@@ -20,6 +20,7 @@ def train(folder, *options):
     return gpt.main(["--folder", str(folder), "--steps", str(STEPS), *options])
 
 
+@pytest.mark.slow
 def test_eight_devices_and_a_resumption_on_one_have_the_losses_of_one(tmp_path):
     state, first = train(tmp_path / "many", "--mesh", "data=4,model=2", "--steps", "3")
     assert state["mean"]["layers"][0]["up"].addressable_shards[0].data.shape == (gpt.WIDTH, gpt.HIDDEN // 2)

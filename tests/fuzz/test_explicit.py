@@ -34,6 +34,7 @@ FAILED = (
 FAILED_OPS = (731000188, 822002318, 866001974, 966104150)
 
 
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize("first", range(0, 160, BLOCK))
 def test_programs_on_explicit_meshes_match_one_device(first):
     for seed in range(first, first + BLOCK):

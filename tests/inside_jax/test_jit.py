@@ -190,6 +190,7 @@ def test_inside_jax_jit(arrays, mesh):
     assert_equal(outer(*arrays), jax.value_and_grad(loss, argnums=(0, 1))(*arrays))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("check_vma", [False, True])
 def test_inside_shard_map_a_function_of_shards_needs_no_plan(mesh, check_vma):
     def function(x):

@@ -109,6 +109,7 @@ def lowered():
     return {name for name in names if not name.startswith(("shardwise_", "test_"))}
 
 
+@pytest.mark.slow
 def test_every_primitive_of_jax_has_a_case_or_a_reason():
     for name in IMPORTED:
         importlib.import_module(name)

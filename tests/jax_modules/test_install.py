@@ -64,7 +64,7 @@ def test_a_library_that_imports_private_names(tmp_path):
     run("import sys, shardwise; sys.path.insert(0, sys.argv[1]); shardwise.as_jax(); import library", str(tmp_path))
 
 
-@pytest.mark.table(default=3)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
@@ -197,6 +197,7 @@ def test_after_the_real_jax_it_is_an_error(tmp_path):
     assert "is already imported. Call `shardwise.as_jax()` before" in error.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_command_line_runs_scripts_and_modules(tmp_path):
     (tmp_path / "script.py").write_text(
         "import sys, jax, helper\nprint(jax.__name__, sys.argv[1:], __name__, jax.numpy.arange(3).sum(), helper.X)\n"

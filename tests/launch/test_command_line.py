@@ -32,6 +32,7 @@ def test_run_does_not_load_checkpoints(tmp_path):
     assert "jax" in loaded and not loaded.intersection(HEAVY)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("module", ["command_line", "doctor", "launcher"])
 def test_commands_are_loaded_when_they_run(module):
     assert not modules(f"import shardwise.launch.{module}").intersection(HEAVY)
@@ -102,6 +103,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("arguments", [["doctor"], ["simulate", "MODEL:double", "--hardware", "h100"]])
 def test_commands_end_quietly_if_nobody_reads_their_output(arguments, tmp_path):
     (tmp_path / "model.py").write_text("import shardwise.numpy as jnp\ndef double(): return jnp.zeros(2) * 2\n")
@@ -118,6 +120,7 @@ os.execv(sys.executable, [sys.executable, "-m", "shardwise", *sys.argv[1:]])
 """
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(
     "arguments",
     [

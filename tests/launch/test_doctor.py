@@ -95,6 +95,7 @@ def test_contradictory_variables_are_an_error():
     assert doctor.check_environment({}).status == "ok"
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("name", ["devices", "collective"])
 def test_a_program_that_fails_is_an_error_with_its_message(name, monkeypatch):
     """XLA ends a process whose flags are wrong; the check that starts it does not end with it."""

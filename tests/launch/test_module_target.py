@@ -64,7 +64,6 @@ MESH = ("--mesh", "data=64,model=8", "--hardware", "h100")
 
 
 @pytest.mark.table(default=2)
-@pytest.mark.table(default=4)
 @pytest.mark.parametrize(
     ("file", "pins"),
     [
@@ -111,8 +110,7 @@ def test_pages_traces_and_stages_are_those_of_functions(explain, tmp_path):
 X = ("--mesh", "data=8", "--pin", "x=data")
 
 
-@pytest.mark.table(default=8)
-@pytest.mark.table(default=12)
+@pytest.mark.table(default=4)
 @pytest.mark.parametrize(
     ("file", "options", "message"),
     [

@@ -211,6 +211,7 @@ def test_explain_shows_the_programs_of_a_script(tmp_path):
     assert "per call on h100" in output and "result 256.0" in output
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("options", [[], ["--stages"]], ids=["plan", "stages"])
 def test_explain_leaves_the_files_of_dump_to_complete(tmp_path, options):
     (tmp_path / "script.py").write_text(SCRIPT)

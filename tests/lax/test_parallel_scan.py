@@ -274,6 +274,7 @@ def test_error_if_fn_returns_another_number_of_arrays():
         lax.associative_scan(lambda x, y: (x, y), numbers((5,)))
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_long_sharded_scan_sends_little_and_stays_sharded(reverse):
     """Elements move only between neighbouring shards; a reversed scan does not reverse its operand."""

@@ -45,6 +45,7 @@ def windows_of(shape, window, strides, padding, base, dilation):
         yield start, elements
 
 
+@pytest.mark.table(default=8)
 @pytest.mark.parametrize("parameters", WINDOWS)
 @pytest.mark.parametrize("spec", [None, P("x"), P(None, "x")])
 def test_windowed_argmax(parameters, spec):

@@ -77,6 +77,7 @@ def test_a_pipeline_equals_one_device():
         np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_bubble_of_alternatives_is_that_of_their_schedule():
     result = sw.autoshard(step, hardware="h100", count=2, stages=(2,), microbatches=(2, 8))(*types())
     for alternative in result.alternatives:
@@ -86,6 +87,7 @@ def test_the_bubble_of_alternatives_is_that_of_their_schedule():
     assert ", stages=2, microbatches=" in text and all(head in text for head in ("stages", "microbatches", "bubble"))
 
 
+@pytest.mark.slow
 def test_an_interleaved_pipeline_equals_one_device():
     mesh = sw.make_mesh((2,), ("stage",), devices=sw.devices()[:2])
     result = sw.autoshard(interleaved_step, mesh=mesh, microbatches=(2, 4))(*types())
@@ -104,6 +106,7 @@ def test_an_interleaved_pipeline_equals_one_device():
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_estimates_are_near_the_plans():
     """An alternative that is estimated from the plan of another one takes about as long with its own plan."""
     mesh = AbstractMesh((2,), ("stage",))

@@ -234,6 +234,7 @@ def plans(mesh, sizes, *, dtype=np.float32, spec=SEQUENCE, **options):
     return forward, value_and_cotangents(attend).lower(*operands).plan
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_collectives_are_permutes_of_keys_and_values(mesh, causal, layout):

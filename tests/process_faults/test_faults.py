@@ -60,6 +60,7 @@ def test_a_process_that_sleeps_is_named_with_its_python_stack(devices):
         assert started.workers[0].wait() == 1
 
 
+@pytest.mark.slow
 def test_every_read_of_an_array_ends_when_another_process_fails():
     """Fault 6 for reads of local shards, and of arrays that this process computes from them alone."""
     with group("reads", timeout=10 * WAIT) as started:  # XLA waits longer than this test

@@ -24,6 +24,7 @@ def processes(child):
             worker.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "child", ["exit", *(pytest.param(child, marks=pytest.mark.slow) for child in STATUSES if child != "exit")]
 )

@@ -40,6 +40,7 @@ def test_modules_that_are_not_valid(source, message):
         stablehlo.load(source)
 
 
+@pytest.mark.slow
 def test_the_other_process_states_the_same_reason():
     source, message = INVALID
     with pytest.raises(ProgramError, match=message):

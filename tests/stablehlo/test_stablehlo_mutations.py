@@ -8,6 +8,7 @@ mutate = pytest.importorskip("tests.stablehlo.mutate")
 pytestmark = pytest.mark.jax
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 600), marks=pytest.mark.slow)], ids=["20", "600"])
 def test_mutated_modules_are_typed_errors_or_right(seeds):
     outcomes = list(mutate.run_cases(seeds))

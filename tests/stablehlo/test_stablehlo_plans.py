@@ -54,6 +54,7 @@ STEPS = {
 }
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_steps(mesh, name):
     program, specs = STEPS[name]

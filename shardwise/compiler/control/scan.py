@@ -36,7 +36,7 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.inline import inline, is_transparent_call
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.shrink_residuals import shrink_loop_residuals
 from shardwise.compiler.transforms.transpose import transpose_program
@@ -153,7 +153,7 @@ class Scan(ControlRules):
         forward, linear, _ = linearize_program(
             self.program, self.endpoint_marks(active, "entry"), self.endpoint_marks(active, "exit")
         )
-        forward = inline(forward, opaque=False)  # opaque calls keep their rules for the next derivative
+        forward = inline(forward, is_transparent_call)  # opaque calls keep their rules for the next derivative
         forward, linear = shrink_loop_residuals(
             forward, linear, len(self.program.outputs), self._free_residuals(forward)
         )
@@ -274,7 +274,7 @@ class Scan(ControlRules):
     def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         if any(equation.op.is_call and not equation.op.opaque for equation in self.program.equations):
             # Inline calls, so that the analysis distinguishes known and linear values inside them.
-            inlined = inline(self.program, opaque=False)
+            inlined = inline(self.program, is_transparent_call)
             return self.with_programs([inlined]).transpose(cotangent, *operands)
         undefined = [isinstance(x, UndefinedPrimal) for x in operands]
         dependent = self.endpoint_marks(

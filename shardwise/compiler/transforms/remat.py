@@ -15,7 +15,7 @@ from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy
 from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.drop_effects import without_effects
-from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.inline import inline, is_transparent_call
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.repeat_key_uses import repeat_key_uses
@@ -42,7 +42,7 @@ def rematerialize_program(
     """
     forward, linear, nonzero = linearize_program(program, active)
     # Opaque calls keep their rules for the next derivative.
-    forward, count = inline(forward, opaque=False), len(program.outputs)
+    forward, count = inline(forward, is_transparent_call), len(program.outputs)
     saving, recompute = _split(forward, forward.outputs[:count], forward.outputs[count:], policy)
     tangents = [type for type, is_active in zip(program.in_types, active, strict=True) if is_active]
     recompute, recompute_inputs = _in_scope(recompute), len(recompute.inputs)

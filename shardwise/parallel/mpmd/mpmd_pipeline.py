@@ -1,7 +1,7 @@
 """mpmd_pipeline: a pipeline whose stages are separate programs on disjoint submeshes."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -13,10 +13,13 @@ from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import device_put
+from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.shardings.mesh import Mesh, device_grid
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, device_grid
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -26,6 +29,7 @@ from shardwise.errors import StrategyError
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.check_schedule import check_schedule
 from shardwise.parallel.mpmd.make_schedule import task_schedule
+from shardwise.parallel.mpmd.predict import PipelineSimulation, predict_pipeline
 from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
 from shardwise.parallel.mpmd.stage_programs import StageFunction, StagePrograms
 from shardwise.parallel.mpmd.step import Replica, Step
@@ -42,7 +46,7 @@ _CALL = "MpmdPipeline.value_and_grad"
 
 def mpmd_pipeline(
     stages: Sequence[StageFunction],
-    meshes: Sequence[Mesh],
+    meshes: Sequence[Mesh | AbstractMesh],
     microbatches: int,
     schedule: str | TaskSchedule = "1f1b",
     *,
@@ -59,7 +63,7 @@ def mpmd_pipeline(
             previous stage; the first one with a microbatch of the batch; the last one with the microbatch's targets as
             further arguments, and returns a scalar loss.
         meshes: the mesh of each rank of the schedule, with disjoint devices. Inside a stage, the planner shards over
-            the axes of its mesh.
+            the axes of its mesh. With abstract meshes the pipeline can be simulated, but not run.
         microbatches: the number of microbatches. Microbatch `k` of `m` has the rows `k`, `k + m`, … of the batch.
         schedule: the name of a schedule, as for `task_schedule`, or a schedule.
         spec: the PartitionSpec of activations and microbatches, for all ranks or for each; by default, they are
@@ -85,8 +89,8 @@ def mpmd_pipeline(
     stages, meshes = tuple(stages), tuple(meshes)
     if not stages or not all(callable(stage) for stage in stages):
         raise StrategyError(f"mpmd_pipeline: stages must be a sequence of functions, not {stages!r}")
-    if not meshes or not all(isinstance(mesh, Mesh) for mesh in meshes):
-        raise StrategyError(f"mpmd_pipeline: meshes must be a sequence of meshes of devices, not {meshes!r}")
+    if not meshes or not all(isinstance(mesh, (Mesh, AbstractMesh)) for mesh in meshes):
+        raise StrategyError(f"mpmd_pipeline: meshes must be a sequence of meshes, not {meshes!r}")
     if isinstance(schedule, str):
         chunks = max(1, len(stages) // len(meshes)) if schedule == "interleaved" else 1
         schedule = task_schedule(schedule, len(meshes), microbatches, chunks)
@@ -104,7 +108,7 @@ def mpmd_pipeline(
         raise StrategyError(f"mpmd_pipeline: {explicit} has Explicit axes: use meshes with Auto axes.")
     owner: dict[Any, int] = {}
     for rank, mesh in enumerate(meshes):
-        for device in mesh.flat_devices:
+        for device in mesh.flat_devices if isinstance(mesh, Mesh) else ():
             if owner.setdefault(device, rank) != rank:
                 raise StrategyError(
                     f"mpmd_pipeline: the meshes of ranks {owner[device]} and {rank} share the device {device}: stages "
@@ -139,7 +143,7 @@ class MpmdPipeline:
     def __init__(
         self,
         stages: Sequence[StageFunction],
-        meshes: Sequence[Mesh],
+        meshes: Sequence[Mesh | AbstractMesh],
         schedule: TaskSchedule,
         specs: Sequence[PartitionSpec],
         remat: bool | Policy,
@@ -147,6 +151,7 @@ class MpmdPipeline:
         self.schedule = schedule
         self._stages = stages
         self._meshes = meshes
+        self._device_meshes = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
         self._specs = specs
         self._remat = remat
         self._programs: dict[Any, StagePrograms] = {}
@@ -177,18 +182,23 @@ class MpmdPipeline:
 
         Raises:
             StrategyError: if there are not as many parameters as stages, if a batch is not divisible into the
-                microbatches, if the last stage does not return a scalar, or in a function that is being traced.
+                microbatches, if the last stage does not return a scalar, if a mesh is abstract, or in a function that
+                is being traced.
         """
         if any(isinstance(leaf, Tracer) for leaf in tree_util.tree_leaves((params, batch, targets))):
             raise StrategyError(
                 f"{_CALL} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
                 "other transformations. Inside of them, use `pipeline`."
             )
-        if len(params) != len(self._stages):
-            raise StrategyError(f"mpmd_pipeline: {len(params)} pytrees of parameters for {len(self._stages)} stages")
+        self._check_params(params)
         microbatches = self.schedule.microbatches
         batch, *goals = (_checked_rows(tree, microbatches) for tree in (batch, *targets))
         types = self._types(params, batch, goals)
+        if len(self._device_meshes) < len(self._meshes):
+            raise StrategyError(
+                f"{_CALL}: an abstract mesh has no devices: pass meshes of devices to `mpmd_pipeline`, or call "
+                "`simulate`."
+            )
         transfers = Transfers(self._connect(types), self._steps)
         self._steps += 1
         shardings = {
@@ -217,19 +227,68 @@ class MpmdPipeline:
                 step.run(rank, task)
         return self._loss(step), self._gradients(step, params, shardings)
 
+    def simulate(self, hardware: str | Chip) -> Callable[..., PipelineSimulation]:
+        """Return a function that predicts the time and memory of `value_and_grad`, without running it.
+
+        Args:
+            hardware: the chip to predict for, as for `jax.simulate`. The devices of the ranks follow one another, node
+                by node.
+
+        Returns:
+            A function of the arguments of `value_and_grad`, arrays or ShapeDtypeStructs, that returns a
+            `PipelineSimulation`. A parameter has the spec of its sharding if that is on a mesh with the same axes as
+            that of its stage; otherwise it is replicated.
+
+        Raises:
+            HardwareError: if the hardware is unknown.
+            StrategyError: when called, as for `value_and_grad`.
+
+        Example:
+            >>> meshes = [jax.sharding.AbstractMesh((4,), ("data",))] * 2
+            >>> stages = [lambda w, x: x @ w, lambda w, x: (x @ w).mean()]
+            >>> train = jax.parallel.mpmd_pipeline(stages, meshes, 8, "1f1b", spec=P("data"))
+            >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.bfloat16) for rows in (4096, 1 << 16))
+            >>> 0.1 < train.simulate("h100")([w, w], x).bubble < 0.2
+            True
+        """
+        target = chip(hardware)
+
+        def call(params: Sequence[Any], batch: object, *targets: object) -> PipelineSimulation:
+            self._check_params(params)
+            batch, *goals = (_checked_rows(tree, self.schedule.microbatches) for tree in (batch, *targets))
+            with config.override("target_platform", target.platform):
+                types = self._types(params, batch, goals)
+            goal_types = [_microbatch_types(tree, self.schedule.microbatches) for tree in goals]
+            homes = [self.schedule.rank_of[stage, 0] for stage in range(len(self._stages))]
+            shardings = [
+                self._shardings(tree, stage, rank) for stage, (tree, rank) in enumerate(zip(params, homes, strict=True))
+            ]
+            programs = [
+                self._stage_programs(stage, rank, params[stage], shardings[stage]) for stage, rank in enumerate(homes)
+            ]
+            return predict_pipeline(
+                self.schedule, programs, list(map(_with_shardings, params, shardings)), types, goal_types, target
+            )
+
+        return call
+
+    def _check_params(self, params: Sequence[Any]) -> None:
+        if len(params) != len(self._stages):
+            raise StrategyError(f"mpmd_pipeline: {len(params)} pytrees of parameters for {len(self._stages)} stages")
+
     def _is_local(self, rank: int) -> bool:
         """Return whether this process has devices of a rank, so that it runs its tasks."""
         return NamedSharding(self._meshes[rank], PartitionSpec()).has_addressable_devices
 
     def _connect(self, types: Sequence[Any]) -> Channels | None:
         """Connect the processes of all ranks, once, and compare what they run. Return None for one process."""
-        devices = [device for mesh in self._meshes for device in mesh.flat_devices]
+        devices = [device for mesh in self._device_meshes for device in mesh.flat_devices]
         processes = sorted({device.process_index for device in devices})
         if len(processes) == 1 or not any(map(self._is_local, range(len(self._meshes)))):
             return None
         lines = [
             f"schedule {self.schedule.name!r} with digest {self.schedule.digest}",
-            f"devices {[[device.id for device in mesh.flat_devices] for mesh in self._meshes]}",
+            f"devices {[[device.id for device in mesh.flat_devices] for mesh in self._device_meshes]}",
             f"specs {list(map(str, self._specs))}",
             f"types {types}",
         ]
@@ -256,11 +315,13 @@ class MpmdPipeline:
     def _shardings(self, params: object, stage: int, rank: int) -> list[Sharding]:
         """Return the shardings of the leaves of a stage's parameters on a rank."""
         home = self.schedule.rank_of[stage, 0]
-        shardings = []
+        mesh = self._meshes[home]
+        devices = set(mesh.flat_devices) if isinstance(mesh, Mesh) else None
+        shardings: list[Sharding] = []
         for leaf in tree_util.tree_leaves(params):
             sharding = getattr(leaf, "sharding", None)
-            if not isinstance(sharding, Sharding) or set(sharding.devices) != set(self._meshes[home].flat_devices):
-                sharding = _sharding_on(self._meshes[home], sharding)
+            if not isinstance(sharding, Sharding) or devices is None or set(sharding.devices) != devices:
+                sharding = _sharding_on(mesh, sharding)
             shardings.append(sharding if rank == home else _sharding_on(self._meshes[rank], sharding))
         return shardings
 
@@ -314,14 +375,8 @@ class MpmdPipeline:
         return tree_util.tree_map(take, tree)
 
     def _types(self, params: Sequence[Any], batch: object, targets: Sequence[object]) -> list[Any]:
-        """Return the types of the inputs of all stages, after a check of the loss."""
-        count = self.schedule.microbatches
-        x, *goals = (
-            tree_util.tree_map(
-                lambda leaf: ShapeDtypeStruct((leaf.shape[0] // count, *leaf.shape[1:]), leaf.dtype), tree
-            )
-            for tree in (batch, *targets)
-        )
+        """Return the types of the inputs of all stages and of the loss, for one microbatch."""
+        x, *goals = (_microbatch_types(tree, self.schedule.microbatches) for tree in (batch, *targets))
         param_types = [tree_util.tree_map(_as_typed, each) for each in params]
         leaves, structure = tree_util.tree_flatten((param_types, x, goals))
         key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -389,24 +444,41 @@ class MpmdPipeline:
             if rank != home and self._is_local(rank):
                 (here[rank],) = step.transfers.receive(f"L{rank}", [type], [replicated[home]], [sharding])
         everywhere = NamedSharding(
-            Mesh(device_grid([d for mesh in self._meshes for d in mesh.flat_devices], (-1,)), ("device",)),
+            Mesh(device_grid([d for mesh in self._device_meshes for d in mesh.flat_devices], (-1,)), ("device",)),
             PartitionSpec(),
         )
         shards = {shard.device: shard.data for array in here.values() for shard in array.addressable_shards}
         return join_shards([shards[device] for device in everywhere.local_devices], type, everywhere)
 
 
-def _sharding_on(mesh: Mesh, sharding: object) -> NamedSharding:
+def _sharding_on(mesh: Mesh | AbstractMesh, sharding: object) -> NamedSharding:
     """Return the sharding of an array on another mesh: the same spec if the meshes have the same axes."""
     is_alike = isinstance(sharding, NamedSharding) and sharding.mesh_shape == mesh.abstract
     return NamedSharding(mesh, sharding.spec if is_alike and isinstance(sharding, NamedSharding) else PartitionSpec())
+
+
+def _with_shardings(tree: object, shardings: Sequence[Sharding]) -> Any:
+    """Return the types of a pytree of arrays with these shardings."""
+    leaves, structure = tree_util.tree_flatten(tree_util.tree_map(_as_typed, tree))
+    structs = [
+        ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        for leaf, sharding in zip(leaves, shardings, strict=True)
+    ]
+    return tree_util.tree_unflatten(structure, structs)
+
+
+def _microbatch_types(tree: object, microbatches: int) -> Any:
+    """Return the types of the rows of one microbatch."""
+    return tree_util.tree_map(
+        lambda leaf: ShapeDtypeStruct((leaf.shape[0] // microbatches, *leaf.shape[1:]), leaf.dtype), tree
+    )
 
 
 def _checked_rows(tree: Any, microbatches: int) -> Any:
     """Check that the rows of a batch are divisible into microbatches, and return the batch as arrays."""
 
     def check(path: KeyPath, leaf: Any) -> Any:
-        rows = leaf if isinstance(leaf, (np.ndarray, Array)) else np.asarray(leaf)
+        rows = leaf if isinstance(leaf, (np.ndarray, Array, ShapeDtypeStruct)) else np.asarray(leaf)
         if not rows.shape or rows.shape[0] % microbatches:
             raise StrategyError(
                 f"mpmd_pipeline: a batch{tree_util.keystr(path)} of shape {rows.shape} is not divisible into "

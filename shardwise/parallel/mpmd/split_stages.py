@@ -1,15 +1,23 @@
-"""split_stages: divide an ordinary model into the stages of a pipeline, at marked boundaries.
+"""split_stages: divide an ordinary model into the stages of a pipeline, at marked boundaries or between its layers.
 
 `stage_boundary` marks values. A value's stage is the largest number of marks on a path to it from the batch. Values
-that later stages need are passed through all stages between, even if they are not marked.
+that later stages need are passed through all stages between, even if they are not marked. A scan over layers is divided
+into one scan per stage first, with marks between.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar, final
 
+import shardwise.numpy as jnp
 from shardwise import tree_util
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.meshes.placement import device_put
+from shardwise.base.config import config
 from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.control.call import Call
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.trace.build import build
@@ -17,11 +25,11 @@ from shardwise.compiler.transforms.dce import live_equations
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.replay import replay
 from shardwise.errors import StrategyError
+from shardwise.parallel.mpmd.divide_layers import divide_layers
 from shardwise.parallel.mpmd.stage_programs import StageFunction
 
 _T = TypeVar("_T")
 _BOUNDARY = CheckpointName("stage_boundary")
-_LAST = "last_stage"  # the name of the program that computes the loss
 
 
 def stage_boundary(x: _T) -> _T:
@@ -50,8 +58,10 @@ class StagedModel:
 
     Attributes:
         stages: the functions of the stages, for `mpmd_pipeline`. The parameters of a stage are a list of leaves.
-        owners: for each leaf of the model's parameters, the index of its stage.
+        owners: for each leaf of the model's parameters, the index of its stage; None if it has the weights of all
+            layers, stacked along dim 0, so that each stage has some of its rows.
         structure: the structure of the model's parameters.
+        layers: the number of layers of each stage, if a scan over layers was divided.
 
     Example:
         >>> model = lambda w, x: (jax.parallel.stage_boundary(x * w[0]) * w[1]).mean()
@@ -60,25 +70,54 @@ class StagedModel:
     """
 
     stages: tuple[StageFunction, ...]
-    owners: tuple[int, ...]
+    owners: tuple[int | None, ...]
     structure: Any
+    layers: tuple[int, ...] = ()
 
     def split(self, params: object) -> list[list[Any]]:
         """Return the leaves of the model's parameters, or of a pytree like them, by stage."""
-        leaves = tree_util.tree_leaves(params)
-        pairs = list(zip(leaves, self.owners, strict=True))
-        return [[leaf for leaf, owner in pairs if owner == stage] for stage in range(len(self.stages))]
+        parts: list[list[Any]] = [[] for _ in self.stages]
+        for leaf, owner in zip(tree_util.tree_leaves(params), self.owners, strict=True):
+            if owner is not None:
+                parts[owner].append(leaf)
+                continue
+            for part, (start, stop) in zip(parts, pairwise(accumulate(self.layers, initial=0)), strict=True):
+                part.append(_rows(leaf, start, stop))
+        return parts
 
     def join(self, parts: Sequence[Sequence[Any]]) -> Any:
-        """Return a pytree like the model's parameters from the leaves of all stages, such as gradients."""
+        """Return a pytree like the model's parameters from the leaves of all stages, such as gradients.
+
+        The rows of a leaf that was divided are copied to the devices of the first stage.
+        """
         rest = [iter(part) for part in parts]
-        return tree_util.tree_unflatten(self.structure, [next(rest[owner]) for owner in self.owners])
+        leaves = [
+            _concatenate([next(each) for each in rest]) if owner is None else next(rest[owner]) for owner in self.owners
+        ]
+        return tree_util.tree_unflatten(self.structure, leaves)
+
+
+def _rows(leaf: Any, start: int, stop: int) -> Any:
+    """Return some rows of an array, or of the type of one."""
+    if isinstance(leaf, ShapeDtypeStruct):
+        return ShapeDtypeStruct((stop - start, *leaf.shape[1:]), leaf.dtype, sharding=leaf.sharding)
+    return leaf[start:stop]
+
+
+def _concatenate(parts: Sequence[Any]) -> Any:
+    """Return the rows of all parts, on the devices of the first."""
+    return jnp.concatenate([parts[0], *(device_put(part, parts[0].sharding) for part in parts[1:])])
 
 
 def split_stages(
-    model: Callable[..., Any], params: object, batch: object, *targets: object, microbatches: int
+    model: Callable[..., Any],
+    params: object,
+    batch: object,
+    *targets: object,
+    microbatches: int,
+    stages: int | Sequence[int] | None = None,
 ) -> StagedModel:
-    """Divide a model into stages at its calls of `stage_boundary`.
+    """Divide a model into stages at its calls of `stage_boundary`, or between the layers that it scans.
 
     Args:
         model: a function `(params, batch, *targets)` that returns a scalar loss, the mean over the rows.
@@ -86,13 +125,17 @@ def split_stages(
         batch: a batch, of which shapes and dtypes are read. Any stage may use it.
         *targets: further arguments, which only the last stage may use.
         microbatches: the number of microbatches into which batch and targets will be divided.
+        stages: for a model that scans over the stacked weights of its layers and has no marks, the number of stages, or
+            the number of layers of each stage. What is before the scan, such as an embedding, belongs to the first
+            stage, and what is after it to the last.
 
     Returns:
         The stages, and functions that divide parameters and combine gradients.
 
     Raises:
-        StrategyError: if a parameter is used by several stages, if targets are used before the last stage, or if a
-            boundary is inside of a loop or of another function with its own derivative.
+        StrategyError: if a parameter is used by several stages, if targets are used before the last stage, if a
+            boundary is inside of a loop or of another function with its own derivative, or if `stages` does not divide
+            the layers of a scan.
 
     Example:
         >>> model = lambda w, x: (jax.parallel.stage_boundary(x * w[0]) * w[1]).mean()
@@ -117,20 +160,76 @@ def split_stages(
 
     rows = [type_of(leaf) for leaf in (*batch_leaves, *target_leaves)]
     types = [type.with_shape((type.shape[0] // microbatches, *type.shape[1:])) for type in rows]
-    program, captured = build(flat_model, [*map(type_of, param_leaves), *types], "model")
-    cut = _Cut(inline(program, opaque=False), counts)
-    owners = cut.owners([tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(params)])
-    stages = [_stage_function(cut.stage_program(stage, owners), captured) for stage in range(cut.stages)]
-    return StagedModel(tuple(stages), owners, param_structure)
+    names = [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(params)]
+    divisions: dict[str, _Division] = {}  # by platform: a model may use other kernels on another platform
+
+    def division() -> _Division:
+        platform = config.target_platform
+        if platform not in divisions:
+            program, captured = build(flat_model, [*map(type_of, param_leaves), *types], "model")
+            divisions[platform] = _divide(inline(program, _is_jit), captured, names, counts[1:], stages)
+        return divisions[platform]
+
+    found = division()
+    functions = [_stage_function(division, stage) for stage in range(len(found.programs))]
+    return StagedModel(tuple(functions), found.owners, param_structure, found.layers)
 
 
-def _stage_function(program: Program, captured: Sequence[Any]) -> StageFunction:
-    """Return the function of a stage. The last inputs of its program are the captured arrays."""
+@final
+class _Division(NamedTuple):
+    """A model that was divided into stages.
+
+    Attributes:
+        programs: the program of each stage.
+        captured: the arrays that the model closes over, the last operands of each program.
+        owners, layers: those of the StagedModel.
+    """
+
+    programs: tuple[Program, ...]
+    captured: Sequence[Any]
+    owners: tuple[int | None, ...]
+    layers: tuple[int, ...]
+
+
+def _divide(
+    program: Program,
+    captured: Sequence[Any],
+    names: Sequence[str],
+    counts: tuple[int, int],
+    stages: int | Sequence[int] | None,
+) -> _Division:
+    """Divide the program of a model. `names` are those of its parameters, `counts` the leaves of batch and targets."""
+    is_divided: tuple[bool, ...] = (False,) * len(names)
+    layers: tuple[int, ...] = ()
+    if stages is not None:
+        if any(equation.op == _BOUNDARY for equation in program.walk()):
+            raise StrategyError("split_stages: the model has calls of `stage_boundary`: leave `stages` out.")
+        program, layers, is_divided = divide_layers(program, len(names), stages, _BOUNDARY)
+    parts = [len(layers) if divided else 1 for divided in is_divided]
+    cut = _Cut(program, (sum(parts), *counts))
+    owners = cut.owners([name for name, count in zip(names, parts, strict=True) for _ in range(count)])
+    firsts = accumulate(parts[:-1], initial=0)
+    return _Division(
+        tuple(cut.stage_program(stage, owners) for stage in range(cut.stages)),
+        captured,
+        tuple(None if divided else owners[first] for divided, first in zip(is_divided, firsts, strict=False)),
+        layers,
+    )
+
+
+def _is_jit(op: Op) -> bool:
+    """Return whether an op is a call of a jitted function. Calls with their own derivative, and `checkpoint`, stay."""
+    return isinstance(op, Call)
+
+
+def _stage_function(division: Callable[[], _Division], stage: int) -> StageFunction:
+    """Return the function of a stage."""
 
     def run(params: Sequence[Any], x: object, *targets: object) -> Any:
+        programs, captured, *_ = division()
         leaves = [as_operand(leaf) for leaf in (*params, *tree_util.tree_leaves((x, targets)))]
-        outputs = replay(program, [*leaves, *captured])
-        return outputs if program.name != _LAST else outputs[0]
+        outputs = replay(programs[stage], [*leaves, *captured])
+        return outputs if stage < len(programs) - 1 else outputs[0]
 
     return run
 
@@ -224,8 +323,7 @@ class _Cut:
 
     def stage_program(self, stage: int, owners: Sequence[int]) -> Program:
         """Return the program of a stage: its parameters, the previous results, targets, captured arrays → results."""
-        is_last = stage == self.stages - 1
         params = [value for value, owner in zip(self.params, owners, strict=True) if owner == stage]
-        inputs = (*params, *self._inputs(stage), *(self.targets if is_last else ()), *self.captured)
-        name = _LAST if is_last else f"stage{stage}"
-        return Program(inputs, tuple(self._equations[stage]), tuple(self._outputs(stage)), name)
+        targets = self.targets if stage == self.stages - 1 else ()
+        inputs = (*params, *self._inputs(stage), *targets, *self.captured)
+        return Program(inputs, tuple(self._equations[stage]), tuple(self._outputs(stage)), f"stage{stage}")

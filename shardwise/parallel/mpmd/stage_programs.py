@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, final
 
 import shardwise.numpy as jnp
 from shardwise import tree_util
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import with_sharding_constraint
 from shardwise.api.transformations.differentiate import vjp
 from shardwise.api.transformations.remat import checkpoint
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.control.split_outputs import split_outputs
-from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -29,7 +31,7 @@ StageFunction = Callable[..., Any]  # (params, x, *targets) → the input of the
 
 
 @final
-class _Halves(NamedTuple):
+class Halves(NamedTuple):
     """The compiled halves of a backward pass.
 
     Attributes:
@@ -49,6 +51,9 @@ class _Halves(NamedTuple):
 class StagePrograms:
     """The programs of a stage.
 
+    Attributes:
+        mesh: the devices on which the stage runs.
+
     Args:
         function: the function of the stage.
         name: the name of the stage, for messages and profiles.
@@ -63,13 +68,13 @@ class StagePrograms:
         self,
         function: StageFunction,
         name: str,
-        mesh: Mesh,
+        mesh: Mesh | AbstractMesh,
         spec: PartitionSpec,
         param_shardings: Sequence[Sharding],
         remat: bool | Policy,
         has_input_gradient: bool,
     ):
-        self._mesh = mesh
+        self.mesh = mesh
         self._spec = spec
         self._name = name
         self._param_shardings = list(param_shardings)
@@ -77,7 +82,7 @@ class StagePrograms:
         self._function = function
         if remat is not False:
             self._function = checkpoint(function, policy=None if remat is True else remat)
-        self._halves: dict[Any, _Halves] = {}
+        self._halves: dict[Any, Halves] = {}
         self.forward = jit(self._named(self._forward, "forward"))
         self.backward = jit(
             self._named(self._backward, "backward"), out_shardings=(self._param_shardings, None), donate_argnums=(4,)
@@ -95,7 +100,20 @@ class StagePrograms:
 
     def sharding(self, ndim: int) -> NamedSharding:
         """Return the sharding of a leaf of the stage's input or result."""
-        return NamedSharding(self._mesh, PartitionSpec(*self._spec[:ndim]))
+        return NamedSharding(self.mesh, PartitionSpec(*self._spec[:ndim]))
+
+    def with_shardings(self, types: object) -> Any:
+        """Return types of the stage's input or result with their shardings."""
+        return tree_util.tree_map(
+            lambda leaf: ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(leaf.ndim)), types
+        )
+
+    def zero_types(self, params: object) -> list[ShapeDtypeStruct]:
+        """Return the types of the sums of gradients."""
+        return [
+            ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(split_floats(params)[0], self._param_shardings, strict=True)
+        ]
 
     def _constrain(self, tree: object) -> Any:
         """Pin the shardings of arrays that are sent to other meshes."""
@@ -134,17 +152,23 @@ class StagePrograms:
 
         The function holds the values that the weight gradient needs.
         """
-        leaves, structure = tree_util.tree_flatten((params, x, pull_back, cotangents))
-        key = structure, tuple(leaf.type for leaf in leaves)
-        if key not in self._halves:
-            self._halves[key] = self._split(structure, [leaf.type for leaf in leaves])
-        halves = self._halves[key]
-        operands = [*leaves, *halves.captured]
-        x_cotangents, shared = halves.first(operands)
-        kept = [operands[index] for index in halves.kept]
+        operands = params, x, pull_back, cotangents
+        halves = self.halves(operands)
+        leaves = [*tree_util.tree_leaves(operands), *halves.captured]
+        x_cotangents, shared = halves.first(leaves)
+        kept = [leaves[index] for index in halves.kept]
         return x_cotangents, lambda totals: halves.second(totals, shared, kept)
 
-    def _split(self, structure: Any, types: Sequence[Any]) -> _Halves:
+    def halves(self, operands: tuple[Any, ...]) -> Halves:
+        """Return the halves of the backward pass for operands of these types."""
+        leaves, structure = tree_util.tree_flatten(operands)
+        types = [type_of(leaf) for leaf in leaves]
+        key = structure, tuple(types)
+        if key not in self._halves:
+            self._halves[key] = self._split(structure, types)
+        return self._halves[key]
+
+    def _split(self, structure: Any, types: Sequence[Any]) -> Halves:
         """Trace the backward pass, and split it into its input and its weight gradient."""
         count = 0  # the number of cotangents of the input
 
@@ -164,7 +188,7 @@ class StagePrograms:
         def second(totals: list[Array], shared: list[Array], kept: list[Array]) -> list[Array]:
             return _add(totals, replay(split.second, [*shared, *kept]))
 
-        return _Halves(
+        return Halves(
             captured,
             split.kept,
             jit(self._named(first, "input_gradient")),

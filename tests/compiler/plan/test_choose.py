@@ -244,6 +244,7 @@ def plan_text():
     return planned(step, types, specs).module.text
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_depend_on_the_hash_seed():
     texts = set()
     command = [sys.executable, "-c", PLAN_TEXT]

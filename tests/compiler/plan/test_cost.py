@@ -53,6 +53,7 @@ CHIPS = {name: chip(name) for name in built_in_chips()}
 MESHES = [AbstractMesh(sizes, ("a", "b")) for sizes in ((8, 1), (4, 8), (3, 5), (64, 8))]
 
 
+@pytest.mark.table(default=6)
 @pytest.mark.parametrize("size", [8, 1 << 14, 1 << 20])
 @pytest.mark.parametrize("name", MOVES)
 def test_planner_report_and_simulate_agree(name, size):

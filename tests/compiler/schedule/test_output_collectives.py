@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
+import pytest
 
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
@@ -22,6 +23,7 @@ def updated_weight(products):
     )
 
 
+@pytest.mark.slow
 def test_an_output_is_gathered_before_independent_products():
     graph = graph_of(updated_weight(PRODUCTS))
     program = advance_output_collectives(graph, count())

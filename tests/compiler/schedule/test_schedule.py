@@ -96,6 +96,7 @@ def compiled_step(mesh, how, scanned, recomputed):
     return lowered.compile(), placed
 
 
+@pytest.mark.table(default=10)
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("how", SPECS)
@@ -123,6 +124,7 @@ def op_names(local):
     return {equation.op.name for equation in local.program.walk()}
 
 
+@pytest.mark.table(default=12)
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("how", SPECS)
@@ -133,6 +135,7 @@ def test_the_numpy_meaning_is_bitwise_the_same(mesh, overlapping, how, scanned, 
     assert [array.tobytes() for array in before] == [array.tobytes() for array in after]
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("how", ["data parallel", "FSDP", "FSDP × tensor"])
 def test_the_compiled_module_has_the_planned_launches(mesh, overlapping, how, scanned):

@@ -1,0 +1,248 @@
+"""predict: predict the time and the memory of an MPMD pipeline on hardware that need not be present.
+
+Each program of each stage is planned and simulated for the mesh of its rank. Their times are those of the schedule's
+tasks, which `simulate_schedule` then places in time.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from shardwise import tree_util
+from shardwise.api.ahead_of_time.inspect import eval_shape
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.base.config import config
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.traffic import one_hop
+from shardwise.explain.plan import prepare
+from shardwise.explain.simulate import Simulation
+from shardwise.explain.text import human_bytes, human_seconds
+from shardwise.parallel.float_leaves import split_floats
+from shardwise.parallel.mpmd.simulate import Simulation as ScheduleRun
+from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
+from shardwise.parallel.mpmd.stage_programs import StagePrograms
+from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, WEIGHT
+from shardwise.parallel.mpmd.task_schedule import TaskSchedule
+
+
+@final
+@dataclass(frozen=True)
+class StagePrediction:
+    """The predicted programs of one stage on its rank.
+
+    Attributes:
+        programs: the simulation of each program by the kind of its tasks: `F`, and `B` or `I` and `W`.
+        held_bytes: the bytes of its parameters and of the sums of their gradients, on each device.
+        activation_bytes: the bytes that a device holds for one microbatch between its forward and its backward pass.
+        temporary_bytes: the most bytes that a program holds besides these.
+        sent_bytes: the bytes of its result that a device sends to the next stage.
+    """
+
+    programs: dict[str, Simulation]
+    held_bytes: int
+    activation_bytes: int
+    temporary_bytes: int
+    sent_bytes: int
+
+
+@final
+@dataclass(frozen=True)
+class PipelineSimulation:
+    """The predicted run of `MpmdPipeline.value_and_grad`. It prints as text.
+
+    Attributes:
+        chip: the hardware.
+        stages: the predicted programs of each stage.
+        run: the start and the end of each task.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((8,), ("data",))
+        >>> train = jax.parallel.mpmd_pipeline([lambda w, x: (x @ w).mean()], [mesh], 4)
+        >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.bfloat16) for rows in (4096, 1024))
+        >>> train.simulate("h100")([w], x).bubble
+        0.0
+    """
+
+    chip: Chip
+    stages: tuple[StagePrediction, ...]
+    run: ScheduleRun
+
+    @property
+    def seconds(self) -> float:
+        """The time until the last rank has finished."""
+        return self.run.total
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time in which ranks run no task, the mean over ranks."""
+        return self.run.bubble
+
+    @property
+    def flops(self) -> float:
+        """The flops of all products on the devices of one rank, the mean over ranks, per device."""
+        schedule = self.run.schedule
+        tasks = [task for tasks in schedule.ranks for task in tasks]
+        return sum(self.stages[task.stage].programs[task.kind].flops for task in tasks) / len(schedule.ranks)
+
+    @property
+    def utilization(self) -> float:
+        """The flops of a device as a fraction of its peak flops."""
+        return self.flops / (self.seconds * self.chip.bf16_flops) if self.seconds else 0.0
+
+    @cached_property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """For each rank, an upper bound of the bytes that a device holds, without the state of an optimizer."""
+        schedule = self.run.schedule
+        peaks = []
+        for rank, live in enumerate(schedule.peak_activations):
+            stages = [stage for number, stage in enumerate(self.stages) if rank in schedule.ranks_of_stage[number]]
+            activations = live * max(stage.activation_bytes for stage in stages)
+            held = sum(stage.held_bytes for stage in stages)
+            peaks.append(held + activations + max(stage.temporary_bytes for stage in stages))
+        return tuple(peaks)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the devices of all ranks have as much memory."""
+        return max(self.peak_bytes) <= self.chip.usable_memory
+
+    def __str__(self) -> str:
+        schedule = self.run.schedule
+        lines = [
+            f"{schedule.name} of {schedule.stages} stages on {len(schedule.ranks)} ranks of {self.chip.name}, "
+            f"{schedule.microbatches} microbatches: {human_seconds(self.seconds)}, bubble {self.bubble:.1%}, "
+            f"{100 * self.utilization:.1f}% of peak flops"
+        ]
+        for number, stage in enumerate(self.stages):
+            times = ", ".join(f"{kind} {human_seconds(run.seconds)}" for kind, run in stage.programs.items())
+            lines.append(f"  stage {number}: {times}; {human_bytes(stage.activation_bytes)} per microbatch")
+        for rank, (idle, peak) in enumerate(zip(self.run.idle, self.peak_bytes, strict=True)):
+            fits = "" if peak <= self.chip.usable_memory else " (does not fit)"
+            lines.append(f"  rank {rank}: idle {human_seconds(idle)}; {human_bytes(peak)} per device{fits}")
+        return "\n".join(lines)
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write the tasks as a trace for Perfetto, one track per rank.
+
+        Args:
+            path: the file to write, in the JSON trace event format.
+        """
+        self.run.write_trace(path)
+
+
+def predict_pipeline(
+    schedule: TaskSchedule,
+    programs: Sequence[StagePrograms],
+    params: Sequence[Any],
+    boundary_types: Sequence[Any],
+    targets: Sequence[Any],
+    chip: Chip,
+) -> PipelineSimulation:
+    """Predict the run of a schedule.
+
+    Args:
+        schedule: the schedule.
+        programs: the programs of each stage on its first rank.
+        params: the types of the parameters of each stage, with their shardings.
+        boundary_types: the types of the input of each stage, and of the loss.
+        targets: the types of the further arguments of the last stage.
+        chip: the hardware.
+    """
+    splits = any(task.kind in (INPUT, WEIGHT) for tasks in schedule.ranks for task in tasks)
+    stages = []
+    for number, (stage, tree) in enumerate(zip(programs, params, strict=True)):
+        is_last = number == schedule.stages - 1
+        goals = tuple(map(stage.with_shardings, targets)) if is_last else ()
+        x, result = (stage.with_shardings(each) for each in boundary_types[number : number + 2])
+        with config.override("target_platform", chip.platform):
+            stages.append(_predict_stage(stage, tree, x, result, goals, splits, chip))
+    forward, first, second = (
+        [stage.programs[kind].seconds if kind in stage.programs else 0.0 for stage in stages]
+        for kind in (FORWARD, INPUT if splits else BACKWARD, WEIGHT)
+    )
+    transfer = _transfer_time(schedule, stages, [stage.mesh.size for stage in programs], chip)
+    return PipelineSimulation(
+        chip, tuple(stages), simulate_schedule(schedule, TaskTimes(forward, first, second, transfer))
+    )
+
+
+def _predict_stage(
+    stage: StagePrograms, params: Any, x: Any, result: Any, targets: tuple[Any, ...], splits: bool, chip: Chip
+) -> StagePrediction:
+    """Plan and simulate the programs of a stage."""
+    forward = _simulate(stage.forward, (params, x, targets), chip)
+    pull_back = forward.results[1]
+    operands = (params, x, pull_back, split_floats(result)[0])
+    totals = stage.zero_types(params)
+    activations = _device_bytes((x, pull_back))
+    if splits:
+        halves = stage.halves(operands)
+        leaves = [*tree_util.tree_leaves(operands), *halves.captured]
+        first = _simulate(halves.first, (leaves,), chip)
+        shared, kept = first.results[1], [leaves[index] for index in halves.kept]
+        backward = {INPUT: first, WEIGHT: _simulate(halves.second, (totals, shared, kept), chip)}
+        weights = len(tree_util.tree_leaves(params))
+        activations = max(
+            activations, _device_bytes((shared, [leaves[index] for index in halves.kept if index >= weights]))
+        )
+    else:
+        backward = {BACKWARD: _simulate(stage.backward, (*operands, totals), chip)}
+    temporaries = [forward.temporary_bytes - _device_bytes(forward.results)]
+    temporaries += [program.temporary_bytes for program in backward.values()]
+    return StagePrediction(
+        {kind: program.run for kind, program in {FORWARD: forward, **backward}.items()},
+        _device_bytes((params, totals)),
+        activations,
+        max(0, *temporaries),
+        _device_bytes(result),
+    )
+
+
+@final
+class _Program(NamedTuple):
+    """A planned program.
+
+    Attributes:
+        run: its simulation.
+        results: the types of its results, with the shardings that the planner chose.
+        temporary_bytes: the most bytes that it holds besides its arguments.
+    """
+
+    run: Simulation
+    results: Any
+    temporary_bytes: int
+
+
+def _simulate(function: Callable[..., Any], arguments: tuple[Any, ...], chip: Chip) -> _Program:
+    """Plan and simulate a program."""
+    prepared = prepare(function, arguments, {}, chip)
+    run = Simulation(prepared.request, prepared.stages, chip)
+    types, structure = tree_util.tree_flatten(eval_shape(function, *arguments))
+    results = [
+        ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding)
+        for type, sharding in zip(types, prepared.out_shardings, strict=True)
+    ]
+    return _Program(run, tree_util.tree_unflatten(structure, results), run.peak_bytes - _device_bytes(arguments))
+
+
+def _device_bytes(tree: Any) -> int:
+    """Return the bytes of the shards of arrays on one device."""
+    return sum(
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in tree_util.tree_leaves(tree)
+    )
+
+
+def _transfer_time(
+    schedule: TaskSchedule, stages: Sequence[StagePrediction], sizes: Sequence[int], chip: Chip
+) -> float:
+    """Return the longest time of a transfer between neighbouring ranks, whose devices are in the order of ranks."""
+    times = [0.0]
+    for number, stage in enumerate(stages[:-1]):
+        first, second = (schedule.rank_of[each, 0] for each in (number, number + 1))
+        if first != second:
+            ring = chip.ring_of([first * sizes[number], second * sizes[number + 1]])
+            times.append(ring.time(one_hop(stage.sent_bytes)))
+    return max(times)
