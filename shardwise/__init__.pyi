@@ -151,6 +151,7 @@ from shardwise.explain.simulate import simulate as simulate
 from shardwise.explain.sweep import sweep as sweep
 from shardwise.jax_modules.install import as_jax as as_jax
 from shardwise.layout_search.autoshard import autoshard as autoshard
+from shardwise.layout_search.autoshard_pipeline import autoshard_pipeline as autoshard_pipeline
 from shardwise.runtime.array import Shard as Shard
 from shardwise.runtime.client import (
     default_backend as default_backend,

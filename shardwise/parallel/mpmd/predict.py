@@ -6,7 +6,7 @@ tasks, which `simulate_schedule` then places in time.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -39,6 +39,13 @@ class StagePrediction:
         activation_bytes: the bytes that a device holds for one microbatch between its forward and its backward pass.
         temporary_bytes: the most bytes that a program holds besides these.
         sent_bytes: the bytes of its result that a device sends to the next stage.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((8,), ("data",))
+        >>> train = jax.parallel.mpmd_pipeline([lambda w, x: (x @ w).mean()], [mesh], 4)
+        >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.bfloat16) for rows in (4096, 1024))
+        >>> train.simulate("h100")([w], x).stages[0].held_bytes  # a replicated weight and its gradient
+        67108864
     """
 
     programs: dict[str, Simulation]
@@ -152,13 +159,19 @@ def predict_pipeline(
         chip: the hardware.
     """
     splits = any(task.kind in (INPUT, WEIGHT) for tasks in schedule.ranks for task in tasks)
-    stages = []
+    stages: list[StagePrediction] = []
+    known: dict[Any, StagePrediction] = {}  # most stages of a model are equal
     for number, (stage, tree) in enumerate(zip(programs, params, strict=True)):
         is_last = number == schedule.stages - 1
         goals = tuple(map(stage.with_shardings, targets)) if is_last else ()
         x, result = (stage.with_shardings(each) for each in boundary_types[number : number + 2])
         with config.override("target_platform", chip.platform):
-            stages.append(_predict_stage(stage, tree, x, result, goals, splits, chip))
+            program = stage.forward.trace(tree, x, goals).program
+            shardings = [leaf.sharding for leaf in tree_util.tree_leaves((tree, x, result, goals))]
+            key = str(replace(program, name="")), tuple(shardings)
+            if key not in known:
+                known[key] = _predict_stage(stage, tree, x, result, goals, splits, chip)
+        stages.append(known[key])
     forward, first, second = (
         [stage.programs[kind].seconds if kind in stage.programs else 0.0 for stage in stages]
         for kind in (FORWARD, INPUT if splits else BACKWARD, WEIGHT)

@@ -1,0 +1,77 @@
+"""autoshard_pipeline: the chosen pipeline is simulated, fits, and computes what one device computes."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.errors import AutoshardError, HardwareError, StrategyError
+from shardwise.models import Decoder
+
+SMALL = Decoder(4, 64, 4, 4, 16, 128, 256)
+TOKENS = sw.ShapeDtypeStruct((8, 17), np.int32)
+
+
+def search(**options):
+    options = {"hardware": "h100", "count": 8, "stages": (2,), "microbatches": (4,), "schedules": ("1f1b",), **options}
+    return sw.autoshard_pipeline(SMALL.loss, **options)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search()(SMALL.weights(), TOKENS)
+
+
+def test_it_is_simulated(found):
+    assert "2 stages" in str(found) and found.seconds == found.best.run.seconds
+    assert found.best.fits and sum(layout.mesh.size for layout in found.best.layouts) == 8
+    with pytest.raises(ValueError, match="for 8 devices, not 3"):
+        found.pipeline(sw.devices()[:3])
+
+
+@pytest.mark.slow
+def test_it_computes_what_one_device_computes(found):
+    rng = np.random.default_rng(0)
+    weights = sw.tree_util.tree_map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 0.1, leaf.dtype), SMALL.weights()
+    )
+    tokens = rng.integers(0, 256, TOKENS.shape).astype(np.int32)
+    pipeline = found.pipeline(sw.devices())
+    loss, gradients = pipeline.value_and_grad(found.place(weights, sw.devices()), tokens)
+    expected, expected_gradients = sw.value_and_grad(SMALL.loss)(weights, tokens)
+    np.testing.assert_allclose(loss, expected, rtol=1e-3)
+    head, expected_head = found.model.join(gradients)["head"], expected_gradients["head"]
+    np.testing.assert_allclose(head, expected_head, rtol=0.1, atol=2e-3)  # products are computed in bfloat16
+
+
+@pytest.mark.slow
+def test_all_are_compared():
+    found = search(stages=None, microbatches=None, schedules=("1f1b", "zb-h1"))(SMALL.weights(), TOKENS)
+    assert {len(each.layouts) for each in found.alternatives} == {1, 2, 4}
+    assert {each.schedule for each in found.alternatives} == {"1f1b", "zb-h1"}
+    times = [each.run.seconds for each in found.alternatives if each.fits]
+    assert times == sorted(times)
+    for each in found.alternatives:
+        assert sum(layout.mesh.size for layout in each.layouts) == 8
+
+
+def test_errors():
+    with pytest.raises(HardwareError):
+        search(hardware="nothing")
+    with pytest.raises(ValueError, match="positive integers"):
+        search(count=0)
+    with pytest.raises(StrategyError, match="no number of stages divides 8 devices"):
+        search(stages=(3,))(SMALL.weights(), TOKENS)
+    with pytest.raises(StrategyError, match="no `scan` over the stacked weights"):
+        sw.autoshard_pipeline(lambda w, x: (x @ w).mean(), hardware="h100", count=8)(
+            sw.ShapeDtypeStruct((4, 4), np.float32), sw.ShapeDtypeStruct((8, 4), np.float32)
+        )
+
+
+@pytest.mark.slow
+def test_an_error_states_what_does_not_fit():
+    large = Decoder(4, 65536, 512, 512, 128, 1 << 19, 256)
+    with pytest.raises(AutoshardError, match=r"no pipeline of `loss` fits in the 79.3 GB of 2 h100"):
+        sw.autoshard_pipeline(large.loss, hardware="h100", count=2, stages=(2,), microbatches=(2,))(
+            large.weights(), TOKENS
+        )
