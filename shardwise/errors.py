@@ -35,6 +35,7 @@ __all__ = [
     "OutOfMemoryError",
     "PeerFailure",
     "PlatformError",
+    "ProfileError",
     "ProgramError",
     "ProgramMismatch",
     "RendezvousError",
@@ -305,6 +306,10 @@ class UnsupportedError(_DocumentedError, NotImplementedError, section="is-not-su
 
 class HardwareError(_DocumentedError, ValueError, section="unknown-hardware"):
     """The name of hardware is unknown, or a table of chips cannot be read."""
+
+
+class ProfileError(_DocumentedError, ValueError, section="a-profile-cannot-be-used"):
+    """A file is no profile of XLA, or the profile has no run of the program."""
 
 
 class StrategyError(_DocumentedError, ValueError, section="a-strategy-does-not-fit"):

@@ -505,6 +505,11 @@ def hlo_text(text: str) -> str:
     return str(hlo_computation(text).as_hlo_text())
 
 
+def hlo_module_text(proto: bytes) -> str:
+    """Convert a serialized `HloModuleProto` to text, with metadata and source lines."""
+    return str(_hlo.XlaComputation(proto).get_hlo_module().to_string())
+
+
 def put(
     shards: Sequence[Any], devices: Sequence[_jax.Device], local: Sequence[_jax.Device], memory_kind: str | None = None
 ) -> Buffers:

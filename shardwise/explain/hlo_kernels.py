@@ -19,7 +19,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.runtime.hlo_text import HloComputations, HloInstruction, bracketed
 from shardwise.runtime.hlo_types import arrays_of, bytes_of
 
-_FREE = frozenset(
+FREE = frozenset(
     (
         *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier"),
         *("add-dependency", "partition-id", "replica-id", "domain", "copy-done", "async-update", "async-done"),
@@ -53,7 +53,7 @@ class HloKernels:
 
     def seconds(self, instruction: HloInstruction, scope: str) -> float:
         """Return the time of an instruction of the computation `scope`; 0 if it is no kernel."""
-        if instruction.opcode in _FREE:
+        if instruction.opcode in FREE:
             return 0.0
         accessed = self.bytes_accessed(instruction, scope)
         product = self.product(instruction, scope)
