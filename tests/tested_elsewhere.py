@@ -184,6 +184,7 @@ MODULES = {
     "explain/plan": "explain/test_explain.py",
     "explain/launch_budget": "explain/test_budget.py",
     "explain/testing": "explain/test_budget.py",
+    "explain/traced_kernels": "explain/test_calibrate_trace.py",
     "extend/core/primitives": "api/jaxprs/test_jaxpr.py",
     "extend/ifrt_programs": "ecosystem/test_libraries.py",
     "extend/linear_util": "jax_modules/test_api_util.py",

@@ -23,10 +23,11 @@ from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.api.transformations.differentiate import grad
 from shardwise.base._jaxlib import jaxlib_version
-from shardwise.compiler.plan.chip import Chip, Link
-from shardwise.compiler.plan.chip_table import PLATFORMS
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.chip_table import FIGURES, PLATFORMS
 from shardwise.compiler.plan.hardware import CPU, built_in_chip_of, built_in_chips
 from shardwise.compiler.traffic import all_reduce
+from shardwise.explain.fit_links import TimedCollective, fit_links, has_data_sheet
 from shardwise.nn.attention import dot_product_attention
 from shardwise.runtime.client import default_backend, default_lowering_platform, local_devices
 from shardwise.sharding import Mesh, NamedSharding
@@ -35,7 +36,6 @@ from shardwise.sharding import PartitionSpec as P
 BF16: np.dtype[Any] = np.dtype(jnp.bfloat16)
 F32: np.dtype[Any] = np.dtype(np.float32)
 _SERIES = 3
-_FITS = 4
 _DTYPES = {"bf16": BF16, "f32": F32}
 
 
@@ -162,7 +162,9 @@ def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devi
         chip = _fit_attention(chip, times["attention"], sizes.attention)
     if devices > 1:
         chip = _fit_links(chip, times["all_reduce"], devices)
-    return chip
+    kinds = {"attention_fraction": sizes.attention is not None, "link_fraction": devices > 1}
+    measured = [figure for figure in FIGURES if kinds.get(figure, True)]
+    return replace(chip, sources=tuple({**dict(base.sources), **dict.fromkeys(measured, "measured")}.items()))
 
 
 def _base(device: Any) -> Chip:
@@ -177,10 +179,6 @@ def _base(device: Any) -> Chip:
     return replace(CPU, name="", device_kinds=kinds, memory=memory, cores=cores, overlaps=True, platform=platform)
 
 
-def _has_data_sheet(chip: Chip) -> bool:
-    return chip.name in built_in_chips() and chip.name != CPU.name
-
-
 def _without_losses(chip: Chip) -> Chip:
     return replace(chip, product_fraction=1.0, memory_fraction=1.0, attention_fraction=1.0, kernel_gap=0.0)
 
@@ -188,7 +186,7 @@ def _without_losses(chip: Chip) -> Chip:
 def _fit_memory(chip: Chip, times: dict[int, float]) -> Chip:
     size = max(times)
     share = chip.memory_time(8.0 * size) / times[size]
-    if _has_data_sheet(chip) and share <= 1:
+    if has_data_sheet(chip) and share <= 1:
         return replace(chip, memory_fraction=share)
     return replace(chip, memory_bandwidth=chip.memory_bandwidth * share)
 
@@ -202,7 +200,7 @@ def _fit_products(chip: Chip, times: dict[str, dict[int, float]]) -> Chip:
     for name, dtype in _DTYPES.items():
         n = max(times[f"product {name}"])
         shares[name] = 2 * n**3 / times[f"product {name}"][n] / chip.flops(dtype)
-    if _has_data_sheet(chip) and shares["bf16"] <= 1:
+    if has_data_sheet(chip) and shares["bf16"] <= 1:
         f32_flops = chip.f32_flops * shares["f32"] / shares["bf16"]
         return replace(chip, product_fraction=shares["bf16"], f32_flops=f32_flops)
     return replace(chip, bf16_flops=chip.bf16_flops * shares["bf16"], f32_flops=chip.f32_flops * shares["f32"])
@@ -223,27 +221,11 @@ def _fit_attention(chip: Chip, times: dict[int, float], sizes: tuple[int, int, i
 
 
 def _fit_links(chip: Chip, times: dict[int, float], devices: int) -> Chip:
-    """Fit bandwidth and latency of the fast links to the times of all-reduces, by least squares of relative errors.
-
-    The algorithm of an all-reduce depends on the fit, so the fit is repeated with the algorithms of the previous one.
-    """
-    # All devices are in one node, so a hop along a ring and a level of a tree have the same latency.
-    options = {
-        size: [(each.bytes_sent, each.hops + each.tree_levels) for each in all_reduce(size, devices)] for size in times
-    }
-    chosen = {size: terms[0] for size, terms in options.items()}
-    for _ in range(_FITS):
-        rows = np.array([chosen[size] for size in times]) / np.array(list(times.values()))[:, None]
-        inverse, latency = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
-        chosen = {size: min(terms, key=partial(np.dot, (inverse, latency))) for size, terms in options.items()}
-    size, seconds = max(times.items())
-    bandwidth = 1 / inverse if inverse > 0 else chosen[size][0] / seconds
-    latency = max(0.0, float(latency))
-    if _has_data_sheet(chip) and bandwidth <= chip.fast_link.bandwidth:
-        link = Link(chip.fast_link.bandwidth, latency)
-        return replace(chip, fast_link=link, link_fraction=float(bandwidth / link.bandwidth))
-    slow = Link(min(chip.slow_link.bandwidth, float(bandwidth)), max(chip.slow_link.latency, latency))
-    return replace(chip, fast_link=Link(float(bandwidth), latency), slow_link=slow, link_fraction=1.0)
+    """Fit bandwidth and latency of the fast links to the times of all-reduces."""
+    group = tuple(range(devices))
+    timed = [TimedCollective(group, all_reduce(size, devices), seconds) for size, seconds in times.items()]
+    one_node = replace(chip, fast_domain_size=max(chip.fast_domain_size, devices))
+    return replace(fit_links(one_node, timed), fast_domain_size=chip.fast_domain_size)
 
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]

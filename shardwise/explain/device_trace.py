@@ -1,8 +1,8 @@
 """Read the runs of compiled programs from an XLA profile: which kernel ran when, on which device.
 
-The input is what `shardwise.profiler.trace`, or JAX's, has written. A GPU is a plane of the profile with a line per stream.
-Events of CPU devices are on the lines of host threads; they state the device and the run. The profile also has the
-optimized HLO of the programs.
+The input is what `shardwise.profiler.trace`, or JAX's, has written. A GPU is a plane of the profile with a line per
+stream. Events of CPU devices are on the lines of host threads; they state the device and the run. The profile also has
+the optimized HLO of the programs.
 """
 
 import gzip
@@ -74,20 +74,20 @@ class ProgramTrace:
 
     Attributes:
         name: the name of its HLO module.
-        proto: the serialized module.
+        hlo: its optimized HLO, as text or as a serialized `HloModuleProto`.
         device_kind: the kind of the devices, as PJRT calls it; "cpu" for CPUs.
         runs: its runs, on all devices.
     """
 
     name: str
-    proto: bytes
+    hlo: str | bytes
     device_kind: str
     runs: tuple[DeviceRun, ...]
 
     @cached_property
     def text(self) -> str:
         """Its optimized HLO."""
-        return hlo_module_text(self.proto)
+        return self.hlo if isinstance(self.hlo, str) else hlo_module_text(self.hlo)
 
     @cached_property
     def module(self) -> HloModule:
@@ -100,10 +100,11 @@ class ProgramTrace:
         return sum(run.seconds for run in self.runs)
 
     @cached_property
-    def fastest(self) -> DeviceRun:
-        """The fastest run of the first device. The others may have waited for the host, or for a higher clock."""
+    def typical(self) -> DeviceRun:
+        """The run of the first device with the median time; of an even number, the faster one of the middle."""
         first = min(run.device for run in self.runs)
-        return min((run for run in self.runs if run.device == first), key=lambda run: run.seconds)
+        runs = sorted((run for run in self.runs if run.device == first), key=lambda run: run.seconds)
+        return runs[(len(runs) - 1) // 2]
 
 
 @final
@@ -125,17 +126,18 @@ class DeviceTrace:
                 return program
         names = ", ".join(dict.fromkeys(repr(program.name) for program in self.programs))
         raise ProfileError(
-            f"the profile {str(self.path)!r} has no run of a program {name!r}, but of {names}. Record a call of the same "
-            "jitted function, or name one of these."
+            f"the profile {str(self.path)!r} has no run of a program {name!r}, but of {names}. Record a call of "
+            "the same jitted function, or name one of these."
         )
 
 
-def read_trace(path: str | Path) -> DeviceTrace:
+def read_trace(path: str | Path, hlo: str | Path | None = None) -> DeviceTrace:
     """Read the runs of programs from a profile.
 
     Args:
         path: a file `*.xplane.pb`, which may be compressed by gzip, or the folder that `profiler.trace` wrote to. Of
             several profiles in a folder, the newest counts.
+        hlo: a file with the optimized HLO of a program as text (`compiled.as_text()`), if the profile has no HLO.
 
     Raises:
         ProfileError: if there is no profile, or if it cannot be read or used.
@@ -153,22 +155,31 @@ def read_trace(path: str | Path) -> DeviceTrace:
     if not runs:
         names = ", ".join(plane.name for plane in planes) or "none"
         raise ProfileError(
-            f"the profile {str(file)!r} has no kernel of a compiled program on a GPU or CPU (planes: {names}). Call the "
-            f"function while the profile is recorded, and wait for its results. {_HOW}"
+            f"the profile {str(file)!r} has no kernel of a compiled program on a GPU or CPU (planes: {names}). Call "
+            f"the function while the profile is recorded, and wait for its results. {_HOW}"
         )
-    missing = [key for key in runs if key not in protos]
-    programs = [
-        ProgramTrace(key.rpartition("(")[0], protos[key], device_kind, tuple(each))
-        for key, each in runs.items()
-        if key in protos
-    ]
+    texts = {} if hlo is None else _hlo_text(Path(hlo))
+    programs = []
+    for key, each in runs.items():
+        name = key.rpartition("(")[0]
+        module = protos.get(key) or texts.get(name)
+        if module is not None:
+            programs.append(ProgramTrace(name, module, device_kind, tuple(each)))
     if not programs:
         raise ProfileError(
-            f"the profile {str(file)!r} does not contain the HLO of {', '.join(missing)}. Do not set `enable_hlo_proto` "
-            f"to False in the options of the profiler. {_HOW}"
+            f"the profile {str(file)!r} does not contain the HLO of {', '.join(runs)}. Pass it as a file, which "
+            "`step.lower(*args).compile().as_text()` returns, or record the profile with `enable_hlo_proto`."
         )
-    programs.sort(key=lambda program: -program.device_seconds)
-    return DeviceTrace(file, tuple(programs))
+    return DeviceTrace(file, tuple(sorted(programs, key=lambda program: -program.device_seconds)))
+
+
+def _hlo_text(file: Path) -> dict[str, str]:
+    """Return the text of an HLO module by its name."""
+    text = _read(file).decode(errors="replace")
+    header = re.match(r"HloModule ([\w.\-]+)", text)
+    if header is None:
+        raise ProfileError(f"{str(file)!r} is not HLO: it must begin with `HloModule`, as `compiled.as_text()` does")
+    return {header[1]: text}
 
 
 def _profile_file(path: Path) -> Path:
@@ -248,8 +259,8 @@ def _event(event: Any, stats: Mapping[str, Any], node: int) -> DeviceEvent:
 def _split_runs(events: Sequence[DeviceEvent]) -> Iterator[tuple[DeviceEvent, ...]]:
     """Split the events of a GPU into runs, which the profile does not state.
 
-    A kernel outside of loops runs once per run, so the rarest kernels mark the runs. A run begins at the longest idle time
-    between the last mark of a run and the first mark of the next.
+    A kernel outside of loops runs once per run, so the rarest kernels mark the runs. A run begins at the longest idle
+    time between the last mark of a run and the first mark of the next.
     """
     keys = [(event.instruction, event.node, event.kernel) for event in events]
     counts = Counter(keys)

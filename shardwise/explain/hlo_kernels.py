@@ -1,9 +1,9 @@
 """Times of the kernels in an optimized HLO module, by the cost model of a chip.
 
 A kernel is an instruction that computes: a product, a fusion, a copy. The time of a product follows from its shape,
-whether XLA writes it as `dot`, as a fusion with a `dot` in it, or as a call of cuBLAS. The time of any other kernel is
-that of its memory traffic. Of an operand that it only slices, the slices count, and of a result that it updates in
-place, the update.
+whether XLA writes it as `dot`, as a fusion with a `dot` in it, or as a call of cuBLAS. cuDNN's attention has a rate of
+its own. The time of any other kernel is that of its memory traffic. Of an operand that it only slices, the slices
+count, and of a result that it updates in place, the update.
 """
 
 import json
@@ -28,6 +28,7 @@ FREE = frozenset(
 )
 _SLICES = ("dynamic-slice", "slice", "gather")
 _VIEWS = ("bitcast", "reshape", "get-tuple-element")
+_NVIDIA_CALL = re.compile(r"__cu(blas|dnn)\$")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 
 
@@ -45,6 +46,36 @@ class Product:
 
 @final
 @dataclass(frozen=True)
+class Attention:
+    """Fused attention: the flops of its products, the number of keys per query, and the dtype, by its name in HLO."""
+
+    flops: float
+    keys: float
+    dtype: str
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """What a kernel does: its bytes of memory traffic, and the product or the attention that it computes."""
+
+    accessed: int = 0
+    product: Product | None = None
+    attention: Attention | None = None
+
+    def seconds(self, chip: Chip) -> float:
+        """Return the time of the kernel on a chip; 0 if there is nothing to do."""
+        if self.attention is not None:
+            flops, keys, dtype = self.attention.flops, self.attention.keys, SHORT_NAMES[self.attention.dtype]
+            return chip.attention_time(flops, keys, self.accessed, dtype)
+        if self.product is not None:
+            batch, m, n, k = self.product.batch, self.product.m, self.product.n, self.product.k
+            return chip.product_time(batch, m, n, k, self.accessed, SHORT_NAMES[self.product.dtype])
+        return chip.memory_time(self.accessed) if self.accessed else 0.0
+
+
+@final
+@dataclass(frozen=True)
 class HloKernels:
     """The times of the kernels of a module on a chip."""
 
@@ -53,14 +84,15 @@ class HloKernels:
 
     def seconds(self, instruction: HloInstruction, scope: str) -> float:
         """Return the time of an instruction of the computation `scope`; 0 if it is no kernel."""
+        return self.work(instruction, scope).seconds(self.chip)
+
+    def work(self, instruction: HloInstruction, scope: str) -> Work:
+        """Return what an instruction of the computation `scope` computes."""
         if instruction.opcode in FREE:
-            return 0.0
+            return Work()
         accessed = self.bytes_accessed(instruction, scope)
-        product = self.product(instruction, scope)
-        if product is None:
-            return self.chip.memory_time(accessed) if accessed else 0.0
-        dtype = SHORT_NAMES[product.dtype]
-        return self.chip.product_time(product.batch, product.m, product.n, product.k, accessed, dtype)
+        attention = self.attention(instruction, scope)
+        return Work(accessed, None if attention else self.product(instruction, scope), attention)
 
     def product(self, instruction: HloInstruction, scope: str) -> Product | None:
         """Return the product that an instruction computes; of several in a fusion, the largest; None if none."""
@@ -77,6 +109,22 @@ class HloKernels:
         found = [product for product in inner if product is not None]
         return max(found, key=lambda each: each.batch * each.m * each.n * each.k, default=None)
 
+    def attention(self, instruction: HloInstruction, scope: str) -> Attention | None:
+        """Return the attention that an instruction computes with cuDNN; None if it computes something else."""
+        if instruction.opcode != "custom-call" or "__cudnn$fmha" not in instruction.attributes:
+            return None
+        config = _config(instruction)
+        scores, window = _find(config, "intermediate_tensor_shape"), int(_find(config, "sliding_window_length") or 0)
+        if scores is None:
+            return None
+        batch, heads, queries, keys = map(int, scores["dimensions"])
+        operand = next(arrays_of(self._type(instruction.operands[0], scope)))
+        products = 5 if "Backward" in instruction.attributes else 2
+        flops = products * 2.0 * batch * heads * queries * keys * operand.shape[-1]
+        if "CAUSAL" not in str(_find(config, "mask_type")):
+            return Attention(flops, keys, operand.dtype)
+        return Attention(flops / 2, min(window or keys, keys / 2), operand.dtype)
+
     def bytes_accessed(self, instruction: HloInstruction, scope: str) -> int:
         """Return the bytes that an instruction reads and writes in memory."""
         types = [self._type(name, scope) for name in instruction.operands]
@@ -85,7 +133,7 @@ class HloKernels:
         if instruction.opcode in _SLICES:
             return 2 * bytes_of(instruction.type)
         if instruction.opcode != "fusion" or not instruction.called:
-            return sum(map(bytes_of, types)) + bytes_of(instruction.type)
+            return sum(map(bytes_of, types)) + bytes_of(instruction.type) - _workspace(instruction)
         (body,) = instruction.called[:1]
         return self._bytes_read(body, types) + self._bytes_written(body)
 
@@ -160,15 +208,27 @@ class HloKernels:
         return Product(batches, m, n, k, left.dtype)
 
     def _convolution(self, instruction: HloInstruction, scope: str) -> Product | None:
-        """Return a convolution as a product: each output element sums over a window of all input features."""
+        """Return a convolution as a product: each output element sums over a window of all input features.
+
+        cuDNN's gradients have the dim labels of the convolution. The gradient of the filter sums over all output
+        positions, and the gradient of the input over a window of all output features.
+        """
         labels = _LABELS.search(instruction.attributes)
         if labels is None:
             return None
-        kernel = next(arrays_of(self._type(instruction.operands[1], scope)))
+        first, second = (next(arrays_of(self._type(name, scope))) for name in instruction.operands[:2])
         result = next(arrays_of(instruction.type))
-        features = result.shape[labels[3].index("f")]
-        k = math.prod(kernel.shape) // max(1, kernel.shape[labels[2].index("o")])
-        return Product(1, math.prod(result.shape) // max(1, features), features, k, kernel.dtype)
+        kernel, positions, feature, reduced = second, result, labels[3].index("f"), "o"
+        if "__cudnn$convBackwardFilter" in instruction.attributes:
+            kernel, positions = result, second
+        elif "__cudnn$convBackwardInput" in instruction.attributes:
+            feature, reduced = labels[1].index("f"), "i"
+        features = positions.shape[feature]
+        count = math.prod(positions.shape) // max(1, features)
+        k = math.prod(kernel.shape) // max(1, kernel.shape[labels[2].index(reduced)])
+        if kernel is result:
+            return Product(1, k, features, count, first.dtype)
+        return Product(1, count, features, k, kernel.dtype)
 
     def _type(self, name: str, scope: str) -> str:
         return self._instruction(name, scope).type
@@ -182,6 +242,14 @@ class HloKernels:
     @cached_property
     def _index(self) -> dict[str, dict[str, HloInstruction]]:
         return {scope: {each.name: each for each in body} for scope, body in self.computations.by_name.items()}
+
+
+def _workspace(instruction: HloInstruction) -> int:
+    """Return the bytes of the workspace, the last result of a call of cuBLAS or cuDNN."""
+    if instruction.opcode != "custom-call" or not _NVIDIA_CALL.search(instruction.attributes):
+        return 0
+    *_, last = arrays_of(instruction.type)
+    return last.nbytes if last.dtype in ("s8", "u8") and len(last.shape) == 1 else 0
 
 
 def _config(instruction: HloInstruction) -> Any:

@@ -18,7 +18,7 @@ from shardwise.explain.hlo_kernels import FREE
 from shardwise.explain.hlo_module import KINDS, HloModule, branches_of, loop_of
 from shardwise.runtime.hlo_text import HloInstruction
 
-_SAME_NAME, _SAME_STEM, _SAME_LIBRARY, _ANY_LIBRARY = 4.0, 3.0, 2.0, 1.0
+_SAME_NAME, _SAME_STEM, _SAME_LIBRARY, _ANY_LIBRARY = 3.5, 3.0, 2.0, 1.0
 # The score of a kernel that is the first of its instruction. A library clears its workspace before its kernels.
 _FIRST_KERNEL, _FIRST_MEMSET = 1.0, 1.5
 _NUMBERS = re.compile(r"(_+\d+)+$")
@@ -29,17 +29,34 @@ _LIBRARIES = (  # the names of kernels of libraries, and the instructions that c
     (re.compile(r"nccl"), re.compile("|".join(KINDS))),
     (re.compile(r"Memcpy"), re.compile(r"\bcopy(-start)?\(|dynamic-update-slice|dynamic-slice|\bslice\(")),
 )
-_LIBRARY_CALLS = ("custom-call", "dot", "convolution", "fft", "sort", "copy", "copy-start", "cholesky", "triangular-solve")
+_LIBRARY_CALLS = (
+    "custom-call",
+    "dot",
+    "convolution",
+    "fft",
+    "sort",
+    "copy",
+    "copy-start",
+    "cholesky",
+    "triangular-solve",
+)
 _NO_STEM = re.compile(r"Mem(set|cpy)|.*[^\w]")  # `Memset 0`, `void cudnn::f<true>(...)`
 
 
 @final
 @dataclass(frozen=True)
 class Launch:
-    """An instruction of a module that launches kernels, and the computation that contains it."""
+    """An instruction of a module that launches kernels.
+
+    Attributes:
+        instruction: the instruction.
+        scope: the computation that contains it.
+        root: the name of the instruction that it computes, if it is a fusion; else its own.
+    """
 
     instruction: HloInstruction
     scope: str
+    root: str
 
 
 def launches(module: HloModule) -> list[Launch]:
@@ -85,22 +102,27 @@ def _launches(module: HloModule, computation: str) -> Iterator[Launch]:
                 for called in instruction.called:
                     yield from _launches(module, called)
             case opcode if opcode not in FREE:
-                yield Launch(instruction, computation)
+                yield Launch(instruction, computation, _root(module, instruction))
+
+
+def _root(module: HloModule, instruction: HloInstruction) -> str:
+    if instruction.opcode != "fusion" or not instruction.called:
+        return instruction.name
+    return module.computations.by_name[instruction.called[0]][-1].name
 
 
 def _align(events: Sequence[DeviceEvent], candidates: Sequence[Launch]) -> list[Launch | None]:
     """Align kernels with instructions, both in their order, for the highest sum of scores."""
     if not candidates:
         return [None] * len(events)
-    names = [_sanitized(launch.instruction.name) for launch in candidates]
-    stems = [_NUMBERS.sub("", name) for name in names]
+    stems = [_stems(launch) for launch in candidates]
     scores: dict[str, Any] = {}
     best = np.zeros(len(candidates))
     origins = []  # for each event, the instruction of the event before that is best for each instruction
     skipped = []
     for event in events:
         if event.kernel not in scores:
-            scores[event.kernel] = _scores(event.kernel, candidates, names, stems)
+            scores[event.kernel] = _scores(event.kernel, candidates, stems)
         # The best earlier instruction, and the event begins the next one; or the event continues its instruction.
         ends = np.maximum.accumulate(best)
         firsts = np.maximum.accumulate(np.where(best == ends, np.arange(len(best)), 0))
@@ -122,12 +144,13 @@ def _align(events: Sequence[DeviceEvent], candidates: Sequence[Launch]) -> list[
     return found[::-1]
 
 
-def _scores(kernel: str, candidates: Sequence[Launch], names: Sequence[str], stems: Sequence[str]) -> Any:
+def _scores(kernel: str, candidates: Sequence[Launch], stems: Sequence[frozenset[str]]) -> Any:
     """Return how well a kernel fits each instruction; -inf if the instruction cannot have launched it."""
     stem = _stem(kernel)
-    if stem in stems:
-        named = np.array([name == kernel for name in names])
-        return np.where(named, _SAME_NAME, np.where(np.array(stems) == stem, _SAME_STEM, -np.inf))
+    if any(stem in each for each in stems):
+        named = np.array([_sanitized(launch.instruction.name) == kernel for launch in candidates])
+        same = np.array([stem in each for each in stems])
+        return np.where(named, _SAME_NAME, np.where(same, _SAME_STEM, -np.inf))
     callers = [caller for names_of_kernels, caller in _LIBRARIES if names_of_kernels.search(kernel)][:1]
     return np.array([_library_score(launch.instruction, callers) for launch in candidates])
 
@@ -139,10 +162,15 @@ def _library_score(instruction: HloInstruction, callers: Sequence[re.Pattern[str
     return _ANY_LIBRARY if calls else -np.inf
 
 
-def _with_stem(event: DeviceEvent, candidates: Sequence[Launch], stems: Sequence[str]) -> Launch | None:
+def _with_stem(event: DeviceEvent, candidates: Sequence[Launch], stems: Sequence[frozenset[str]]) -> Launch | None:
     """Return an instruction with the name of a kernel that is out of order, as on another stream."""
     stem = _stem(event.kernel)
-    return candidates[stems.index(stem)] if stem in stems else None
+    return next((launch for launch, each in zip(candidates, stems, strict=True) if stem in each), None)
+
+
+def _stems(launch: Launch) -> frozenset[str]:
+    """Return the names without numbers that kernels of an instruction may have."""
+    return frozenset(_NUMBERS.sub("", _sanitized(name)) for name in (launch.instruction.name, launch.root))
 
 
 def _stem(kernel: str) -> str:

@@ -15,11 +15,12 @@ from shardwise.compiler.plan.chip_table import check_table, format_chip, write_c
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.stage_dump import StageDump
-from shardwise.errors import HardwareError, ProgramError, ShardingError, UnsupportedError
+from shardwise.errors import HardwareError, ProfileError, ProgramError, ShardingError, UnsupportedError
 from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
 from shardwise.execute.request import Request, partition_request
-from shardwise.explain.calibrate import calibrate
+from shardwise.explain.calibrate import Calibration, calibrate
+from shardwise.explain.calibrate_trace import TraceCalibration, calibrate_trace
 from shardwise.explain.plan import Explanation, prepare
 from shardwise.explain.simulate import Simulation, simulate
 from shardwise.explain.sweep import MESH, sweep
@@ -74,6 +75,7 @@ def _run(command: str, action: Callable[[], None]) -> int:
         HardwareError,
         ImportError,
         OSError,
+        ProfileError,
         ProgramError,
         ShardingError,
         UnsupportedError,
@@ -84,16 +86,24 @@ def _run(command: str, action: Callable[[], None]) -> int:
 
 
 def _calibrate(parsed: Namespace) -> None:
-    """Measure this machine, write the chip to a table, and print it."""
+    """Measure this machine, or read a profile, write the chip to a table, and print it."""
     path = parsed.output or user_table()
     if parsed.name.lower() in built_in_chips():
         raise HardwareError(f"--name: {parsed.name!r} is the name of a built-in chip: choose another")
     check_table(path, built_in_chips())
-    result = calibrate(parsed.name, report=partial(print, file=sys.stderr, flush=True))
+    result = _calibration(parsed, partial(print, file=sys.stderr, flush=True))
     write_chip(path, result.chip, built_in_chips(), result.comment)
     print(format_chip(result.chip, result.comment))
     hardware = result.chip.name if parsed.output is None else f"{path}:{result.chip.name}"
     print(f'{path} has it: use hardware="{hardware}"')
+
+
+def _calibration(parsed: Namespace, report: Callable[[str], None]) -> Calibration | TraceCalibration:
+    if parsed.from_trace is None:
+        if options := [name for name in ("base", "program", "hlo") if getattr(parsed, name)]:
+            raise CommandError(f"--{options[0]} needs --from-trace: without it, this machine is measured")
+        return calibrate(parsed.name, report=report)
+    return calibrate_trace(parsed.from_trace, parsed.name, parsed.base, parsed.program, parsed.hlo, report)
 
 
 def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:

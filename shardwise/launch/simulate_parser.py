@@ -26,6 +26,10 @@ TARGET may also be a file: a module of StableHLO, FILE.mlir or FILE.mlirbc, or a
 planned for --mesh, whose devices need not exist; by default, for the mesh that the file states. --pin states how an
 argument is sharded: its name or index, and the axes of each of its dims. --set is the size of a symbolic dim.
 """
+_CALIBRATE = """\
+Measure the devices of this machine, and write their specs to a table of chips. With --from-trace, nothing runs: the
+specs are fitted to the kernels and collectives of one step that XLA has profiled, on this machine or another.
+"""
 ARGUMENTS = "arguments"  # the default name of the function that returns the arguments
 
 
@@ -80,7 +84,19 @@ def split_script_arguments(arguments: Sequence[str]) -> tuple[list[str], list[st
 
 def add_calibrate_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `shardwise calibrate`."""
+    parser.description, parser.formatter_class = _CALIBRATE, RawDescriptionHelpFormatter
     parser.add_argument("--name", default="", help="the name of the chip; by default, such as h100-measured")
+    parser.add_argument(
+        "--from-trace",
+        type=Path,
+        metavar="TRACE",
+        help="fit the chip to a profile instead: a file *.xplane.pb, or the folder of `profiler.trace`",
+    )
+    parser.add_argument("--base", metavar="CHIP", help="the chip whose specs stay that the profile does not determine")
+    parser.add_argument("--program", default="", help="the jitted function in the profile; by default, the longest")
+    parser.add_argument(
+        "--hlo", type=Path, metavar="FILE", help="the optimized HLO of the function as text, if the profile has none"
+    )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the table to write to; by default, that of the setting chip_table"
     )

@@ -43,7 +43,12 @@ class Instruction:
     @property
     def is_collective(self) -> bool:
         """Whether it is a collective."""
-        return _COLLECTIVE.fullmatch(self.opcode) is not None
+        return is_collective_opcode(self.opcode)
+
+
+def is_collective_opcode(opcode: str) -> bool:
+    """Return whether an opcode is that of a collective, or of its start or done."""
+    return _COLLECTIVE.fullmatch(opcode) is not None
 
 
 def read_instructions(text: str) -> dict[str, Instruction]:

@@ -25,7 +25,7 @@ def module_protos(profile: bytes) -> dict[str, bytes]:
     Raises:
         ValueError: if a message is truncated or malformed.
     """
-    protos = {}
+    protos: dict[str, bytes] = {}
     for plane in _messages(profile, _PLANES):
         if _METADATA_PLANE not in _messages(plane, _NAME):
             continue
@@ -34,7 +34,7 @@ def module_protos(profile: bytes) -> dict[str, bytes]:
                 name = b"".join(_messages(metadata, _NAME)).decode(errors="replace")
                 for stat in _messages(metadata, _STATS):
                     for proto in _messages(stat, _BYTES_VALUE):
-                        protos.update({name: module for module in _messages(proto, _HLO_MODULE)})
+                        protos[name] = b"".join(_messages(proto, _HLO_MODULE))
     return protos
 
 

@@ -53,6 +53,7 @@ def test_the_figures_of_a_known_chip_are_found():
     assert found.fast_link.latency == pytest.approx(5e-6)
     assert (found.bf16_flops, found.slow_link, found.cores) == (989e12, expected.slow_link, 132)
     assert found.f32_flops == pytest.approx(494e12)
+    assert {source for _, source in found.sources} == {"measured"} and len(found.sources) == 5
 
 
 def test_the_peak_rates_of_an_unknown_chip_are_the_measured_ones():
@@ -73,6 +74,7 @@ def test_one_device_has_no_links_to_measure():
     measured = [row for row in times_of(chip("h200"), SIZES) if row.kind != "all_reduce"]
     found = fit_chip(chip("h200"), measured, SIZES, 1)
     assert (found.fast_link, found.link_fraction) == (chip("h200").fast_link, chip("h200").link_fraction)
+    assert found.assumed == ("link_fraction",)
 
 
 def test_this_machine_is_measured_and_written_to_a_table(tmp_path, monkeypatch, capsys):

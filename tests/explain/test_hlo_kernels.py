@@ -1,15 +1,18 @@
 """Products and memory traffic of kernels in every form in which XLA writes them, compared with values by hand."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.plan.hardware import chip
-from shardwise.explain.hlo_kernels import HloKernels, Product
+from shardwise.explain.device_trace import read_trace
+from shardwise.explain.hlo_kernels import Attention, HloKernels, Product
 from shardwise.runtime.hlo_text import read_computations
 
 H200 = chip("h200")
+RECORDED = Path(__file__).parent / "recorded"
 CONFIG = json.dumps(
     {
         "gemm_backend_config": {
@@ -99,6 +102,40 @@ def test_products(kernels, name, product):
 )
 def test_memory_traffic(kernels, name, accessed):
     assert kernels.bytes_accessed(instruction(kernels, name), "main") == accessed
+
+
+def recorded(step, name):
+    """Return the kernels of a step that ran on an H200, and an instruction of it."""
+    program = read_trace(RECORDED / f"h200_{step}.xplane.pb.gz").program("step")
+    kernels, scope = HloKernels(program.module.computations, H200), program.module.entry
+    return kernels, next(each for each in kernels.computations.by_name[scope] if each.name == name), scope
+
+
+def test_attention_of_cudnn():
+    scores = 2 * 16 * 8192 * 8192 / 2  # batch, heads, queries and keys; a causal mask leaves one half
+    kernels, forward, scope = recorded("attention_at_8192", "fused_attention.5")
+    assert kernels.attention(forward, scope) == Attention(2 * 2 * scores * 128, 4096, "bf16")
+    array, logsumexp = 2 * 2 * 8192 * 16 * 128, 4 * 2 * 16 * 8192
+    assert kernels.bytes_accessed(forward, scope) == 4 * array + logsumexp  # without the workspace
+    _, backward, _ = recorded("attention_at_8192", "fused_attention_grad.8")
+    assert kernels.attention(backward, scope) == Attention(5 * 2 * scores * 128, 4096, "bf16")
+    seconds = H200.attention_time(5 * 2 * scores * 128, 4096, 0, SHORT_NAMES["bf16"])
+    assert kernels.seconds(backward, scope) == pytest.approx(seconds)
+    _, other, _ = recorded("attention_at_8192", "input_reduce_fusion")
+    assert kernels.attention(other, scope) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("cudnn-conv.12", Product(1, 128 * 32 * 32, 256, 9 * 256, "bf16")),
+        ("cudnn-conv-bw-input.12", Product(1, 128 * 32 * 32, 256, 9 * 256, "bf16")),
+        ("cudnn-conv-bw-filter.12", Product(1, 9 * 256, 256, 128 * 32 * 32, "bf16")),
+    ],
+)
+def test_convolutions_of_cudnn(name, product):
+    kernels, instruction, scope = recorded("conv_net", name)
+    assert kernels.product(instruction, scope) == product
 
 
 def test_times_are_those_of_the_chip(kernels):

@@ -36,7 +36,7 @@ _EXTENDS = "extends"
 _PROFILES = "profiles"
 _SOURCES = "sources"
 _KINDS_OF_SOURCES = ("measured", "fitted", ASSUMED)
-_FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name == "kernel_gap")
+FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name == "kernel_gap")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?")
 
@@ -193,8 +193,8 @@ def _checked_sources(value: object, where: str) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not all(isinstance(source, str) for source in value.values()):
         raise HardwareError(f'{where}: sources must be as {{ product_fraction = "measured" }}, not {value!r}')
     for figure, source in value.items():
-        if figure not in _FIGURES:
-            raise HardwareError(f"{where}: sources has {figure!r}, which is none of {', '.join(_FIGURES)}")
+        if figure not in FIGURES:
+            raise HardwareError(f"{where}: sources has {figure!r}, which is none of {', '.join(FIGURES)}")
         if not source.startswith(_KINDS_OF_SOURCES):
             kinds = ", ".join(map(repr, _KINDS_OF_SOURCES))
             raise HardwareError(f"{where}: the source of {figure} must begin with one of {kinds}, not be {source!r}")
