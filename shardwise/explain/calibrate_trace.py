@@ -14,11 +14,10 @@ A spec that no kernel determines stays that of the base chip, and its source say
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from os import PathLike
 from statistics import median
 from typing import Any, final
 
-from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.plan.chip import ASSUMED, Chip
 from shardwise.compiler.plan.chip_table import FIGURES
 from shardwise.compiler.plan.hardware import built_in_chip_of
@@ -27,6 +26,7 @@ from shardwise.errors import HardwareError, ProfileError
 from shardwise.explain.device_trace import ProgramTrace, read_trace
 from shardwise.explain.fit_links import TimedCollective, fit_links, has_data_sheet
 from shardwise.explain.traced_kernels import TracedKernel, traced_kernels
+from shardwise.runtime.hlo_types import dtype_of
 
 _SMALL = 2e-6  # seconds of work at full rate: a kernel with less is mostly overhead
 _ROUNDS = 5  # the rate of a product depends on that of memory, which its partial sums use
@@ -81,11 +81,11 @@ class TraceCalibration:
 
 
 def calibrate_trace(
-    path: str | Path,
+    path: str | PathLike[str],
     name: str = "",
     base: str | Chip | None = None,
     program: str = "",
-    hlo: str | Path | None = None,
+    hlo: str | PathLike[str] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> TraceCalibration:
     """Fit the specs of a chip to the kernels of one program in a profile.
@@ -231,7 +231,7 @@ class _Fitter:
     def _is_stream(self, kernel: TracedKernel) -> bool:
         product = kernel.work.product
         assert product is not None
-        dtype = SHORT_NAMES[product.dtype]
+        dtype = dtype_of(product.dtype)
         return self.chip.is_bound_by_memory(product.batch, product.m, product.n, product.k, kernel.work.accessed, dtype)
 
     def _add(self, spec: str, kernels: Iterable[TracedKernel]) -> None:
@@ -243,4 +243,4 @@ class _Fitter:
 def _width(kernel: TracedKernel) -> int:
     """Return the bytes of an element of a product's operands."""
     assert kernel.work.product is not None
-    return SHORT_NAMES[kernel.work.product.dtype].itemsize
+    return dtype_of(kernel.work.product.dtype).itemsize

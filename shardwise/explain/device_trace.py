@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
@@ -86,13 +87,21 @@ class ProgramTrace:
 
     @cached_property
     def text(self) -> str:
-        """Its optimized HLO."""
-        return self.hlo if isinstance(self.hlo, str) else hlo_module_text(self.hlo)
+        """Its optimized HLO. Raises ProfileError if it cannot be read."""
+        if isinstance(self.hlo, str):
+            return self.hlo
+        try:
+            return hlo_module_text(self.hlo)
+        except RuntimeError as error:
+            raise ProfileError(f"the HLO of {self.name!r} in the profile cannot be read: {error}. {_HOW}") from error
 
     @cached_property
     def module(self) -> HloModule:
-        """Its optimized HLO, parsed."""
-        return HloModule(self.text)
+        """Its optimized HLO, parsed. Raises ProfileError if it has no entry computation."""
+        try:
+            return HloModule(self.text)
+        except ValueError as error:
+            raise ProfileError(f"the HLO of {self.name!r} cannot be read: {error}") from error
 
     @property
     def device_seconds(self) -> float:
@@ -131,7 +140,7 @@ class DeviceTrace:
         )
 
 
-def read_trace(path: str | Path, hlo: str | Path | None = None) -> DeviceTrace:
+def read_trace(path: str | PathLike[str], hlo: str | PathLike[str] | None = None) -> DeviceTrace:
     """Read the runs of programs from a profile.
 
     Args:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.plan.chip import Chip
 from shardwise.runtime.hlo_text import HloComputations, HloInstruction, bracketed
-from shardwise.runtime.hlo_types import arrays_of, bytes_of
+from shardwise.runtime.hlo_types import arrays_of, bytes_of, dtype_of
 
 FREE = frozenset(
     (
@@ -66,11 +65,11 @@ class Work:
     def seconds(self, chip: Chip) -> float:
         """Return the time of the kernel on a chip; 0 if there is nothing to do."""
         if self.attention is not None:
-            flops, keys, dtype = self.attention.flops, self.attention.keys, SHORT_NAMES[self.attention.dtype]
+            flops, keys, dtype = self.attention.flops, self.attention.keys, dtype_of(self.attention.dtype)
             return chip.attention_time(flops, keys, self.accessed, dtype)
         if self.product is not None:
             batch, m, n, k = self.product.batch, self.product.m, self.product.n, self.product.k
-            return chip.product_time(batch, m, n, k, self.accessed, SHORT_NAMES[self.product.dtype])
+            return chip.product_time(batch, m, n, k, self.accessed, dtype_of(self.product.dtype))
         return chip.memory_time(self.accessed) if self.accessed else 0.0
 
 
@@ -253,8 +252,12 @@ def _workspace(instruction: HloInstruction) -> int:
 
 
 def _config(instruction: HloInstruction) -> Any:
+    """Return the backend configuration of an instruction; None if there is none that is JSON."""
     text = instruction.value("backend_config")
-    return json.loads(bracketed(text)) if text and text.startswith("{") else None
+    try:
+        return json.loads(bracketed(text)) if text and text.startswith("{") else None
+    except ValueError:
+        return None
 
 
 def _find(config: Any, key: str) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from shardwise.compiler.ir.program import NOWHERE, Source
 from shardwise.compiler.report.report import EndRow, Plan, ValueRow
@@ -10,24 +11,31 @@ from shardwise.explain.end_groups import MAX_SINGLE, EndGroup, group_by_layout
 from shardwise.explain.page_assets import SCRIPT, STYLE
 from shardwise.explain.text import (
     collectives_text,
+    difference_text,
     human_bytes,
     human_seconds,
     idle_text,
     launch_cells,
+    measured_cells,
+    measured_text,
     shape_text,
     shares_launches,
 )
 
+if TYPE_CHECKING:  # profiles are rare, and reading them needs numpy
+    from shardwise.explain.measured_plan import MeasuredPlan
+
 _MAX_OPEN_VALUES = 60  # the table of a longer program is collapsed at first
 
 
-def format_page(report: Plan, advice: Sequence[str] = ()) -> str:
+def format_page(report: Plan, advice: Sequence[str] = (), measured: "MeasuredPlan | None" = None) -> str:
     """Return the HTML document."""
     title = f"plan of {report.name}"
     sections = (
         _head(report, advice),
         _section("Collectives", _collectives(report)),
         _section("Time", _time(report)),
+        _section("Measured", _measured(measured)) if measured is not None else "",
         _section("Memory", _memory(report)),
         _section("Inputs and outputs", _ends(report)),
         _section("Program", _program(report.values)),
@@ -160,6 +168,29 @@ def _launches(report: Plan) -> str:
         )
     heads = ["launch of", "sent", "time", "exposed", "line", "beside"]
     return _table("launches, and what runs beside them", heads, rows, 3, "scroll low")
+
+
+def _measured(measured: "MeasuredPlan") -> str:
+    """Return a table of the kernels of a profile and their predictions, and the largest differences."""
+    rows = []
+    for row in measured.rows:
+        ops, line, kernels, planned, predicted, seconds, difference = measured_cells(row)
+        file, _, number = line.rpartition(":")
+        rows.append(
+            [
+                ("", "", f"<code>{escape(ops)}</code>"),
+                ("line", f"{file}:{number:>6}" if line else "", escape(line)),
+                ("number", kernels, kernels),
+                ("number", planned, planned),
+                ("number", f"{row.predicted}", predicted),
+                ("number", f"{row.measured}", seconds),
+                ("number", f"{row.difference}", difference),
+            ]
+        )
+    heads = ["measured", "line", "kernels", "planned", "predicted", "time", "difference"]
+    differences = "".join(f"<li>{escape(difference_text(row))}</li>" for row in measured.differences)
+    table = _table("measured and predicted times by op and line", heads, rows, 5, "scroll low")
+    return f"<p>{escape(measured_text(measured))}. Largest differences:</p><ol>{differences}</ol>{table}"
 
 
 def _memory(report: Plan) -> str:

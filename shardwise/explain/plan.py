@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
@@ -15,7 +16,7 @@ from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.control.call import Call
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.plan.hardware import built_in_chip_of, chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.stage_dump import StageDump
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from shardwise.compiler.report.report import CollectiveRow, Plan
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
-    from shardwise.explain import constraints, notebook_picture, page, text
+    from shardwise.explain import constraints, device_trace, measured_plan, notebook_picture, page, text
 else:  # their imports take 40 to 60 ms each, and `import shardwise` imports this module
     planning = lazy_module("shardwise.execute.plan_report")
     advising = lazy_module("shardwise.explain.advise")
     constraints = lazy_module("shardwise.explain.constraints")
+    device_trace = lazy_module("shardwise.explain.device_trace")
+    measured_plan = lazy_module("shardwise.explain.measured_plan")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
     notebook_picture = lazy_module("shardwise.explain.notebook_picture")
 
@@ -48,13 +51,21 @@ class Explanation(HtmlReport):
         name: the name of the function.
         stages: the program at every compiler stage.
         collectives: the collectives of the plan, costliest first.
+        measured: the plan beside a profile of it; None without a profile.
     """
 
-    def __init__(self, prepared: LoweredRequest, chip: Chip | None = None, with_advice: bool = True):
+    def __init__(
+        self,
+        prepared: LoweredRequest,
+        chip: Chip | None = None,
+        with_advice: bool = True,
+        trace: "device_trace.DeviceTrace | None" = None,
+    ):
         self.plan: Plan = planning.request_report(prepared.request, prepared.stages, chip)
         self.name = self.plan.name
         self.stages: Stages = prepared.stages
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
+        self.measured = None if trace is None else measured_plan.measure_plan(self.plan, trace)
         self._prepared = prepared
         self._with_advice = with_advice
         self._displayed_in: int | None = None  # the cell that has displayed it
@@ -93,14 +104,14 @@ class Explanation(HtmlReport):
         return [*lines, str(self.argument_advice)] if self.argument_advice.layout is not None else lines
 
     def __str__(self) -> str:
-        return text.format_report(self.plan, self._advice_lines())
+        return text.format_report(self.plan, self._advice_lines(), self.measured)
 
     def __repr__(self) -> str:
         return repr(self.plan)
 
     def to_html(self) -> str:
         """Return the plan and the advice as one self-contained HTML page."""
-        return page.format_page(self.plan, self._advice_lines())
+        return page.format_page(self.plan, self._advice_lines(), self.measured)
 
     def show(self) -> None:
         """Print the plan and the advice. In IPython, display them below the running cell, unless it shows them."""
@@ -116,7 +127,11 @@ class Explanation(HtmlReport):
 
 
 def explain(
-    function: Callable[..., Any] | Lowered, *, hardware: str | Chip | None = None, advise: bool = True
+    function: Callable[..., Any] | Lowered,
+    *,
+    hardware: str | Chip | None = None,
+    advise: bool = True,
+    measured: str | PathLike[str] | None = None,
 ) -> Callable[..., Explanation]:
     """Return a function that prints and returns the plan of `function` for given arguments, without running it.
 
@@ -130,12 +145,16 @@ def explain(
             again; only its times are estimated for that hardware.
         advise: whether to replan with constraints around the costliest collective, and with other argument layouts, to
             recommend the best.
+        measured: a profile in which the function ran, as a file `*.xplane.pb` or the folder that `profiler.trace` wrote
+            to. The kernels and collectives of it are shown beside their predictions. The hardware is by default that of
+            the profile.
 
     Returns:
         A function of the same arguments as `function`, which returns an Explanation.
 
     Raises:
         HardwareError: if the hardware is unknown.
+        ProfileError: if the profile cannot be read, or by the result, if the function did not run in it.
 
     Example:
         >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
@@ -146,14 +165,22 @@ def explain(
         {'all_reduce': 1}
     """
 
-    target_chip = None if hardware is None else chip(hardware)
+    trace = None if measured is None else device_trace.read_trace(measured)
+    planned_chip = target_chip(hardware, trace)
 
     def call(*args: Any, **keywords: Any) -> Explanation:
-        explanation = Explanation(prepare(function, args, keywords, target_chip), target_chip, advise)
+        explanation = Explanation(prepare(function, args, keywords, planned_chip), planned_chip, advise, trace)
         explanation.show()
         return explanation
 
     return call
+
+
+def target_chip(hardware: str | Chip | None, trace: "device_trace.DeviceTrace | None") -> Chip | None:
+    """Return the hardware to plan for: as requested, or that of a profile; None for the devices of the arguments."""
+    if hardware is not None:
+        return chip(hardware)
+    return None if trace is None else built_in_chip_of(trace.programs[0].device_kind)
 
 
 def prepare(

@@ -1,6 +1,7 @@
 """A report as text: totals per kind and axis, layouts of inputs and outputs, collectives costliest first, memory."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from shardwise.compiler.ir.program import NOWHERE
 from shardwise.compiler.report.idle import IdleRow
@@ -8,11 +9,16 @@ from shardwise.compiler.report.report import CollectiveRow, CollectiveTotal, Pla
 from shardwise.compiler.report.timeline import Step
 from shardwise.explain.end_groups import MAX_SINGLE, group_by_layout
 
+if TYPE_CHECKING:  # profiles are rare, and reading them needs numpy
+    from shardwise.explain.measured_plan import MeasuredPlan, MeasuredRow
+
 _MAX_LIVE = 6  # the most live values to list at the memory peak
 _MAX_LAUNCHES = 12  # the most launches to list
+_MAX_MEASURED = 20  # the most rows of a profile to list
+_MAX_OPS = 3  # the most ops of such a row to list
 
 
-def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
+def format_report(report: Plan, advice: Sequence[str] = (), measured: "MeasuredPlan | None" = None) -> str:
     """Format the report that `explain` prints."""
     where = f"mesh {report.mesh}" if report.mesh.axis_names else "one device"
     lines = [
@@ -34,6 +40,7 @@ def format_report(report: Plan, advice: Sequence[str] = ()) -> str:
         lines += ["", *align(rows, widths)]
     lines += ["", *launches] if (launches := _launch_lines(report)) else []
     lines += ["", *memory_lines(report)]
+    lines += ["", *_measured_lines(measured)] if measured is not None else []
     return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
 
 
@@ -68,6 +75,61 @@ def launch_cells(step: Step) -> list[str]:
         str(step.source),
         f"{beside}{when}{times}",
     ]
+
+
+def _measured_lines(measured: "MeasuredPlan") -> list[str]:
+    """Return a table of the kernels of a profile and their predictions, and the largest differences."""
+    heads = ["measured", "line", "kernels", "planned", "predicted", "time", "difference"]
+    rows = [measured_cells(row) for row in measured.rows[:_MAX_MEASURED]]
+    lines = [f"  {measured_text(measured)}", "", *align([heads, *rows], (22, 18, -7, -7, -9, -9, -10))]
+    if rest := measured.rows[_MAX_MEASURED:]:
+        lines.append(f"  and {count_text(len(rest), 'line')}, {human_seconds(sum(row.measured for row in rest))}")
+    return [*lines, "", "  largest differences:", *(f"    {difference_text(row)}" for row in measured.differences)]
+
+
+def measured_text(measured: "MeasuredPlan") -> str:
+    """Describe a profile: the measured and the predicted time, and how much of it has a line."""
+    error = measured.predicted / measured.seconds - 1
+    return (
+        f"measured on {measured.device_kind}: {human_seconds(measured.seconds)} per call, "
+        f"predicted {human_seconds(measured.predicted)} ({_signed(100 * error, '.1f')}%); "
+        f"{100 * measured.attributed:.1f}% of the device time has a line"
+    )
+
+
+def measured_cells(row: "MeasuredRow") -> list[str]:
+    """Return the cells of a row: ops, line, numbers of kernels, predicted and measured time, and the difference."""
+    return [
+        ops_text(row),
+        row.line,
+        str(row.measured_kernels),
+        str(row.predicted_kernels),
+        human_seconds(row.predicted),
+        human_seconds(row.measured),
+        signed_seconds(row.difference),
+    ]
+
+
+def difference_text(row: "MeasuredRow") -> str:
+    """Describe a difference: `dot at model.py:31: predicted 1.2 ms, measured 1.9 ms, +0.7 ms`."""
+    place = f"{ops_text(row)} at {row.line or 'an unknown line'}"
+    predicted, seconds = human_seconds(row.predicted), human_seconds(row.measured)
+    return f"{place}: predicted {predicted}, measured {seconds}, {signed_seconds(row.difference)}"
+
+
+def ops_text(row: "MeasuredRow") -> str:
+    """Return the names of the ops of a row, the first few."""
+    more = ", …" if len(row.ops) > _MAX_OPS else ""
+    return ", ".join(row.ops[:_MAX_OPS]) + more or "unknown"
+
+
+def signed_seconds(seconds: float) -> str:
+    """Format a difference of durations: `+0.7 ms`, `−12.0 µs`."""
+    return ("−" if seconds < 0 else "+" if seconds > 0 else "") + human_seconds(abs(seconds))
+
+
+def _signed(value: float, form: str) -> str:
+    return f"{'−' if value < 0 else '+'}{abs(value):{form}}"
 
 
 def shares_launches(report: Plan) -> bool:

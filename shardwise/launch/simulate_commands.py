@@ -21,7 +21,8 @@ from shardwise.execute.plan_report import replan_report
 from shardwise.execute.request import Request, partition_request
 from shardwise.explain.calibrate import Calibration, calibrate
 from shardwise.explain.calibrate_trace import TraceCalibration, calibrate_trace
-from shardwise.explain.plan import Explanation, prepare
+from shardwise.explain.device_trace import DeviceTrace, read_trace
+from shardwise.explain.plan import Explanation, prepare, target_chip
 from shardwise.explain.simulate import Simulation, simulate
 from shardwise.explain.sweep import MESH, sweep
 from shardwise.jax_modules.install import as_jax
@@ -109,6 +110,10 @@ def _calibration(parsed: Namespace, report: Callable[[str], None]) -> Calibratio
 def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     chips, variables = _parse(parsed, script_arguments)
     hardware = _single("--hardware", chips) if chips else None
+    if parsed.measured and (parsed.inside_jax or is_script(parsed.target)):
+        raise CommandError("--measured needs a function, FILE.py:FUNCTION: a script may compile several")
+    trace = read_trace(parsed.measured) if parsed.measured else None
+    hardware = target_chip(hardware, trace)
     if parsed.inside_jax:
         jax_commands.explain_script(parsed, script_arguments, hardware)
         return
@@ -119,23 +124,25 @@ def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
         return
     choice = {name: _single(name, values) for name, values in variables.items()}
     if is_module_file(parsed.target):
-        _explain_module(parsed, choice, hardware)
+        _explain_module(parsed, choice, hardware, trace)
         return
     if parsed.pin:
         raise CommandError("--pin needs a module, FILE.mlir or FILE.bin: the arguments of a function have shardings")
     as_jax()
     target = load_target(parsed.target, parsed.arguments)
     target.check(list(variables))
-    _explain_function(parsed, target.function, target.call_arguments(choice), hardware)
+    _explain_function(parsed, target.function, target.call_arguments(choice), hardware, trace)
 
 
-def _explain_module(parsed: Namespace, choice: dict[str, Any], hardware: Chip | None) -> None:
+def _explain_module(
+    parsed: Namespace, choice: dict[str, Any], hardware: Chip | None, trace: DeviceTrace | None
+) -> None:
     if parsed.arguments != ARGUMENTS:
         raise CommandError("--arguments needs a function: a module states the types of its arguments")
     sizes = {name: value for name, value in choice.items() if name != MESH}
     with config.override("enable_x64", True):  # the module states all dtypes
         target = load_module(parsed.target, choice.get(MESH), sizes)
-        _explain_function(parsed, target.function, target.call_arguments(parsed.pin), hardware)
+        _explain_function(parsed, target.function, target.call_arguments(parsed.pin), hardware, trace)
 
 
 def _explain_function(
@@ -143,14 +150,18 @@ def _explain_function(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     hardware: Chip | None,
+    trace: DeviceTrace | None,
 ) -> None:
     dump = StageDump() if parsed.stages else None
     if dump is not None and isinstance(function, (Lowered, Compiled)):
         raise CommandError(f"--stages: {parsed.target!r} is already lowered. Name the function that it was made of")
     prepared = prepare(function, args, {}, hardware, dump)
-    explanation = Explanation(prepared, hardware, with_advice=not parsed.no_advice)
+    explanation = Explanation(prepared, hardware, not parsed.no_advice, trace)
     print(explanation if dump is None else dump)
-    _write(Simulation(prepared.request, prepared.stages, hardware), parsed)
+    if parsed.page:
+        explanation.write_html(parsed.page)
+    if parsed.trace:
+        Simulation(prepared.request, prepared.stages, hardware).write_trace(parsed.trace)
 
 
 def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:

@@ -44,6 +44,12 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
         metavar="ARGUMENT=AXES",
         help="the sharding of an argument of a module, such as x=data,None or 0=data+model; repeat it for others",
     )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        metavar="TRACE",
+        help="compare with the kernels of a profile: a file *.xplane.pb, or the folder of `profiler.trace`",
+    )
     parser.add_argument("--no-advice", action="store_true", help="do not plan again to find a better constraint")
     parser.add_argument("--stages", action="store_true", help="print the program after every compiler pass instead")
     parser.add_argument(

@@ -5,7 +5,15 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from shardwise.compiler.dtypes import SHORT_NAMES, DType
+
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([^\]]*)\]")
+
+
+_DTYPES = {
+    {"bool": "pred"}.get(name, re.sub(r"^i(?=\d)", "s", name).replace("_", "")): dtype
+    for name, dtype in SHORT_NAMES.items()
+}
 
 
 class HloArray(NamedTuple):
@@ -17,6 +25,17 @@ class HloArray(NamedTuple):
     @property
     def nbytes(self) -> int:
         return math.ceil(_bits(self.dtype) * math.prod(self.shape) / 8)
+
+
+def dtype_of(name: str) -> DType:
+    """Return the dtype with a name in HLO, such as `bf16`, `s32` or `pred`.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in _DTYPES:
+        raise ValueError(f"unknown dtype {name!r}")
+    return _DTYPES[name]
 
 
 def arrays_of(type: str) -> Iterator[HloArray]:

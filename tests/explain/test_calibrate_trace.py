@@ -1,5 +1,6 @@
 """calibrate_trace: one profiled step of an H200 predicts others, and the constants of a synthetic profile are found."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,10 +113,13 @@ def synthetic_module():
     return f"{SUM}ENTRY %main {{\n{body}\n}}\n"
 
 
-@pytest.fixture(scope="module")
-def synthetic(tmp_path_factory):
-    """Return a profile with the times of a known chip. One of two devices waits for the other in each collective."""
-    text = synthetic_module()
+@pytest.fixture(scope="module", params=["command_buffer_1", ""], ids=["graph", "named"])
+def synthetic(request, tmp_path_factory):
+    """Return a profile with the times of a known chip, and noise of 1%.
+
+    One of two devices waits for the other in each collective. Events name the CUDA graph only, or their instructions.
+    """
+    text, noise = synthetic_module(), random.Random(0)
     module = HloModule(text)
     kernels = HloKernels(module.computations, KNOWN)
     runs = {0: [], 1: []}
@@ -126,12 +130,16 @@ def synthetic(tmp_path_factory):
             for index, launch in enumerate(launches(module)):
                 instruction, collective = launch.instruction, module.collective(launch.instruction)
                 if collective is None:
-                    seconds = kernels.seconds(instruction, launch.scope) - KNOWN.kernel_gap
+                    kernel = {"dot": "nvjet_sm90_tst_128x256", "copy": "MemcpyD2D"}[instruction.opcode]
+                    seconds, waited = kernels.seconds(instruction, launch.scope) - KNOWN.kernel_gap, 0.0
                 else:
+                    kernel, waited = (
+                        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+                        3e-4 * (index % 2 == device),
+                    )
                     seconds = KNOWN.ring_of(collective.devices).time(collective.traffic)
-                waited = 3e-4 if collective is not None and index % 2 == device else 0.0
-                kernel = f"ncclDevKernel_{index}" if collective else instruction.name.replace(".", "_")
-                events.append((kernel, instruction.name, start, seconds + waited))
+                seconds *= noise.uniform(0.99, 1.01)
+                events.append((kernel, request.param or instruction.name, start, seconds + waited))
                 start += seconds + waited + KNOWN.kernel_gap
             device_runs.append(events)
             start += 1e-3

@@ -13,19 +13,23 @@ def gpu_profile(
     Args:
         text: the optimized HLO of the program that ran.
         runs: for each device, the runs: events with the name of the kernel, the name of the instruction, and start and
-            duration in seconds.
+            duration in seconds. Those of a `command_buffer_1` are nodes of a CUDA graph.
         has_hlo: whether the profile contains the HLO.
     """
     name = text.split()[1].rstrip(",")
     planes = [metadata_plane({f"{name}(7)": text} if has_hlo else {})]
     for device, events in runs.items():
         rows = [
-            (kernel, start, seconds, {"hlo_op": op, "hlo_module": name, "program_id": 7})
+            (kernel, start, seconds, {"hlo_op": op, "hlo_module": name, "program_id": 7, **_node(op, index)})
             for run in events
-            for kernel, op, start, seconds in run
+            for index, (kernel, op, start, seconds) in enumerate(run, 1)
         ]
         planes.append(plane(f"/device:GPU:{device}", {"Stream #1": rows}, {"gpu_device_name": "NVIDIA H200"}))
     return profile(*planes)
+
+
+def _node(op: str, index: int) -> dict[str, int]:
+    return {"cuda_graph_node_id": index} if op.startswith("command_buffer") else {}
 
 
 def profile(*planes: bytes) -> bytes:
