@@ -6,6 +6,7 @@ the optimized HLO of the programs.
 """
 
 import gzip
+import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +22,9 @@ from shardwise.errors import ProfileError
 from shardwise.explain.hlo_module import HloModule
 from shardwise.runtime.xplane import module_protos
 
-_LARGEST_PROFILE = 1 << 31  # bytes
+_LARGEST_PROFILE = 1 << 29  # bytes; a step has tens of megabytes
 _SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+_PLACES = ("*", "*/*", "plugins/profile/*/*")  # the folder of a run, of all runs, or that of `profiler.trace`
 _GPU_PLANE = re.compile(r"/device:GPU:(\d+)")
 _CPU_PLANE = "/host:CPU"
 _HOW = "Record one: `with shardwise.profiler.trace(folder): jax.block_until_ready(step(*args))`."
@@ -98,8 +100,9 @@ class ProgramTrace:
     @cached_property
     def module(self) -> HloModule:
         """Its optimized HLO, parsed. Raises ProfileError if it has no entry computation."""
+        text = self.text
         try:
-            return HloModule(self.text)
+            return HloModule(text)
         except ValueError as error:
             raise ProfileError(f"the HLO of {self.name!r} cannot be read: {error}") from error
 
@@ -192,23 +195,41 @@ def _hlo_text(file: Path) -> dict[str, str]:
 
 
 def _profile_file(path: Path) -> Path:
+    """Return the file of a profile: the path itself, or the newest one in a folder."""
     if not path.is_dir():
         if not path.exists():
             raise ProfileError(f"there is no profile {str(path)!r}. {_HOW}")
         return path
-    files = [file for file in path.rglob("*") if file.name.endswith(_SUFFIXES)]
-    if not files:
+    try:
+        times = {
+            file: file.stat().st_mtime
+            for pattern in _PLACES
+            for file in path.glob(pattern)
+            if file.name.endswith(_SUFFIXES)
+        }
+    except OSError as error:
+        raise ProfileError(f"the folder {str(path)!r} cannot be searched: {error.strerror}") from error
+    if not times:
         raise ProfileError(f"the folder {str(path)!r} has no profile of XLA, *.xplane.pb. {_HOW}")
-    return max(files, key=lambda file: (file.stat().st_mtime, file.name))
+    return max(times, key=lambda file: (times[file], file.name))
 
 
 def _read(file: Path) -> bytes:
+    """Return the contents of a file, decompressed if it is compressed.
+
+    Raises:
+        ProfileError: if it cannot be read, or is too large.
+    """
     try:
-        serialized = read_regular_file(file, _LARGEST_PROFILE)
-        return gzip.decompress(serialized) if file.name.endswith(".gz") else serialized
+        content = read_regular_file(file, _LARGEST_PROFILE)
+        if file.name.endswith(".gz"):
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_LARGEST_PROFILE + 1)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ProfileError(f"the profile {str(file)!r} cannot be read: {reason}") from error
+        raise ProfileError(f"{str(file)!r} cannot be read: {reason}. A profile of a few steps is enough.") from error
+    if len(content) > _LARGEST_PROFILE:
+        raise ProfileError(f"{str(file)!r} has more than {_LARGEST_PROFILE:,} bytes. Profile a few steps only.")
+    return content
 
 
 def _device_runs(planes: Sequence[Any]) -> tuple[str, dict[str, list[DeviceRun]]]:

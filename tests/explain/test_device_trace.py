@@ -1,6 +1,7 @@
 """Profiles that were recorded on an H200, written by the tests, and recorded here; and files that are no profiles."""
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,17 @@ def test_a_profile_of_this_machine(cpu_folder):
     assert program.device_kind == "cpu"
     assert sorted(run.device for run in program.runs) == [0, 0, 0, 1, 1, 1]
     assert all(run.seconds > 0 for run in program.runs)
+
+
+def test_the_newest_profile_of_a_folder_counts(cpu_folder, tmp_path):
+    (file,) = cpu_folder.rglob("*.xplane.pb")
+    assert [read_trace(place).path for place in (file, file.parent, file.parents[1], cpu_folder)] == [file] * 4
+    for age, name in enumerate(("first", "second")):
+        run = tmp_path / "plugins" / "profile" / name
+        run.mkdir(parents=True)
+        write(run / "host.xplane.pb", file.read_bytes())
+        os.utime(run / "host.xplane.pb", (0, 1000 - age))
+    assert read_trace(tmp_path).path.parent.name == "first"
 
 
 def test_bad_profiles(tmp_path, cpu_folder):

@@ -300,4 +300,5 @@ DAMAGE = {
     "export": [flip_bits, flip_bits, truncate, extend, overwrite, replace_content],  # the caller reads the file
     "cache": [*BYTES, *FILES],
     "chips": [*BYTES, *FILES],
+    "profile": [*BYTES, *FILES],
 }

@@ -3,6 +3,7 @@
 Values are compared by a digest, so that a process can read many cases and return little.
 """
 
+import gzip
 import hashlib
 import shutil
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from shardwise.checkpoints.location import Folder
 from shardwise.compiler.plan.chip_table import read_chips
 from shardwise.compiler.plan.hardware import built_in_chips
 from shardwise.data import TokenSource
-from shardwise.errors import CheckpointError, DataError, HardwareError, ProgramError, UnsupportedError
+from shardwise.errors import CheckpointError, DataError, HardwareError, ProfileError, ProgramError, UnsupportedError
+from shardwise.explain.calibrate_trace import calibrate_trace
 from shardwise.export.file_format import read_exported
 from shardwise.runtime import compilation_cache
 
 ORBAX = Path(__file__).parent.parent / "orbax"
+PROFILE = Path(__file__).parents[2] / "explain" / "recorded" / "h200_attention_at_8192.xplane.pb.gz"
 CHIPS = """
 [first]
 extends = "h200"
@@ -170,6 +173,13 @@ def read_export(folder: Path) -> list[str]:
         raise
 
 
+def read_profile(folder: Path) -> list[str]:
+    try:
+        return [repr(calibrate_trace(folder / "step.xplane.pb").chip)]
+    except HardwareError as error:  # the name of the device is damaged
+        raise ProfileError(str(error)) from error
+
+
 FORMATS = {
     "shardwise": Format(write_ours, read_ours, CheckpointError, has_checksums=True),
     "orbax-zarr2": orbax("zarr2"),
@@ -188,6 +198,12 @@ FORMATS = {
         lambda folder: (folder / "chips.toml").write_text(CHIPS) and None,
         lambda folder: [repr(sorted(read_chips(folder / "chips.toml", built_in_chips()).items()))],
         HardwareError,
+        has_checksums=False,
+    ),
+    "profile": Format(
+        lambda folder: (folder / "step.xplane.pb").write_bytes(gzip.decompress(PROFILE.read_bytes())) and None,
+        read_profile,
+        ProfileError,
         has_checksums=False,
     ),
 }
