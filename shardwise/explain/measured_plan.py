@@ -164,10 +164,15 @@ class _Rows:
 
     def __init__(self, steps: Iterable[Step]):
         self.predicted: dict[_Key, list[Step]] = defaultdict(list)
+        self.products: dict[_Key, None] = {}  # ordered sets
+        self.collectives: dict[_Key, None] = {}
         self.measured: dict[_Key, list[MeasuredKernel]] = defaultdict(list)
         for step in steps:
             line = step.source.place if step.source.file else ""
-            self.predicted[line, step.op if step.sent or step.flops else _OTHER].append(step)
+            key = line, step.op if step.sent or step.flops else _OTHER
+            self.predicted[key].append(step)
+            if key[1]:
+                (self.collectives if step.sent else self.products)[key] = None
 
     def add(self, kernel: TracedKernel, instruction: Instruction | None, chip: Chip) -> MeasuredKernel:
         """Add a kernel of the profile to the row of its line and op."""
@@ -211,9 +216,11 @@ class _Rows:
             return _place(instruction.source), ""
         if kernel.is_collective:
             kind = instruction.opcode.removesuffix("-start").replace("-", "_")
-            return next((site for site in sites if site in self.predicted), (sites[0][0], kind))
+            return next((site for site in sites if site in self.collectives), (sites[0][0], kind))
         if kernel.work.product is not None or kernel.work.attention is not None:
-            return next((site for site in sites if site in self.predicted), sites[0])
+            # XLA may name a product after the op that reads it.
+            same_line = [key for line, _ in sites for key in self.products if key[0] == line]
+            return next((site for site in sites if site in self.products), (*same_line, (sites[0][0], "dot"))[0])
         return next((site for site in sites if (site[0], _OTHER) in self.predicted), sites[0])
 
 

@@ -1,6 +1,7 @@
 """Measured plans: kernels of profiles of an H200 and of this machine, with their lines and their predictions."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import shardwise as jax
 import shardwise.numpy as jnp
 from benchmarks import predictions
-from shardwise import nn
+from shardwise import lax, nn
 from shardwise.errors import ProfileError
 from shardwise.explain.calibrate_trace import calibrate_trace
 from shardwise.explain.device_trace import read_trace
@@ -118,6 +119,30 @@ def test_a_profile_of_this_machine(profiled):
     counts = {row.ops[0]: (row.predicted_kernels, row.measured_kernels) for row in measured.rows}
     assert counts["dot"] == (1, 1) and counts["all_reduce"] == (1, 1)
     assert all(kernel.predicted > 0 for kernel in measured.kernels)
+
+
+@pytest.mark.slow
+def test_kernels_of_loops_are_counted_as_they_run(tmp_path):
+    """Three layers, with gradients: 9 products. XLA names some of them after the reduce-scatters that read them."""
+    mesh = jax.make_mesh((2, 2), ("data", "model"))
+
+    def loss(weights, x):
+        return (lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)[0] ** 2).mean()
+
+    weights = jax.device_put(jnp.ones((3, 32, 32)), jax.NamedSharding(mesh, jax.P(None, "data", "model")))
+    x = jax.device_put(jnp.ones((16, 32)), jax.NamedSharding(mesh, jax.P("data")))
+    step = jax.jit(jax.grad(loss))
+    jax.block_until_ready(step(weights, x))
+    with jax.profiler.trace(tmp_path):
+        jax.block_until_ready(step(weights, x))
+    explanation = jax.explain(step, measured=tmp_path, advise=False)(weights, x)
+    planned, ran = Counter(), Counter()
+    for row in explanation.measured.rows:
+        planned[row.ops[:1]] += row.predicted_kernels
+        ran[row.ops[:1]] += row.measured_kernels
+    assert planned["dot",] == ran["dot",] == 9 and explanation.measured.attributed > 0.95
+    for kind in explanation.counts():
+        assert planned[kind,] == ran[kind,] > 0, kind
 
 
 def test_the_command(profiled, tmp_path, capsys, monkeypatch):
