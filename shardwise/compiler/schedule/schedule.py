@@ -17,7 +17,7 @@ from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.partition.liveness import peak_bytes, total_bytes
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.report.timeline import simulated_seconds
+from shardwise.compiler.report.streams import simulated_seconds
 from shardwise.compiler.schedule.buckets import buckets
 from shardwise.compiler.schedule.critical_path import complete_before_critical
 from shardwise.compiler.schedule.host_copies import hide_host_copies

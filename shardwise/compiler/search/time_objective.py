@@ -7,7 +7,7 @@ from typing import final
 from shardwise.compiler.partition.liveness import live_value_bytes
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.report.timeline import simulated_seconds
+from shardwise.compiler.report.streams import simulated_seconds
 from shardwise.compiler.search.search import INADMISSIBLE
 
 TIME_RATIO = 0.99  # a plan must be at least one percent faster to replace another

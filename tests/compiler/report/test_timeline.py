@@ -10,7 +10,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.partition.liveness import live_value_bytes
 from shardwise.compiler.plan.hardware import chip
-from shardwise.compiler.report.timeline import simulated_seconds, timeline
+from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.schedule.software_pipelining import software_pipeline
 from shardwise.compiler.traffic import all_gather
@@ -191,15 +191,6 @@ def test_a_pipelined_loop_that_is_bound_by_its_gathers_fetches_once_per_iteratio
     gather, product = timeline(pipelined, H200).steps
     assert gather.seconds > product.seconds
     assert timeline(pipelined, H200).seconds == pytest.approx(gather.seconds + product.seconds / count)
-
-
-@pytest.mark.parametrize("size", [64, 1024])
-@pytest.mark.parametrize("text", [layers, lambda count, size: scanned_layers(size, count)])
-def test_simulated_seconds_are_those_of_the_timeline(text, size):
-    plain = local_of_text(text(6, size=size))
-    for local in (plain, schedule(plain, H200)):
-        for target in (H200, CPU):
-            assert simulated_seconds(local, target) == timeline(local, target).seconds
 
 
 def test_a_pipelined_loop_holds_what_two_iterations_gather():

@@ -16,7 +16,7 @@ from shardwise import NamedSharding, P, lax
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.plan.hardware import CPU, chip
-from shardwise.compiler.report.timeline import simulated_seconds
+from shardwise.compiler.report.streams import simulated_seconds
 from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.schedule.software_pipelining import software_pipeline
 from shardwise.execute import request

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.compiler.report.timeline import list_schedule
+from shardwise.compiler.report.streams import list_schedule
 
 
 @st.composite
