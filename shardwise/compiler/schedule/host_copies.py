@@ -7,14 +7,14 @@ exists; a copy to the device ends when it is needed, in the time that the others
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import final
 
-from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.schedule.control_dependencies import ControlDependency, order_by_dependencies
-from shardwise.compiler.schedule.kernel_graph import KernelGraph
+from shardwise.compiler.schedule.kernel_graph import KernelGraph, ancestor_bits
 
 _IN_FLIGHT = 2  # the number of copies that XLA has in flight at a time
 _ROUNDING = 0.9  # products that take at least this part of the time of a copy hide it
@@ -40,7 +40,7 @@ def hide_host_copies(graph: KernelGraph, launch_ids: Iterator[int]) -> Program:
         if end < len(products):
             ending.setdefault(end, []).append(copy)
     bits = {equation: 1 << number for number, equation in enumerate((*products, *copies))}
-    behind = _behind(graph.program, bits)
+    behind = ancestor_bits(graph.program, bits)
     dependencies = []
     for number in sorted({*starting, *ending}):
         product, waiting = products[number], list(starting.get(number, []))
@@ -123,12 +123,3 @@ class _Room:
                     self.seconds[each] -= time
                 return min(taken), max(taken) + 1
         return None
-
-
-def _behind(program: Program, bits: Mapping[Equation, int]) -> dict[Value, int]:
-    """Return which of the equations that have a bit each value needs, directly or not, as a set of bits."""
-    behind = dict.fromkeys(program.inputs, 0)
-    for equation in program.equations:
-        needed = reduce(or_, (behind[value] for value in equation.inputs), bits.get(equation, 0))
-        behind.update(dict.fromkeys(equation.outputs, needed))
-    return behind

@@ -207,6 +207,16 @@ class KernelGraph:
         return max(after - before for before, after in pairwise((start, *inside, end)))
 
 
+def ancestor_bits(program: Program, bits: Mapping[Equation, int]) -> dict[Value, int]:
+    """Return which of the equations that have a bit each value depends on, directly or not, as a set of bits."""
+    of_value = dict.fromkeys(program.inputs, 0)
+    for group in issue_groups(program):
+        of_group = reduce(or_, map(of_value.__getitem__, _inputs(group)), 0)
+        for equation in group:
+            of_value.update(dict.fromkeys(equation.outputs, of_group | bits.get(equation, 0)))
+    return of_value
+
+
 def _compute_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     """Return the seconds of all runs of a kernel, without collectives."""
     op = kernel.root.op

@@ -26,6 +26,7 @@ from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.output_collectives import advance_output_collectives
 from shardwise.compiler.schedule.remat_prefetch import prefetch_for_remat
 from shardwise.compiler.schedule.software_pipelining import software_pipeline
+from shardwise.compiler.schedule.split_collectives import split_collectives
 from shardwise.compiler.schedule.topological_sort import topological_sort
 
 # The simulator is optimistic about programs without a schedule: it starts collectives as soon as their operands are
@@ -44,8 +45,9 @@ def schedule(
         memory_limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
     """
-    for pipelines_loops in (True, False):  # a pipelined loop holds the communicated values of two iterations
-        program = _Scheduler(local, chip, pipelines_loops).schedule_main()
+    # A pipelined loop holds the communicated values of two iterations, and values in parts are joined in other buffers.
+    for pipelines_loops, splits_collectives in ((True, True), (True, False), (False, False)):
+        program = _Scheduler(local, chip, pipelines_loops, splits_collectives).schedule_main()
         scheduled = replace(local, program=program)
         if config.verify_programs:
             verify_local(scheduled)
@@ -71,12 +73,14 @@ class _Scheduler:
         local: the program of one device.
         chip: the hardware.
         pipelines_loops: whether loops are software-pipelined.
+        splits_collectives: whether long collectives are split.
         launch_ids: the ids of launches and barriers.
     """
 
     local: LocalProgram
     chip: Chip
     pipelines_loops: bool
+    splits_collectives: bool
     launch_ids: Iterator[int] = field(default_factory=count)
 
     def schedule_main(self) -> Program:
@@ -87,6 +91,8 @@ class _Scheduler:
 
     def _schedule(self, graph: KernelGraph) -> Program:
         """Return a program with its communication, and the communication of its nested programs, scheduled."""
+        if self.splits_collectives:
+            graph = graph.rewritten(split_collectives(graph, self.launch_ids))
         graph = graph.rewritten(overlap_independent_products(graph, self.launch_ids))
         graph = graph.with_moved_views(prefetch_for_remat(graph))  # barriers are views
         ordered = self._share_launches(graph)

@@ -48,6 +48,14 @@ class Collective(Op):
         """The dim whose padded size may change; None if the op keeps the padding."""
         return None
 
+    @property
+    def moved_dims(self) -> tuple[int, ...] | None:
+        """The dims along which elements change their index. The op can be applied to parts of its operand along others.
+
+        None if it cannot be applied to parts.
+        """
+        return None
+
     def run_on_shards(self, mesh: AbstractMesh, operands: list[Shards], run: ProgramRunner) -> list[Shards]:
         exchanged: Any = self.exchange(mesh, *(operands or [[]]))
         return [exchanged] if self.single else exchanged
@@ -126,6 +134,10 @@ class AllReduce(Collective):
     groups: Groups | None = field(default=None, repr=False)
     launch: int | None = field(default=None, repr=False)
 
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return ()
+
     def out_type(self, x: ArrayType) -> ArrayType:
         return _check_reducible(self, x)
 
@@ -165,6 +177,10 @@ class AllGather(Collective):
     count: int
     groups: Groups | None = field(default=None, repr=False)
     launch: int | None = field(default=None, repr=False)
+
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.dim,)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scale_dim(x, self.dim, self.count, 1)
@@ -218,6 +234,10 @@ class ReduceScatter(Collective):
     reduction: Reduction
     groups: Groups | None = field(default=None, repr=False)
 
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.dim,)
+
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scale_dim(_check_reducible(self, x), self.dim, 1, self.count)
 
@@ -258,6 +278,10 @@ class AllToAll(Collective):
     count: int
     groups: Groups | None = field(default=None, repr=False)
 
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.split, self.join)
+
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scale_dim(_scale_dim(x, self.split, 1, self.count), self.join, self.count, 1)
 
@@ -292,6 +316,10 @@ class CollectivePermute(Collective):
 
     A device that receives none has zeros.
     """
+
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return ()
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
         """Return the (source, target) pairs of all devices."""
@@ -442,6 +470,10 @@ class LocalSlice(PositionOp):
     def resized_dim(self) -> int:
         return self.dim
 
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.dim,)
+
     def out_type(self, x: ArrayType) -> ArrayType:
         padded = x if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).out_type(x)
         return _scale_dim(padded, self.dim, 1, self.count)
@@ -478,6 +510,10 @@ class ToPartial(PositionOp):
     name = "to_partial"
     removed_on_one_device = True
     axes: tuple[str, ...]
+
+    @property
+    def moved_dims(self) -> tuple[int, ...]:
+        return ()
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return x

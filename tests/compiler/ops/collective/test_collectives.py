@@ -162,6 +162,22 @@ def test_devices_compute_what_exchange_computes(mesh, op, name):
         assert actual.tobytes() == wanted.tobytes(), f"device {device} has\n{actual}\nnot\n{wanted}"
 
 
+def test_collectives_of_parts_are_parts_of_the_collective_along_dims_that_do_not_move():
+    mesh = MESHES[1]
+    applied = set()
+    for op in collectives(mesh, COMPILED[mesh]):
+        if op.moved_dims is None:
+            continue
+        shards = random_shards(mesh, np.dtype(np.float32))
+        expected = op.exchange(mesh, shards)
+        for dim in {0, 2}.difference(op.moved_dims):
+            halves = [op.exchange(mesh, [np.split(shard, 2, dim)[half] for shard in shards]) for half in range(2)]
+            joined = [np.concatenate(parts, dim) for parts in zip(*halves, strict=True)]
+            assert [array.tobytes() for array in joined] == [array.tobytes() for array in expected], (op, dim)
+            applied.add(op.name)
+    assert applied >= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ppermute"}
+
+
 def program_of(op: Op, shards: Sequence[NumpyArray]) -> Program:
     """Return a program that applies one op to shards of this type."""
     return one_op(op, [ArrayType(shards[0].shape, shards[0].dtype)] if shards else [])

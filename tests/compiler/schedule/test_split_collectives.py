@@ -1,0 +1,99 @@
+"""Which collectives are split: where the simulator predicts that it is faster, in loops and outside."""
+
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.partition.evaluate_shards import evaluate_shards
+from shardwise.compiler.partition.liveness import peak
+from shardwise.compiler.partition.local_program import verify_local
+from shardwise.compiler.report.streams import simulated_seconds
+from shardwise.compiler.schedule.kernel_graph import KernelGraph
+from shardwise.compiler.schedule.schedule import schedule
+from shardwise.compiler.schedule.split_collectives import split_collectives
+from tests.compiler.schedule.local_programs import DOT, H200, REDUCE, local_of
+
+
+def layers(number, rows, size, hidden):
+    """Return the lines of tensor-parallel layers from x0."""
+    return "\n".join(
+        f"h{n}: bf16[{rows},{hidden}] = {DOT} x{n} up\n"
+        f"y{n}: bf16[{rows},{size}] = {DOT} h{n} down\n"
+        f"r{n}: bf16[{rows},{size}] = {REDUCE} y{n}\n"
+        f"x{n + 1}: bf16[{rows},{size}] = add r{n} x{n}"
+        for n in range(number)
+    )
+
+
+def unrolled(rows, size, hidden, number=3):
+    inputs = f"x0: bf16[{rows},{size}], up: bf16[{size},{hidden}], down: bf16[{hidden},{size}]"
+    return f"({inputs}) {{\n{layers(number, rows, size, hidden)}\nreturn x{number}\n}}"
+
+
+def scanned(rows, size, hidden):
+    x, up, down = f"bf16[{rows},{size}]", f"bf16[{size},{hidden}]", f"bf16[{hidden},{size}]"
+    body = f"program body(up: {up}, down: {down}, x0: {x}) {{\n{layers(2, rows, size, hidden)}\nreturn x2\n}}"
+    scan = f"scan[program={body}, length=4, consts=2, carried=1]"
+    return f"(x: {x}, up: {up}, down: {down}) {{\nz: {x} = {scan} up down x\nreturn z\n}}"
+
+
+def split(local):
+    graph = KernelGraph.from_program(local, local.program, H200)
+    return verify_local(replace(local, program=split_collectives(graph, count())))
+
+
+def test_long_collectives_between_products_are_split():
+    local = local_of(unrolled(16384, 4096, 4096))
+    parts = split(local)
+    assert len(parts.collectives()) == 2 * len(local.collectives())
+    assert parts.sent == local.sent
+    assert simulated_seconds(parts, H200) < 0.8 * simulated_seconds(local, H200)
+
+
+@pytest.mark.parametrize("shape", [(256, 4096, 4096), (16383, 4095, 4096)])
+def test_other_collectives_are_not_split(shape):
+    """Parts of short ones take longer because of their latency, and odd sizes have no equal parts."""
+    local = local_of(unrolled(*shape))
+    assert split(local).program is local.program
+
+
+def test_a_loop_is_split_and_computes_the_same():
+    large = schedule(local_of(scanned(16384, 4096, 4096)), H200)
+    (loop,) = [equation for equation in large.program.equations if equation.op.programs]
+    names = [equation.op.name for equation in loop.op.programs[0].equations]
+    assert names.count("all_reduce") == 4 and "concatenate" in names
+    assert large.sent == local_of(scanned(16384, 4096, 4096)).sent
+
+
+# Small arrays take as long on it as large ones on a GPU.
+SLOW = replace(
+    H200,
+    bf16_flops=1e6,
+    cores=1,
+    memory_bandwidth=1e12,
+    kernel_gap=0.0,
+    fast_link=replace(H200.fast_link, bandwidth=2e4, latency=1e-9),
+    slow_link=replace(H200.slow_link, latency=1e-9),
+)
+
+
+@pytest.mark.parametrize("text", [unrolled(64, 16, 64), scanned(64, 16, 64)])
+def test_a_program_in_parts_computes_the_same(text):
+    local = local_of(text)
+    scheduled = schedule(local, SLOW)
+    assert len(scheduled.collectives()) > len(local.collectives())
+    rng = np.random.default_rng(0)
+    args = [(rng.integers(-2, 3, type.shape) / 8).astype(type.dtype) for type in local.program.in_types]
+    for got, wanted in zip(evaluate_shards(scheduled, args), evaluate_shards(local, args), strict=True):
+        np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), rtol=1e-2)
+
+
+def test_parts_take_no_more_memory_where_nothing_is_joined():
+    local = local_of(unrolled(16384, 4096, 4096))
+    held = peak(local, (), H200)[0]
+    scheduled = schedule(local, H200, memory_limit=held)
+    assert len(scheduled.collectives()) == 2 * len(local.collectives())
+    assert peak(scheduled, (), H200)[0] <= held
+    assert schedule(local, H200, memory_limit=1) is local
