@@ -6,14 +6,18 @@ from itertools import count
 import numpy as np
 import pytest
 
+import shardwise as jax
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.partition.local_program import verify_local
 from shardwise.compiler.report.streams import simulated_seconds
+from shardwise.compiler.schedule import schedule as schedule_module
+from shardwise.compiler.schedule import split_collectives as module
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.schedule.split_collectives import split_collectives
 from tests.compiler.schedule.local_programs import DOT, H200, REDUCE, local_of
+from tests.compiler.schedule.test_schedule import OVERLAPPING, arguments, overlapping, stages_of  # noqa: F401
 
 
 def layers(number, rows, size, hidden):
@@ -97,3 +101,19 @@ def test_parts_take_no_more_memory_where_nothing_is_joined():
     assert len(scheduled.collectives()) == 2 * len(local.collectives())
     assert peak(scheduled, (), H200)[0] <= held
     assert schedule(local, H200, memory_limit=1) is local
+
+
+@pytest.mark.parametrize(("how", "scanned"), [("tensor parallel", False), ("FSDP × tensor", True)])
+def test_training_steps_in_parts_compute_the_same(mesh, overlapping, monkeypatch, how, scanned):  # noqa: F811
+    """Every region is split, whether or not it pays: recomputed layers, pipelined loops, and weights along columns."""
+    monkeypatch.setattr(module, "_MAX_SLOWDOWN", 1e9)
+    monkeypatch.setattr(module._Splitter, "_can_pay", lambda self, region: bool(region.dims))
+    monkeypatch.setattr(module._Splitter, "_fastest", lambda self, window, regions: regions[0].parts)
+    monkeypatch.setattr(schedule_module, "_is_slower", lambda *programs: False)
+    local = stages_of(mesh, how, scanned, True).partitioned
+    scheduled = schedule(local, OVERLAPPING)
+    assert len(scheduled.collectives()) > len(local.collectives())
+    assert scheduled.sent == pytest.approx(local.sent)
+    args = jax.tree.leaves(arguments())
+    for got, wanted in zip(evaluate_shards(scheduled, args), evaluate_shards(local, args), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
