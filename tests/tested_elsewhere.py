@@ -236,6 +236,7 @@ MODULES = {
     "layout_search/result": "layout_search/test_autoshard.py",
     "layout_search/source": "layout_search/test_autoshard.py",
     "layout_search/variants": "layout_search/test_autoshard.py",
+    "models/layers": "models/test_attention.py",
     "nn/block_scaled": "nn/test_initializers_like_jax.py",
     "nn/blockwise_attention": "nn/test_attention_like_jax.py",
     "nn/normalization": "nn/test_activations_like_jax.py",

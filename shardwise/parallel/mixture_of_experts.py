@@ -22,7 +22,7 @@ from shardwise.errors import StrategyError
 from shardwise.parallel.axis_region import AxisRegion, MeshAxes, axis_region, axis_text
 from shardwise.parallel.expert_products import BatchedProduct, GroupedProduct, Product, gated_mlp
 from shardwise.parallel.grouped_dot import block_size
-from shardwise.parallel.routing import Routing, route, starts
+from shardwise.parallel.routing import SCORES, SOFTMAX, Routing, route, starts
 from shardwise.typing import ArrayLike
 
 _NAME = "mixture_of_experts"
@@ -63,14 +63,16 @@ def mixture_of_experts(
     experts: Callable[[Any, Array, Product], Array] = gated_mlp,
     capacity_factor: float | None = None,
     normalize: bool = True,
+    scores: str = SOFTMAX,
+    selection_bias: ArrayLike | None = None,
     axis: MeshAxes | None = None,
     batch_axes: MeshAxes = (),
     mesh: Mesh | AbstractMesh | None = None,
 ) -> tuple[Array, MixtureAux]:
     """Apply a mixture-of-experts layer whose experts are sharded over a mesh axis.
 
-    Each token is routed to the `k` experts with the largest logits. Its result is the sum of their results, weighted by
-    the router's probabilities. Tokens are sharded over `batch_axes` and `axis` along their first dim.
+    Each token is routed to the `k` experts with the largest scores. Its result is the sum of their results, weighted by
+    these scores. Tokens are sharded over `batch_axes` and `axis` along their first dim.
 
     Args:
         x: tokens, [..., features].
@@ -85,6 +87,9 @@ def mixture_of_experts(
         capacity_factor: how many tokens an expert accepts from each device, as a multiple of the mean,
             k · tokens / experts. Further tokens are dropped: the expert adds zeros to them. None: none is dropped.
         normalize: whether the weights of a token's k experts are divided by their sum.
+        scores: "softmax" of the router's logits, or "sigmoid", as in DeepSeek-V3.
+        selection_bias: a bias of each expert's score, [experts], which affects only which experts are chosen. It has no
+            gradient; raise it for experts with few tokens to balance the experts without a loss.
         axis: the mesh axis that shards the experts, or a tuple of axes; None for one device. Inside a `shard_map` over
             it, `x`, `router_logits` and `weights` are the device's shards.
         batch_axes: the other mesh axes that shard the first dim of `x`, major to `axis`.
@@ -95,7 +100,8 @@ def mixture_of_experts(
 
     Raises:
         StrategyError: if shapes do not agree, `k` exceeds the number of experts, the devices along `axis` do not divide
-            it, those along all axes do not divide the first dim of `x`, or the mesh has no such axis.
+            it, those along all axes do not divide the first dim of `x`, the mesh has no such axis, or `scores` is
+            unknown.
 
     Example:
         >>> mesh = jax.make_mesh((4,), ("expert",))
@@ -111,13 +117,14 @@ def mixture_of_experts(
     if others and not region.axes:
         raise StrategyError(f"{_NAME}: batch_axes={others} needs an axis of the experts; without one, use vmap or jit")
     _check_operands(x, router_logits, weights, k, capacity_factor, region)
+    _check_scores(scores, selection_bias, type_of(router_logits, _NAME).shape[-1])
     if experts is gated_mlp:
         _check_gated_mlp(type_of(x, _NAME).shape[-1], weights)
     everywhere.shard_size(_NAME, "the first dim of x", type_of(x, _NAME).shape[0])
 
-    def layer(x: Array, logits: Array, weights: object) -> tuple[Array, MixtureAux]:
+    def layer(x: Array, logits: Array, weights: object, bias: Array | None) -> tuple[Array, MixtureAux]:
         rows = x.reshape(-1, x.shape[-1])
-        routing = route(logits.reshape(-1, logits.shape[-1]), k, normalize)
+        routing = route(logits.reshape(-1, logits.shape[-1]), k, normalize, scores, bias)
         if capacity_factor is None:
             results, dropped = _dropless(region, rows, routing, partial(experts, weights)), jnp.zeros((), jnp.int32)
         else:
@@ -127,8 +134,11 @@ def mixture_of_experts(
         return result.reshape(*x.shape[:-1], -1), _aux(everywhere, routing, dropped)
 
     tokens, stacked, replicated = PartitionSpec(everywhere.axes), PartitionSpec(region.axes), PartitionSpec()
-    operands = as_operand(x), as_operand(router_logits), tree.map(as_operand, weights)
-    result: tuple[Array, MixtureAux] = everywhere.run(layer, (tokens, tokens, stacked), (tokens, replicated), *operands)
+    bias = None if selection_bias is None else as_operand(selection_bias)
+    operands = as_operand(x), as_operand(router_logits), tree.map(as_operand, weights), bias
+    result: tuple[Array, MixtureAux] = everywhere.run(
+        layer, (tokens, tokens, stacked, replicated), (tokens, replicated), *operands
+    )
     return result
 
 
@@ -266,6 +276,16 @@ def _check_operands(
             f"{_NAME}: there are {count} experts, which the {region.size} devices along {axis_text(region.axes)} do "
             "not divide. Change the number of experts or the mesh."
         )
+
+
+def _check_scores(scores: str, selection_bias: ArrayLike | None, count: int) -> None:
+    """Raise StrategyError if the scores are unknown, or the bias is not one number per expert."""
+    if scores not in SCORES:
+        raise StrategyError(f"{_NAME}: scores must be one of {', '.join(map(repr, SCORES))}, not {scores!r}")
+    if selection_bias is not None:
+        bias = type_of(selection_bias, _NAME)
+        if bias.shape != (count,) or not is_float(bias.dtype):
+            raise StrategyError(f"{_NAME}: selection_bias must be one number per expert, f32[{count}], not {bias}")
 
 
 def _check_gated_mlp(features: int, weights: object) -> None:

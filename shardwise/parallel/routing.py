@@ -10,6 +10,9 @@ import shardwise.numpy as jnp
 from shardwise import lax, nn
 from shardwise.compiler.arrays.methods import Array
 
+SOFTMAX, SIGMOID = "softmax", "sigmoid"
+SCORES = (SOFTMAX, SIGMOID)  # how logits become scores
+
 
 class Routing(NamedTuple):
     """The assignments of a device's tokens.
@@ -20,7 +23,8 @@ class Routing(NamedTuple):
         counts: the number of assignments of each expert, [experts].
         order: the assignments sorted by expert, [k · tokens].
         rank: the position of each assignment among those of its expert, [k · tokens].
-        probability: the sum over all tokens of the probability of each expert, [experts].
+        probability: the sum over all tokens of the probability of each expert, [experts]. The probabilities of a token
+            add up to 1.
         log_sum: the sum over all tokens of the squared log-sum-exp of the logits.
     """
 
@@ -33,13 +37,29 @@ class Routing(NamedTuple):
     log_sum: Array
 
 
-def route(logits: Array, k: int, normalize: bool) -> Routing:
-    """Route tokens with these router logits, [tokens, experts], to their k most probable experts."""
+def route(logits: Array, k: int, normalize: bool, scores: str, selection_bias: Array | None) -> Routing:
+    """Route tokens with these router logits, [tokens, experts], to the k experts with the largest scores.
+
+    Args:
+        logits: the router's logits.
+        k: the number of experts per token.
+        normalize: whether the weights of a token's k experts are divided by their sum.
+        scores: "softmax" or "sigmoid" of the logits.
+        selection_bias: a bias of each expert's score, [experts], which affects only which experts are chosen.
+    """
     experts = logits.shape[-1]
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_sums = nn.logsumexp(logits, -1)
-    probabilities = jnp.exp(logits - log_sums[:, None])
-    weight, choices = lax.top_k(probabilities, k)
+    if scores == SIGMOID:
+        score = nn.sigmoid(logits)
+        probabilities = score / score.sum(-1, keepdims=True)
+    else:
+        score = probabilities = jnp.exp(logits - log_sums[:, None])
+    if selection_bias is None:
+        weight, choices = lax.top_k(score, k)
+    else:
+        _, choices = lax.top_k(lax.stop_gradient(score + selection_bias.astype(score.dtype)), k)
+        weight = jnp.take_along_axis(score, choices, -1)
     if normalize:
         weight = weight / weight.sum(-1, keepdims=True)
     expert = choices.T.reshape(-1)

@@ -1,22 +1,25 @@
-"""Training steps of decoders on one device and on several."""
+"""Losses of decoders, and their gradients, on one device and on several."""
 
 import numpy as np
 import pytest
 
 import shardwise as jax
-import shardwise.numpy as jnp
-from shardwise.models import Decoder, train_state, train_step
+from shardwise.models import Decoder, Experts, LatentAttention
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
-SMALL = Decoder(3, 16, 4, 2, 6, 40, 64)
-
-
-def initial_state(sizes):
-    rng = np.random.default_rng(0)
-    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), train_state(sizes))
-    weights = jax.tree.map(lambda leaf: jnp.asarray(0.1 * rng.normal(size=leaf.shape), leaf.dtype), state["weights"])
-    return {**state, "weights": weights}
+MIXTURE = Decoder(2, 16, 4, 2, 4, 24, 32, experts=Experts(4, 2, 12))
+LATENT = Decoder(
+    3,
+    16,
+    4,
+    4,
+    4,
+    24,
+    32,
+    experts=Experts(8, 2, 12, shared=1, dense_layers=1, scores="sigmoid", scale=2.5),
+    latent=LatentAttention(query_rank=8, key_rank=6, rotary_width=2),
+)
 
 
 def test_a_tied_decoder_has_no_head_and_a_plain_one_no_gate():
@@ -24,35 +27,29 @@ def test_a_tied_decoder_has_no_head_and_a_plain_one_no_gate():
     assert "head" not in weights and "gate" not in weights["layers"]
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        Decoder(2, 16, 4, 1, 4, 24, 48, is_gated=False, is_tied=True),
-        pytest.param(SMALL, marks=pytest.mark.slow),
-    ],
-)
-def test_accumulated_gradients_equal_those_of_the_whole_batch_and_recomputation_changes_nothing(sizes):
-    tokens = np.random.default_rng(1).integers(0, sizes.vocabulary, (6, 9)).astype(np.int32)
-    state = initial_state(sizes)
-    after, loss = jax.jit(train_step(sizes))(state, tokens)
-    split, split_loss = jax.jit(train_step(sizes, 3, jax.checkpoint))(state, tokens.reshape(3, 2, 9))
-    np.testing.assert_allclose(loss, split_loss, rtol=2e-3)
-    for whole, parts in zip(jax.tree.leaves(after["mean"]), jax.tree.leaves(split["mean"]), strict=True):
-        np.testing.assert_allclose(whole, parts, atol=2e-2 * np.abs(whole).max())  # products are bfloat16
+def test_the_first_layers_of_a_mixture_may_be_dense():
+    weights = LATENT.weights()
+    assert weights["dense_layers"]["up"].shape == (1, 16, 24)
+    assert weights["layers"]["expert_up"].shape == (2, 8, 16, 12)
+    assert LATENT.parameters - LATENT.active_parameters == 2 * 6 * 3 * 16 * 12
 
 
-def test_steps_on_a_mesh_train_as_on_one_device():
-    tokens = np.random.default_rng(1).integers(0, 64, (8, 9)).astype(np.int32)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [MIXTURE, LATENT])
+def test_mixtures_on_a_mesh_have_the_loss_and_the_gradients_of_one_device(sizes):
+    rng = np.random.default_rng(0)
+    weights = jax.tree.map(lambda leaf: (0.3 * rng.normal(size=leaf.shape)).astype(np.float32), sizes.weights())
+    tokens = rng.integers(0, sizes.vocabulary, (8, 9)).astype(np.int32)
     mesh = jax.make_mesh((4, 2), ("data", "model"))
-    state = initial_state(SMALL)
-    sharded = jax.device_put(state, NamedSharding(mesh, P()))
-    rows = NamedSharding(mesh, P(None, "data", "model"))
-    sharded["weights"]["layers"]["up"] = jax.device_put(state["weights"]["layers"]["up"], rows)
-    step, losses = jax.jit(train_step(SMALL)), ([], [])
-    for _ in range(3):
-        state, alone = step(state, tokens)
-        sharded, together = step(sharded, jax.device_put(tokens, NamedSharding(mesh, P("data"))))
-        losses[0].append(float(alone))
-        losses[1].append(float(together))
-    np.testing.assert_allclose(*losses, rtol=2e-3)
-    assert losses[0][2] < losses[0][0]
+    specs = jax.tree.map(lambda leaf: P(), weights)
+    for name in ("expert_gate", "expert_up"):
+        specs["layers"][name] = P(None, "data", None, "model")  # experts are sharded as the batch is
+    specs["layers"]["expert_down"] = P(None, "data", "model")
+    sharded = jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), weights, specs)
+    gradient = jax.jit(jax.value_and_grad(sizes.loss))
+    loss, alone = gradient(weights, tokens)
+    same_loss, together = gradient(sharded, jax.device_put(tokens, NamedSharding(mesh, P("data"))))
+    np.testing.assert_allclose(loss, same_loss, rtol=2e-3)
+    for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+        np.testing.assert_allclose(a, b, atol=3e-2 * np.abs(a).max() + 1e-7)  # products are bfloat16
+    assert np.abs(alone["layers"]["router"]).max() > 0

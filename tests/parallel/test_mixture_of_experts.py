@@ -219,6 +219,24 @@ def test_weights_of_experts_need_not_be_normalized():
     np.testing.assert_allclose(result.reshape(TOKENS, FEATURES), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_sigmoid_scores_with_a_bias_choose_experts_on_a_mesh(mesh):
+    x, router, weights = operands()
+    bias = np.linspace(-1, 1, EXPERTS, dtype=np.float32)
+    options = {"k": K, "scores": "sigmoid", "capacity_factor": 100.0, "axis": "expert", "mesh": mesh}
+    logits = x @ router
+    result, aux = sw.jit(
+        lambda x, bias: parallel.mixture_of_experts(x, logits, weights, selection_bias=bias, **options)
+    )(x, bias)
+    score = 1 / (1 + np.exp(-logits))
+    chosen = np.argsort(-(score + bias), -1)[:, :K]
+    assert aux.load.tolist() == np.bincount(chosen.reshape(-1), minlength=EXPERTS).tolist()
+    mixing = np.where(np.eye(EXPERTS, dtype=bool)[chosen].any(1), score, 0)
+    gate, up = (np.einsum("td,edf->etf", x, weights[name]) for name in ("gate", "up"))
+    every = np.einsum("etf,efd->ted", gate / (1 + np.exp(-gate)) * up, weights["down"])
+    expected = np.einsum("te,ted->td", mixing / mixing.sum(-1, keepdims=True), every)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_bad_operands_are_errors(mesh):
     x, router, weights = operands()
     logits = x @ router
@@ -241,4 +259,8 @@ def test_bad_operands_are_errors(mesh):
     check("default experts need a dict of weights with 'gate', .* not .*up", weights={"up": weights["up"]})
     check(r"'down' \[experts, hidden, features\] with 2 features", x=x[:, :2])
     check("x must be floating-point tokens", x=np.ones((TOKENS, 2), np.int32))
+    check("scores must be one of 'softmax', 'sigmoid', not 'relu'", scores="relu")
+    check(
+        r"selection_bias must be one number per expert, f32\[8\], not f32\[7\]", selection_bias=np.zeros(7, np.float32)
+    )
     check("batch_axes=.* needs an axis of the experts", axis=None, batch_axes="data")
