@@ -139,6 +139,11 @@ def is_float(dtype: DType) -> bool:
     return dtype.kind == "f" or short_name(dtype) in SMALL_FLOATS
 
 
+def is_float8(dtype: DType) -> bool:
+    """Return whether `dtype` is a floating-point dtype of 8 bits."""
+    return dtype.itemsize == 1 and short_name(dtype).startswith("f8")
+
+
 def is_inexact(dtype: DType) -> bool:
     """Return whether `dtype` is floating or complex, so that its values can be differentiated."""
     return dtype.kind == "c" or is_float(dtype)

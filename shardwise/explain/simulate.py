@@ -1,6 +1,7 @@
 """simulate: predict the time, memory and utilization of a function on hardware that need not be present."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,10 +12,12 @@ from shardwise import tree_util
 from shardwise.api.ahead_of_time.aot import Compiled, Lowered
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.base.render_hooks import HtmlReport
+from shardwise.compiler.dtypes import is_float8
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.report import Plan
+from shardwise.compiler.report.time_parts import IDLE, MEMORY, PRODUCTS, time_parts
 from shardwise.compiler.report.timeline import Step, timeline
 from shardwise.compiler.transforms.remat import RECOMPUTED
 from shardwise.execute import plan_report as planning
@@ -35,9 +38,9 @@ class Simulation(HtmlReport):
         seconds: the time of one call.
         flops: the flops of all products of one device in one call, including rematerialization, but not the flops that
             a device computes while it is idle in a schedule, such as in a pipeline's bubble.
-        utilization: these flops as a fraction of the peak flops (hardware FLOPs utilization, HFU).
+        utilization: these flops as a fraction of the peak flops of bf16 (hardware FLOPs utilization, HFU).
         model_flops: the flops without rematerialization.
-        model_utilization: these flops as a fraction of the peak flops (model FLOPs utilization, MFU).
+        model_utilization: these flops as a fraction of the peak flops of bf16 (model FLOPs utilization, MFU).
         peak_bytes: the most bytes that the program holds on a device at once.
         device_bytes: these bytes, and those of the device's memory that no program can use (`Chip.reserved_memory`).
         fits: whether a device has as much memory.
@@ -61,13 +64,12 @@ class Simulation(HtmlReport):
         self.device_bytes = plan.peak_bytes + plan.chip.reserved_memory
         self.fits = self.device_bytes <= plan.chip.memory
         self.memory = tuple(sorted((step.start, step.held) for step in steps))
-        products = sum(step.seconds - step.idle for step in steps if _is_product_bound(step, plan.chip))
-        idle = sum(step.idle for step in steps if not step.sent and not step.copied)
+        parts = time_parts(plan.timeline, plan.chip, plan.mesh)
         self.bounds = {
-            _PRODUCTS: products,
-            _MEMORY: max(0.0, plan.compute_seconds - products - idle),
+            _PRODUCTS: parts[PRODUCTS],
+            _MEMORY: parts[MEMORY],
             _EXPOSED: plan.exposed_seconds,
-            _IDLE: idle,
+            _IDLE: parts[IDLE],
         }
 
     @cached_property
@@ -114,14 +116,23 @@ class Simulation(HtmlReport):
         recomputed = f" ({100 * self.model_utilization:.1f}% without rematerialization)"
         shortest, longest = map(text.human_seconds, self.interval)
         spread = f" ({shortest} to {longest})" if shortest != longest else ""
-        assumed = ", ".join(name.replace("_", " ") for name in plan.chip.assumed)
+        assumed = ", ".join(name.replace("_", " ") for name in plan.chip.assumed if self._has_f8 or "f8" not in name)
+        no_f8 = f"\n  products of float8 have the rate of bf16: {plan.chip.name} has no units for them"
         return (
             f"{plan.name} on {where} of {plan.chip.name}: {text.human_seconds(self.seconds)} per call{spread}\n"
             f"  bound by: {shares}\n"
             f"  {100 * self.utilization:.1f}% of peak flops{recomputed if self.flops != self.model_flops else ''}; "
             f"{text.human_bytes(plan.wire_bytes)} sent per device\n"
-            f"  memory: {memory}{fits}" + (f"\n  assumed for {plan.chip.name}: {assumed}" if assumed else "")
+            f"  memory: {memory}{fits}"
+            + (f"\n  assumed for {plan.chip.name}: {assumed}" if assumed else "")
+            + (no_f8 if self._has_f8 and not plan.chip.f8_flops else "")
         )
+
+    @cached_property
+    def _has_f8(self) -> bool:
+        """Whether the program has products of float8 operands."""
+        equations = self._local.program.walk()
+        return any(e.op.is_product and is_float8(e.inputs[0].type.dtype) for e in equations)
 
     __repr__ = __str__
 
@@ -197,6 +208,7 @@ def simulate(
     hardware: str | Chip,
     mesh: AbstractMesh | Mesh | None = None,
     overlap: bool | None = None,
+    expert_imbalance: float = 1.0,
 ) -> Callable[..., Simulation]:
     """Return a function that predicts the time and memory of `function` for given arguments, without running it.
 
@@ -207,6 +219,9 @@ def simulate(
         mesh: the mesh to predict for. The arguments have the same specs on this mesh, so that a function
             for 8 devices can be simulated on 512. By default, the mesh of the arguments.
         overlap: whether collectives overlap with compute; by default, as on the hardware.
+        expert_imbalance: how many times the mean number of tokens the device with the busiest experts has, at least 1.
+            If devices exchange tokens by all-to-alls in a `named_scope` "experts", as `parallel.mixture_of_experts` has
+            one, the times of these and of the kernels there are multiplied by it. Memory is that of balanced experts.
 
     Returns:
         A function of the same arguments as `function`, which returns a Simulation. Arguments may be arrays or
@@ -214,7 +229,7 @@ def simulate(
 
     Raises:
         HardwareError: if the hardware is unknown, or if a table is invalid.
-        ValueError: if a mesh is passed for a lowered or compiled function.
+        ValueError: if a mesh is passed for a lowered or compiled function, or if `expert_imbalance` is less than 1.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((64,), ("data",))
@@ -227,12 +242,15 @@ def simulate(
     target = chip(hardware) if overlap is None else replace(chip(hardware), overlaps=overlap)
     if mesh is not None and isinstance(function, (Lowered, Compiled)):
         raise ValueError("simulate: a lowered or compiled function has a mesh: pass the function itself, or no mesh")
+    if not 1 <= expert_imbalance < math.inf:
+        raise ValueError(f"simulate: expert_imbalance must be at least 1, the balanced experts, not {expert_imbalance}")
 
     def call(*args: Any, **keywords: Any) -> Simulation:
         if mesh is not None:
             args, keywords = on_mesh((args, keywords), mesh)
         prepared = prepare(function, args, keywords, target)
-        return Simulation(prepared.request, prepared.stages, target)
+        local = replace(prepared.stages.local, expert_imbalance=expert_imbalance)
+        return Simulation(prepared.request, replace(prepared.stages, local=local), target)
 
     return call
 
@@ -252,12 +270,6 @@ def on_mesh(arguments: Any, mesh: AbstractMesh | Mesh) -> Any:
 def _useful_flops(steps: Sequence[Step]) -> float:
     """Return the flops of steps, but not those that a device computes while it is idle in a schedule."""
     return sum(step.flops * (1 - step.idle / step.seconds) for step in steps if step.flops)
-
-
-def _is_product_bound(step: "Step", chip: Chip) -> bool:
-    """Return whether the flops of a step take longer than its memory traffic."""
-    bytes_seconds = step.times * chip.memory_time(step.accessed / step.times)
-    return bool(step.flops) and step.seconds > bytes_seconds
 
 
 def _trace_events(plan: "Plan") -> list[dict[str, Any]]:

@@ -74,6 +74,15 @@ class Sweep:
         """The fastest configuration that fits the memory; None if none does."""
         return min((row for row in self.rows if row.fits), key=_seconds, default=None)
 
+    @property
+    def ties(self) -> tuple[SweepRow, ...]:
+        """The other configurations that fit, and are slower than the best one by less than the error of predictions.
+
+        The error is the larger one of the two chips (`Chip.prediction_error`).
+        """
+        best = self.best
+        return tuple(row for row in self.rows if best is not None and row is not best and row.fits and _ties(best, row))
+
     def __str__(self) -> str:
         """Return the table: a line per configuration, with time, utilization, memory, bytes sent and the bound."""
         heads = [*self.variables, "time", "of peak", "memory", "sent", "bound by"]
@@ -85,7 +94,12 @@ class Sweep:
         ]
         best = self.best
         fastest = "none fits the memory" if best is None else ", ".join(map(best.label, self.variables))
-        return "\n".join([f"{self.name}: {len(self.rows)} configurations", *lines, f"fastest that fits: {fastest}"])
+        ends = [f"fastest that fits: {fastest}"]
+        if ties := self.ties:
+            error = max(row.run.plan.chip.prediction_error for row in (best, *ties) if row is not None and row.run)
+            tied = "; ".join(", ".join(map(row.label, self.variables)) for row in ties)
+            ends.append(f"ties with it, within the error of {100 * error:.0f}% of predictions: {tied}")
+        return "\n".join([f"{self.name}: {len(self.rows)} configurations", *lines, *ends])
 
     __repr__ = __str__
 
@@ -248,6 +262,12 @@ def _as_list(values: Any) -> list[Any]:
 def _seconds(row: SweepRow) -> float:
     assert row.run is not None
     return row.run.seconds
+
+
+def _ties(best: SweepRow, other: SweepRow) -> bool:
+    assert best.run is not None and other.run is not None
+    error = max(run.plan.chip.prediction_error for run in (best.run, other.run))
+    return other.run.seconds <= (1 + error) * best.run.seconds
 
 
 def _figures(row: SweepRow) -> list[str]:

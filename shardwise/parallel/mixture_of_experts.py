@@ -16,8 +16,10 @@ from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.partition.local_program import EXPERTS
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.compiler.trace.provenance import named_scope
 from shardwise.errors import StrategyError
 from shardwise.parallel.axis_region import AxisRegion, MeshAxes, axis_region, axis_text
 from shardwise.parallel.expert_products import BatchedProduct, GroupedProduct, Product, gated_mlp
@@ -170,16 +172,19 @@ def _with_capacity(
     is_filled = place < routing.counts[:, None]  # [expert, place]
     position = jnp.where(is_filled, starts(routing.counts)[:, None] + place, routing.order.size)
     token = routing.order.at[position].get(mode="fill", fill_value=0) % tokens
-    blocks = jnp.where(is_filled[..., None], rows[token], 0)  # [expert, place, features]
-    if region.axes:
-        blocks = lax.all_to_all(blocks, region.axes, 0, 1, tiled=True)  # [own expert, sender and place, features]
-    results = experts(blocks, BatchedProduct())
-    if region.axes:
-        results = lax.all_to_all(results, region.axes, 1, 0, tiled=True)
+    # The planner may exchange tokens where they are gathered before and after the experts, as their all-to-alls do.
+    with named_scope(EXPERTS):
+        blocks = jnp.where(is_filled[..., None], rows[token], 0)  # [expert, place, features]
+        if region.axes:
+            blocks = lax.all_to_all(blocks, region.axes, 0, 1, tiled=True)  # [own expert, sender and place, features]
+        results = experts(blocks, BatchedProduct())
+        if region.axes:
+            results = lax.all_to_all(results, region.axes, 1, 0, tiled=True)
     is_kept = routing.rank < places
     index = jnp.where(is_kept, routing.expert * places + routing.rank, count * places)
-    flat = results.reshape(count * places, results.shape[-1])
-    kept = flat.at[index].get(mode="fill", fill_value=0)
+    with named_scope(EXPERTS):
+        flat = results.reshape(count * places, results.shape[-1])
+        kept = flat.at[index].get(mode="fill", fill_value=0)
     return kept.reshape(-1, tokens, flat.shape[-1]), (~is_kept).sum(dtype=jnp.int32)
 
 
@@ -191,11 +196,13 @@ def _dropless(region: AxisRegion, rows: Array, routing: Routing, experts: _Exper
     if region.axes:
         there, back, sizes = _slices(region, routing.counts)
         few, many = routing.order.size, routing.order.size * region.size  # rows sent, and received at most
-        received = _exchange((region.axes, few, many), sorted_rows, there, back)
-        results = experts(received, GroupedProduct(sizes, many, block))
-        results = _exchange((region.axes, many, few), results, back, there)
+        with named_scope(EXPERTS):
+            received = _exchange((region.axes, few, many), sorted_rows, there, back)
+            results = experts(received, GroupedProduct(sizes, many, block))
+            results = _exchange((region.axes, many, few), results, back, there)
     else:
-        results = experts(sorted_rows, GroupedProduct(routing.counts, routing.order.size, block))
+        with named_scope(EXPERTS):
+            results = experts(sorted_rows, GroupedProduct(routing.counts, routing.order.size, block))
     position = starts(routing.counts)[routing.expert] + routing.rank
     return results[position].reshape(-1, tokens, results.shape[-1])
 

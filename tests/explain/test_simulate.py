@@ -1,13 +1,14 @@
 """simulate: times against the formulas of the chip, meshes that are not present, traces, and bad input."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import lax
+from shardwise import lax, parallel
 from shardwise.compiler.plan.hardware import chip
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -214,3 +215,50 @@ def test_a_job_takes_its_tokens_at_the_rate_of_a_call():
     assert "tokens/s" in str(job)
     with pytest.raises(ValueError, match="must be positive, not tokens_per_call=0"):
         run.job(0, 1e12)
+
+
+def test_products_of_float8_have_their_own_rate_where_the_chip_has_one():
+    def product(dtype, hardware):
+        x = sw.ShapeDtypeStruct((8192, 8192), dtype)
+        step = partial(
+            sw.lax.dot_general, dimension_numbers=(((1,), (0,)), ((), ())), preferred_element_type=jnp.bfloat16
+        )
+        return sw.simulate(lambda x: step(x, x), hardware=hardware)(x)
+
+    f8, bf16 = (product(dtype, "h200") for dtype in (jnp.float8_e4m3fn, jnp.bfloat16))
+    assert bf16.seconds / f8.seconds == pytest.approx(1979 * 0.71 / (989 * 0.80), rel=0.02)
+    assert "float8" not in str(f8) and "f8 product fraction" in str(product(jnp.float8_e5m2, "h100"))
+    assert "f8" not in str(product(jnp.bfloat16, "h100"))
+    without = product(jnp.float8_e4m3fn, "a100")
+    assert "products of float8 have the rate of bf16: a100 has no units for them" in str(without)
+    assert without.seconds == pytest.approx(product(jnp.bfloat16, "a100").seconds, rel=0.02)
+
+
+def test_imbalance_lengthens_products_and_exchanges_of_experts_that_are_on_several_devices():
+    mesh = AbstractMesh((4,), ("data",))
+    weights = {"gate": (8, 512, 1024), "up": (8, 512, 1024), "down": (8, 1024, 512)}
+
+    def layer(x, router, weights):
+        route = partial(parallel.mixture_of_experts, k=2, capacity_factor=1.0)
+        return sw.vmap(lambda x: route(x, x @ router, weights)[0])(x)
+
+    def runs(spec):
+        on = {
+            name: sw.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+            for name, shape in weights.items()
+        }
+        x = sw.ShapeDtypeStruct((4, 2048, 512), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
+        args = x, sw.ShapeDtypeStruct((512, 8), jnp.bfloat16, sharding=NamedSharding(mesh, P())), on
+        return [sw.simulate(layer, hardware="h100", expert_imbalance=factor)(*args) for factor in (1.0, 1.5)]
+
+    balanced, busy = runs(P("data"))
+    for before, after in zip(balanced.plan.timeline.steps, busy.plan.timeline.steps, strict=True):
+        is_expert = before.op in ("dot", "all_to_all") and "experts" in before.source.scope
+        if is_expert or before.op in ("dot", "all_to_all", "top_k"):
+            assert after.seconds == pytest.approx((1.5 if is_expert else 1.0) * before.seconds)
+    assert {"dot", "all_to_all"} <= {step.op for step in balanced.plan.timeline.steps if "experts" in step.source.scope}
+    assert busy.flops == balanced.flops
+    alone, same = runs(P())  # each device has all experts
+    assert alone.seconds == same.seconds
+    with pytest.raises(ValueError, match="expert_imbalance must be at least 1"):
+        sw.simulate(layer, hardware="h100", expert_imbalance=0.5)

@@ -1,10 +1,13 @@
 """sweep: rows like single simulations, the table, the plot, and bad input."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.compiler.plan.hardware import chip
 from shardwise.errors import HardwareError
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -47,6 +50,18 @@ def test_the_table_has_a_line_per_configuration():
     assert lines[1].split() == ["hardware", "mesh", "time", "of", "peak", "memory", "sent", "bound", "by"]
     assert lines[2].startswith("h100      data=2  ") and lines[3].startswith("h100      data=8  ")
     assert lines[4] == "fastest that fits: h100, data=8"
+
+
+def test_configurations_within_the_error_of_predictions_are_ties():
+    close = [
+        replace(chip("a100"), name=f"a{percent}", kernel_gap=0.0, product_fraction=0.7 * 100 / (100 + percent))
+        for percent in (0, 5, 12)
+    ]
+    x = sw.ShapeDtypeStruct((8192, 8192), BF16)
+    runs = sw.sweep(lambda x: x @ x, (x,), hardware=close)
+    assert runs.best is runs.rows[0] and runs.ties == (runs.rows[1],) and close[0].prediction_error == 0.079
+    assert str(runs).endswith("fastest that fits: a0\nties with it, within the error of 8% of predictions: a5")
+    assert sw.sweep(lambda x: x @ x, (x,), hardware=close[:1]).ties == ()
 
 
 def test_a_configuration_that_does_not_fit_is_never_the_best():

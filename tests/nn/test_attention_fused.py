@@ -61,7 +61,7 @@ class TestFusedKernel:
         ("dtype", "width", "keywords", "reason"),
         [
             (np.float32, 8, {}, "it computes in bf16 and f16"),
-            (ml_dtypes.bfloat16, 12, {}, "a multiple of 8 up to 128, not 12"),
+            (ml_dtypes.bfloat16, 12, {}, "a multiple of 8 up to 256, not 12"),
             (ml_dtypes.bfloat16, 8, {"bias": np.zeros((1, 1, 4, 4), ml_dtypes.bfloat16)}, "bias is not supported"),
             (ml_dtypes.bfloat16, 8, {"local_window_size": 2}, "a window must be causal"),
         ],
@@ -87,6 +87,11 @@ class TestFusedKernel:
         traced = sw.jit(lambda x: sw.nn.dot_product_attention(x, x, x, implementation="cudnn")).trace(x)
         assert "__cudnn$fmha" in traced.lower(lowering_platforms=(platform,)).as_text()
         assert "__cudnn$fmha" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+
+    def test_wide_heads_are_fused_where_programs_are_planned(self):
+        x = sw.ShapeDtypeStruct((1, 512, 2, 192), ml_dtypes.bfloat16)
+        run = sw.simulate(lambda x: sw.nn.dot_product_attention(x, x, x, is_causal=True), hardware="h100")(x)
+        assert "fused_attention" in {step.op for step in run.plan.timeline.steps}
 
     def test_gradients_are_lowered_to_the_backward_kernel(self):
         x = sw.ShapeDtypeStruct((2, 16, 2, 8), ml_dtypes.bfloat16)

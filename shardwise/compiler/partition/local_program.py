@@ -10,7 +10,8 @@ from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.collective.collectives import AllToAll, Collective
+from shardwise.compiler.ops.collective.ragged_exchange import RaggedAllToAll
 from shardwise.compiler.partition.kernels import KernelGroups, group_kernels
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM
@@ -18,6 +19,9 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import Traffic, in_one_launch
 from shardwise.errors import ProgramError
+
+EXPERTS = "experts"  # the `named_scope` of ops whose work grows with the tokens of the device's experts
+_TOKEN_EXCHANGES = (AllToAll, RaggedAllToAll)
 
 
 @final
@@ -43,12 +47,15 @@ class LocalProgram:
         mesh: the mesh.
         inputs: the placement of each input.
         outputs: the placement of each output.
+        expert_imbalance: how many times the mean number of tokens the device with the busiest experts has. It affects
+            predicted times, and not the program.
     """
 
     program: Program
     mesh: AbstractMesh
     inputs: tuple[Placement, ...]
     outputs: tuple[Placement, ...]
+    expert_imbalance: float = 1.0
 
     def __str__(self) -> str:
         ins, outs = ([f"{p.type} {p.layout}" for p in placements] for placements in (self.inputs, self.outputs))
@@ -96,6 +103,22 @@ class LocalProgram:
     def total_seconds(self, equation: Equation, chip: Chip) -> float:
         """Return the estimated seconds of all runs of a collective in one call."""
         return self.times[equation] * self.collective_seconds(equation, chip)
+
+    def expert_slowdown(self, equation: Equation) -> float:
+        """Return how many times longer than with balanced experts an equation takes on the device that all wait for.
+
+        Equations in the scope of experts take longer if devices exchange tokens there. Collectives of weights do not.
+        """
+        if self.expert_imbalance == 1 or not self._exchanges_tokens or EXPERTS not in equation.source.scope:
+            return 1.0
+        is_exchange = isinstance(equation.op, _TOKEN_EXCHANGES)
+        return self.expert_imbalance if is_exchange or not self.bytes_sent(equation) else 1.0
+
+    @cached_property
+    def _exchanges_tokens(self) -> bool:
+        """Whether tokens are sent to the devices of their experts. Without, each device has all experts."""
+        equations = self.program.walk()
+        return any(isinstance(e.op, _TOKEN_EXCHANGES) and EXPERTS in e.source.scope for e in equations)
 
     def kernel_groups(self, program: Program, platform: str = "") -> KernelGroups:
         """Return the kernels of this program or of a nested one; cached. See `group_kernels`."""

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
-from shardwise.compiler.dtypes import DType
+from shardwise.compiler.dtypes import DType, is_float8
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.plan.ring import Ring
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -54,6 +54,8 @@ class Chip:
         name: the name by which users choose it.
         device_kinds: substrings of PJRT's `device_kind` of such devices.
         bf16_flops, f32_flops: peak flops per second of dense matrix products at the default precision.
+        f8_flops: peak flops per second of products of float8 operands; 0 if the chip has no units for them, and
+            computes them at the rate of bf16.
         memory: bytes of memory.
         reserved_memory: bytes of it that no program can use: of the driver, the libraries and their communication
             buffers, and what the allocator cannot use because of fragmentation.
@@ -67,6 +69,7 @@ class Chip:
             they are one memory.
         cores: the number of cores that compute tiles of a product at the same time.
         product_fraction: the fraction of the peak flops that large products reach.
+        f8_product_fraction: the same fraction for products of float8 operands.
         memory_fraction: the fraction of the memory bandwidth that kernels reach.
         link_fraction: the fraction of the link bandwidth that collectives reach.
         attention_fraction: the fraction of the peak flops that fused attention reaches.
@@ -74,6 +77,8 @@ class Chip:
         overlaps: whether collectives overlap with compute.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
         product_workspace: bytes that the library of matrix products needs while it computes one.
+        prediction_error: the relative error of predicted times, below which two plans are ties: the median error of the
+            held-out published runs on this chip (docs/simulate.md); a tenth is assumed where there are none.
         sources: pairs of a figure's name and its source, which begins with "measured", "fitted" or "assumed". Other
             figures are those of data sheets.
     """
@@ -91,6 +96,8 @@ class Chip:
     oversubscription: float = 1.0
     cores: int = 1
     product_fraction: float = 1.0
+    f8_flops: float = 0.0
+    f8_product_fraction: float = 1.0
     memory_fraction: float = 1.0
     link_fraction: float = 1.0
     attention_fraction: float = 1.0
@@ -100,6 +107,7 @@ class Chip:
     host_link: float = 0.0
     product_workspace: int = 0
     reserved_memory: int = 0
+    prediction_error: float = 0.1
     sources: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -137,7 +145,14 @@ class Chip:
 
     def flops(self, dtype: DType) -> float:
         """Return the peak flops per second of matrix products of this dtype."""
+        if self.f8_flops and is_float8(dtype):
+            return self.f8_flops
         return self.bf16_flops if dtype.itemsize <= 2 else self.f32_flops
+
+    def product_rate(self, dtype: DType) -> float:
+        """Return the flops per second that large matrix products of this dtype reach."""
+        has_f8 = self.f8_flops and is_float8(dtype)
+        return self.flops(dtype) * (self.f8_product_fraction if has_f8 else self.product_fraction)
 
     def ring(self, mesh: AbstractMesh, axes: Sequence[str]) -> Ring:
         """Return the links between the devices along these axes.
@@ -147,8 +162,12 @@ class Chip:
         ring that includes all devices of the node uses all of them.
         """
         count = mesh.extent(axes)
-        in_node = count if _span(mesh, axes) <= self.fast_domain_size else self._devices_in_node(mesh, axes)
+        in_node = self._devices_in_node(mesh, axes) if self.crosses_nodes(mesh, axes) else count
         return self._ring(count, in_node)
+
+    def crosses_nodes(self, mesh: AbstractMesh, axes: Sequence[str]) -> bool:
+        """Return whether the devices along these axes are in several nodes or slices."""
+        return _span(mesh, axes) > self.fast_domain_size
 
     def ring_of(self, devices: Sequence[int]) -> Ring:
         """Return the links between the devices at these positions, as `ring` does for axes of a mesh."""
@@ -184,7 +203,7 @@ class Chip:
 
     def is_bound_by_memory(self, batch: int, m: int, n: int, k: int, bytes_accessed: float, dtype: DType) -> bool:
         """Return whether products, as in `product_time`, take longer to read and write than to compute at full rate."""
-        return 2.0 * batch * m * n * k / (self.flops(dtype) * self.product_fraction) < self._stream(bytes_accessed)
+        return 2.0 * batch * m * n * k / self.product_rate(dtype) < self._stream(bytes_accessed)
 
     def attention_time(self, flops: float, keys: float, bytes_accessed: float, dtype: DType) -> float:
         """Return the seconds of fused attention, the gap included. `keys` is the number of keys per query."""
@@ -202,7 +221,7 @@ class Chip:
 
     def _waves_time(self, batch: int, m: int, n: int, k: int, split: int, dtype: DType) -> float:
         """Return the seconds of the waves of a product whose k is split into `split` parts, which are added in f32."""
-        core_rate = self.flops(dtype) * self.product_fraction / self.cores
+        core_rate = self.product_rate(dtype) / self.cores
         elements = min(
             math.ceil(split * batch * math.ceil(m / rows) * math.ceil(n / columns) / self.cores) * rows * columns
             for rows, columns in self._tiles

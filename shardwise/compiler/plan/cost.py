@@ -66,7 +66,7 @@ class Costs:
 
     def flop(self, dtype: DType) -> float:
         """Return the cost of one flop of a matrix product of this dtype."""
-        return self.chip.sending_rate / (self.chip.flops(dtype) * self.chip.product_fraction)
+        return self.chip.sending_rate / self.chip.product_rate(dtype)
 
     @cached_property
     def memory_byte(self) -> float:

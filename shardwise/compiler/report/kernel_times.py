@@ -19,6 +19,11 @@ def bytes_sent(local: LocalProgram, kernel: Kernel) -> float:
 
 def kernel_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     """Return the estimated seconds of a kernel that runs once and holds no programs."""
+    return local.expert_slowdown(kernel.root) * _balanced_seconds(local, kernel, chip)
+
+
+def _balanced_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
+    """Return the estimated seconds of a kernel if all experts have as many tokens."""
     root, op, accessed = kernel.root, kernel.root.op, kernel.bytes_accessed
     if local.bytes_sent(root):
         return local.launch_seconds(local.launches.get(root, (root,)), chip)

@@ -44,6 +44,7 @@ class Step:
         exposed: the part of `seconds` in which the device sends or copies, and does not compute.
         beside: the first and last step that runs at the same time, as op and source line; empty if there is none.
         iteration: 1 if it runs for the next iteration of its loop, -1 if for the one before, else 0.
+        axes: the mesh axes along which it communicates.
     """
 
     op: str
@@ -62,6 +63,7 @@ class Step:
     exposed: float = 0.0
     beside: tuple[tuple[str, Source], ...] = ()
     iteration: int = 0
+    axes: tuple[str, ...] = ()
 
     def repeated(self, start: float, count: int) -> "Step":
         """Return the step in a loop that starts at `start` and runs `count` times."""
@@ -232,6 +234,7 @@ class _Steps:
             len(self.local.launches.get(kernel.root, (kernel.root,))) if sent else 0,
             op.host_bytes(*types),
             iteration=iteration,
+            axes=op.communicates_along if sent else (),
         )
         return _Level([step], dict.fromkeys(kernel.equations, 0))
 
