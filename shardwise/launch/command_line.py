@@ -16,6 +16,7 @@ from shardwise.launch.options import LaunchOptions
 from shardwise.launch.script import run_script
 from shardwise.launch.simulate_parser import (
     add_advise_arguments,
+    add_autoshard_arguments,
     add_calibrate_arguments,
     add_explain_arguments,
     add_simulate_arguments,
@@ -27,11 +28,12 @@ from shardwise.version import __version__
 
 if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
-    from shardwise.launch import chip_list, launcher, simulate_commands
+    from shardwise.launch import chip_list, launcher, preset_commands, simulate_commands
 else:
     # These load the API, rich and the checkpoints, which takes half a second and is unnecessary for the other commands.
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
     chip_list = lazy_module("shardwise.launch.chip_list")
+    preset_commands = lazy_module("shardwise.launch.preset_commands")
     simulate_commands = lazy_module("shardwise.launch.simulate_commands")
     # This needs signals and process groups, which Windows does not have.
     launcher = lazy_module("shardwise.launch.launcher")
@@ -73,6 +75,8 @@ def _run_command(parser: ArgumentParser, parsed: Namespace, script_arguments: Se
             return _launch(parser, parsed)
         case "checkpoint":
             return checkpoint_commands.run_checkpoint_command(parsed)
+        case "autoshard":
+            return preset_commands.run_autoshard(parsed)
         case "explain":
             return simulate_commands.run_explain(parsed, script_arguments)
         case "simulate":
@@ -153,6 +157,17 @@ def _parser() -> ArgumentParser:
         )
     )
 
+    add_autoshard_arguments(
+        add_command(
+            commands,
+            "autoshard",
+            "choose the mesh and the shardings of a training step, and predict its time and memory",
+            "shardwise autoshard llama3-70b --hardware h100 --count 512\n"
+            "shardwise autoshard deepseek-v3 --hardware h100 --count 1024 --length 4096 --tokens 16M --table\n"
+            "shardwise autoshard train.py:step --hardware v5p --count 256",
+            "docs/simulate.md has the errors of predictions for published runs, by chip.",
+        )
+    )
     add_explain_arguments(
         add_command(
             commands,

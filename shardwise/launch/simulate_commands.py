@@ -15,7 +15,7 @@ from shardwise.compiler.plan.chip_table import check_table, format_chip, write_c
 from shardwise.compiler.plan.hardware import built_in_chips, chip, user_table
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.stage_dump import StageDump
-from shardwise.errors import HardwareError, ProfileError, ProgramError, ShardingError, UnsupportedError
+from shardwise.errors import HardwareError
 from shardwise.execute.launch_hooks import LaunchedProgram, launch_hooks
 from shardwise.execute.plan_report import replan_report
 from shardwise.execute.request import Request, partition_request
@@ -26,6 +26,7 @@ from shardwise.explain.plan import Explanation, prepare, target_chip
 from shardwise.explain.simulate import Simulation, simulate
 from shardwise.explain.sweep import MESH, sweep
 from shardwise.jax_modules.install import as_jax
+from shardwise.launch.command_errors import run_command
 from shardwise.launch.load_target import (
     CommandError,
     check_file,
@@ -35,6 +36,9 @@ from shardwise.launch.load_target import (
     parse_variables,
 )
 from shardwise.launch.module_target import is_module_file, load_module
+from shardwise.launch.preset_commands import explain_preset, simulate_preset
+from shardwise.launch.preset_target import is_preset_name
+from shardwise.launch.report_files import print_sweep, write_reports
 from shardwise.launch.script import run_script, summary_after_script
 from shardwise.launch.simulate_parser import ARGUMENTS
 
@@ -48,42 +52,22 @@ _T = TypeVar("_T")
 
 def run_explain(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
     """Run `shardwise explain`, and return the exit code. `script_arguments` are the arguments after `--`."""
-    return _run("explain", partial(_explain, parsed, script_arguments))
+    return run_command("explain", partial(_explain, parsed, script_arguments))
 
 
 def run_simulate(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
     """Run `shardwise simulate`, and return the exit code. `script_arguments` are the arguments after `--`."""
-    return _run("simulate", partial(_simulate, parsed, script_arguments))
+    return run_command("simulate", partial(_simulate, parsed, script_arguments))
 
 
 def run_advise(parsed: Namespace, script_arguments: Sequence[str] = ()) -> int:
     """Run `shardwise advise`, and return the exit code. `script_arguments` are the arguments after `--`."""
-    return _run("advise", lambda: jax_commands.advise_script(parsed, script_arguments))
+    return run_command("advise", lambda: jax_commands.advise_script(parsed, script_arguments))
 
 
 def run_calibrate(parsed: Namespace) -> int:
     """Run `shardwise calibrate`, and return the exit code."""
-    return _run("calibrate", partial(_calibrate, parsed))
-
-
-def _run(command: str, action: Callable[[], None]) -> int:
-    try:
-        action()
-    except BrokenPipeError:
-        raise  # the reader of the output has ended
-    except (
-        CommandError,
-        HardwareError,
-        ImportError,
-        OSError,
-        ProfileError,
-        ProgramError,
-        ShardingError,
-        UnsupportedError,
-    ) as error:
-        print(f"shardwise {command}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command("calibrate", partial(_calibrate, parsed))
 
 
 def _calibrate(parsed: Namespace) -> None:
@@ -125,6 +109,9 @@ def _explain(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     choice = {name: _single(name, values) for name, values in variables.items()}
     if is_module_file(parsed.target):
         _explain_module(parsed, choice, hardware, trace)
+        return
+    if is_preset_name(parsed.target):
+        explain_preset(parsed, hardware, choice)
         return
     if parsed.pin:
         raise CommandError("--pin needs a module, FILE.mlir or FILE.bin: the arguments of a function have shardings")
@@ -175,6 +162,9 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
             lambda request: print(Simulation(request, partition_request(request, request.target(), hardware)[0])),
         )
         return
+    if is_preset_name(parsed.target):
+        simulate_preset(parsed, chips, variables)
+        return
     as_jax()
     target = load_target(parsed.target, parsed.arguments)
     target.check(list(variables))
@@ -184,17 +174,12 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
         args = target.call_arguments({name: values[0] for name, values in variables.items()})
         run = simulate(target.function, hardware=chips[0], overlap=overlap)(*args)
         print(run)
-        _write(run, parsed)
+        write_reports(run, parsed)
         return
     if parsed.page or parsed.trace:
         raise CommandError("--page and --trace need one configuration: do not repeat --mesh, --hardware or --set")
     runs = sweep(target.function, target.arguments, hardware=chips, overlap=overlap, **variables)
-    print(runs)
-    if parsed.plot:
-        try:
-            runs.plot(parsed.plot)
-        except ValueError as error:  # an unknown format, or nothing to plot
-            raise CommandError(f"--plot {parsed.plot}: {error}") from None
+    print_sweep(runs, parsed)
 
 
 def _parse(parsed: Namespace, script_arguments: Sequence[str]) -> tuple[list[Chip], dict[str, list[Any]]]:
@@ -215,13 +200,6 @@ def _single(name: str, values: Sequence[_T]) -> _T:
     if len(values) != 1:
         raise CommandError(f"{name} can be given once here; `shardwise simulate FILE.py:FUNCTION` sweeps over several")
     return values[0]
-
-
-def _write(run: Simulation, parsed: Namespace) -> None:
-    if parsed.page:
-        run.write_html(parsed.page)
-    if parsed.trace:
-        run.write_trace(parsed.trace)
 
 
 def _plan_or_stages(request: Request, hardware: Chip | None, stages: bool) -> Plan | StageDump:

@@ -1,4 +1,7 @@
-"""The arguments of `shardwise explain`, `simulate` and `calibrate`. Parsing them does not load the commands."""
+"""The arguments of `shardwise autoshard`, `explain`, `simulate` and `calibrate`.
+
+Parsing them does not load the commands.
+"""
 
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -21,6 +24,16 @@ TARGET may also be a script, FILE.py. It runs with `import jax` as Shardwise, an
 shown. Its arguments follow `--`.
 """
 
+_PRESETS = """
+TARGET may also be a model of `shardwise.models`, such as llama3-70b, mixtral-8x7b or deepseek-v3: its training step.
+`autoshard` chooses its shardings on --mesh.
+"""
+_AUTOSHARD = """\
+TARGET is a model of `shardwise.models`, such as llama3-70b, mixtral-8x7b or deepseek-v3, or FILE.py:FUNCTION or
+package.module:FUNCTION. The same file then has a function `arguments` that returns the arguments of FUNCTION, a tuple
+of arrays or ShapeDtypeStructs. The mesh, the shardings of all arguments and recomputation are chosen by predicted time
+and memory. The first line of the output is the answer; the others say why other plans were not chosen.
+"""
 _MODULES = """
 TARGET may also be a file: a module of StableHLO, FILE.mlir or FILE.mlirbc, or a function of `export`, FILE.bin. It is
 planned for --mesh, whose devices need not exist; by default, for the mesh that the file states. --pin states how an
@@ -36,7 +49,7 @@ ARGUMENTS = "arguments"  # the default name of the function that returns the arg
 def add_explain_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `shardwise explain`."""
     _add_target(parser, hardware_required=False, repeatable="")
-    parser.description = f"{_CONTRACT}{_MODULES}"
+    parser.description = f"{_CONTRACT}{_PRESETS}{_MODULES}"
     parser.add_argument(
         "--pin",
         action="append",
@@ -57,6 +70,46 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="run the script on real JAX, and show the plan of every function that JAX compiles for several devices",
     )
+
+
+def add_autoshard_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `shardwise autoshard`."""
+    parser.description, parser.formatter_class = _AUTOSHARD, RawDescriptionHelpFormatter
+    parser.add_argument("target", metavar="TARGET", help="a model, FILE.py:FUNCTION, or module:FUNCTION")
+    parser.add_argument("--hardware", required=True, metavar="CHIP", help="a chip, such as h100")
+    parser.add_argument("--count", type=int, metavar="N", help="the number of devices, whose mesh is chosen")
+    parser.add_argument("--mesh", metavar="AXES", help="the mesh, if it is not to be chosen, such as data=64,model=8")
+    _add_batch(parser)
+    parser.add_argument(
+        "--memory-limit",
+        metavar="BYTES",
+        help="the bytes that each device may hold, such as 70G; by default, its memory",
+    )
+    parser.add_argument("--table", action="store_true", help="print the table of all plans that were compared")
+    _add_arguments_function(parser, "")
+
+
+def _add_batch(parser: ArgumentParser) -> None:
+    """Add the options that state the batch of a model."""
+    batch = parser.add_argument_group("the batch of a model")
+    batch.add_argument("--tokens", metavar="N", help="tokens of a step, such as 4M")
+    batch.add_argument(
+        "--sequences", type=_positive, metavar="N", help="sequences of a step; by default, one per device"
+    )
+    batch.add_argument("--length", type=_positive, metavar="N", help="tokens of a sequence; by default, 8192")
+    batch.add_argument(
+        "--microbatches",
+        type=_positive,
+        metavar="N",
+        help="parts of the batch whose gradients are accumulated; by default, of one sequence per device",
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def add_advise_arguments(parser: ArgumentParser) -> None:
@@ -109,8 +162,10 @@ def add_calibrate_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_target(parser: ArgumentParser, *, hardware_required: bool, repeatable: str) -> None:
-    parser.description, parser.formatter_class = _CONTRACT, RawDescriptionHelpFormatter
-    parser.add_argument("target", metavar="TARGET", help="FILE.py:FUNCTION, module:FUNCTION, or a script FILE.py")
+    parser.description, parser.formatter_class = f"{_CONTRACT}{_PRESETS}", RawDescriptionHelpFormatter
+    parser.add_argument(
+        "target", metavar="TARGET", help="FILE.py:FUNCTION, module:FUNCTION, a script FILE.py, or a model"
+    )
     parser.add_argument(
         "--hardware",
         action="append",
@@ -119,6 +174,12 @@ def _add_target(parser: ArgumentParser, *, hardware_required: bool, repeatable: 
         help=f"a chip, such as h100, or the path of a table of chips{repeatable}",
     )
     parser.add_argument("--mesh", action="append", metavar="AXES", help=f"a mesh, such as data=8,model=4{repeatable}")
+    _add_batch(parser)
+    _add_arguments_function(parser, repeatable)
+
+
+def _add_arguments_function(parser: ArgumentParser, repeatable: str) -> None:
+    """Add the options of the function that returns the arguments, and of the files to write."""
     parser.add_argument(
         "--set",
         action="append",

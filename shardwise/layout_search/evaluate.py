@@ -22,6 +22,7 @@ from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.plan_from_picks import Picks, plan_from_picks
 from shardwise.compiler.plan.transfer import transfer_picks
+from shardwise.compiler.report.time_parts import time_parts
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.schedule.schedule import schedule
 from shardwise.compiler.search.fit_memory import fit_memory
@@ -87,6 +88,8 @@ class Alternative:
         peak_bytes: the most bytes that a device holds at once.
         fits: whether `peak_bytes` is within the memory limit.
         is_estimated: whether the costs are from the plan of another alternative.
+        parts: pairs of a cause and its seconds: products, memory traffic, idle time, and exposed collectives by kind
+            and links.
     """
 
     name: str
@@ -100,6 +103,7 @@ class Alternative:
     bubble: float = 0.0
     schedule: str = ""
     is_estimated: bool = False
+    parts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
     @property
     def order(self) -> tuple[float, ...]:
@@ -251,4 +255,5 @@ class Evaluator:
             bubble,
             schedule,
             is_estimated,
+            tuple(time_parts(times, self.chip, local.mesh).items()),
         )

@@ -1,4 +1,4 @@
-"""Families of layouts, derived from the program: data parallelism, ZeRO, and fully sharded parameters.
+"""Families of layouts, derived from the program: data and expert parallelism, ZeRO, and fully sharded parameters.
 
 The batch is sharded along the first dim of each batch argument whose dim group contains no parameter's dim. State is
 sharded along its largest dims.
@@ -61,6 +61,23 @@ def with_stages(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis:
     return tuple(sharded)
 
 
+def with_experts(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis: str) -> tuple[Layout, ...] | None:
+    """Return the layouts with the weights of experts, and their optimizer's state, sharded over `axis` by expert.
+
+    Returns:
+        None if there are no experts, or if the axis does not divide their number.
+    """
+    sharded = list(layouts)
+    for index in _large_inputs(step, (PARAMETER, STATE)):
+        value = step.program.inputs[index]
+        dim = next((dim for dim in step.dims(index) if step.groups.find(value, dim) in step.expert_groups), None)
+        if dim is not None:
+            if value.type.shape[dim] % mesh.shape[axis]:
+                return None
+            sharded[index] = sharded[index].with_dim(dim, (axis,))
+    return tuple(sharded) if sharded != list(layouts) else None
+
+
 def with_sharded_state(
     step: Step,
     mesh: AbstractMesh,
@@ -74,14 +91,19 @@ def with_sharded_state(
     padding. Small arrays keep their layout: gathering them would cost more time than sharding saves memory.
     """
     sharded = list(layouts)
-    largest = max((type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role in roles), default=0)
-    for index, role in enumerate(step.roles):
-        if role in roles and step.types[index].nbytes >= _SMALL * largest:
-            shape = step.types[index].shape
-            layout = sharded[index]
-            dims = sorted(step.dims(index), key=lambda dim: (bool(layout.dims[dim]), -shape[dim], dim))
-            sharded[index] = _add_axes(layout, shape, dims, axes, mesh)
+    for index in _large_inputs(step, roles):
+        shape = step.types[index].shape
+        layout = sharded[index]
+        dims = sorted(step.dims(index), key=lambda dim: (bool(layout.dims[dim]), -shape[dim], dim))
+        sharded[index] = _add_axes(layout, shape, dims, axes, mesh)
     return tuple(sharded)
+
+
+def _large_inputs(step: Step, roles: Collection[str]) -> list[int]:
+    """Return the inputs of these roles that are not small in comparison with the largest one."""
+    inputs = [index for index, role in enumerate(step.roles) if role in roles]
+    largest = max((step.types[index].nbytes for index in inputs), default=0)
+    return [index for index in inputs if step.types[index].nbytes >= _SMALL * largest]
 
 
 def _add_axes(

@@ -16,16 +16,14 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.plan_report import request_report
+from shardwise.explain.simulate import Simulation
 from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.activations import Activations, activations
+from shardwise.layout_search.comparison import RECOMPUTED, difference_text, runner_up, tied
 from shardwise.layout_search.evaluate import Alternative
 from shardwise.layout_search.source import overridden
 
 _ROWS = 12  # the number of alternatives to print
-_RECOMPUTED = {
-    "products": "bodies of scans recomputed but for products with weights",
-    "all": "bodies of scans recomputed",
-}
 
 
 class _Column(NamedTuple):
@@ -57,7 +55,6 @@ _COLUMNS = (
     _Column("time", -9, lambda plan: f"{'~' if plan.is_estimated else ''}{human_seconds(plan.seconds)}"),
     _Column("sent", -10, lambda plan: human_bytes(plan.wire_bytes)),
     _Column("memory", -10, lambda plan: human_bytes(plan.peak_bytes)),
-    _Column("", 0, lambda plan: "" if plan.fits else "does not fit"),
 )
 
 
@@ -118,6 +115,16 @@ class AutoSharding:
         return self.best.peak_bytes
 
     @property
+    def ties(self) -> tuple[Alternative, ...]:
+        """The other alternatives that fit, and are slower by less than the error of predictions for the chip."""
+        return tied(self.best, self.alternatives[1:], self._chip.prediction_error)
+
+    @property
+    def runner_up(self) -> Alternative | None:
+        """The best alternative that fits and has another mesh, family or recomputation; None if there is none."""
+        return runner_up(self.alternatives)
+
+    @property
     def remat(self) -> str:
         """The values that scan derivatives rematerialize: `none`, `products` (all but products with weights), `all`."""
         return self.best.variant.remat
@@ -136,6 +143,27 @@ class AutoSharding:
     def microbatches(self) -> int | None:
         """The number of microbatches of a pipelined step; None for other steps."""
         return self.best.variant.microbatches
+
+    @cached_property
+    def comparison(self) -> str:
+        """Why other alternatives are not the best one: the runner-up, and a faster one that does not fit, if any."""
+        best, error = self.best, self._chip.prediction_error
+        lines = []
+        if self.runner_up is not None:
+            lines.append(f"runner-up: {difference_text(best, self.runner_up, self._chip.name, error)}")
+        others = len(self.ties) - (self.runner_up in self.ties)
+        if others:
+            lines.append(f"{others} more within the error of {100 * error:.0f}% of predictions for {self._chip.name}")
+        faster = [other for other in self.alternatives if not other.fits and other.seconds < best.seconds]
+        if faster:
+            fastest = min(faster, key=lambda alternative: alternative.seconds)
+            lines.append(f"faster, but too large: {difference_text(best, fastest, self._chip.name, error)}")
+        return "\n".join(lines)
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """The predicted run of the chosen plan: time with its interval, utilization and memory."""
+        return Simulation(self._lowered.request, self._lowered.stages, self._chip)
 
     @cached_property
     def plan(self) -> Plan:
@@ -187,11 +215,12 @@ class AutoSharding:
     def __str__(self) -> str:
         best, name = self.best, function_name(self._jitted.function)
         limit = "" if self.memory_limit is None else f" of {human_bytes(self.memory_limit)}"
-        remat = "" if self.remat == "none" else f", {_RECOMPUTED[self.remat]}"
+        remat = "" if self.remat == "none" else f", {RECOMPUTED[self.remat]}"
         pipeline = "" if self.microbatches is None else f", stages={self.stages}, microbatches={self.microbatches}"
         pipeline += f", chunks={self.chunks}" if self.chunks > 1 else ""
         shown = self.alternatives[:_ROWS]
         columns = [column for column in _COLUMNS if column.is_shown is None or any(map(column.is_shown, shown))]
+        columns.append(_Column("", 0, self._remark))
         rows = [[column.text(alternative) for column in columns] for alternative in shown]
         more = len(self.alternatives) - _ROWS
         return "\n".join(
@@ -202,8 +231,15 @@ class AutoSharding:
                 "",
                 *align([[column.head for column in columns], *rows], tuple(column.width for column in columns)),
                 *([f"  and {more} more"] if more > 0 else []),
+                *(["", *(f"  {line}" for line in self.comparison.splitlines())] if self.comparison else []),
             ]
         )
+
+    def _remark(self, alternative: Alternative) -> str:
+        """Return what the table says about an alternative that is not the best one."""
+        if not alternative.fits:
+            return "does not fit"
+        return "tie" if alternative in self.ties else ""
 
     __repr__ = __str__
 

@@ -1,9 +1,9 @@
 """search: find the mesh and the layouts of arguments with which a step is predicted to be fastest.
 
 The layouts come from three sources. Families are data parallelism, ZeRO and fully sharded parameters (`families.py`),
-combined with a tensor-parallel axis. The planner chooses the layouts of arguments itself (`open_arguments`), with a
-cost per byte of state that a device stores. Descent changes one class of arguments at a time. All candidates are
-compared by the prediction of `simulate`; the fastest one that fits in memory is the result.
+combined with a tensor-parallel axis, or with expert parallelism. The planner chooses the layouts of arguments itself
+(`open_arguments`), with a cost per byte of state that a device stores. Descent changes one class of arguments at a
+time. All candidates are compared by the prediction of `simulate`; the fastest one that fits in memory is the result.
 
 The effort is limited by the number of planned equations instead of time, so that results are deterministic.
 """
@@ -20,11 +20,19 @@ from shardwise.compiler.search.search import Move, Search
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator
-from shardwise.layout_search.families import may_be_divided, pinned_layouts, with_batch, with_sharded_state, with_stages
+from shardwise.layout_search.families import (
+    may_be_divided,
+    pinned_layouts,
+    with_batch,
+    with_experts,
+    with_sharded_state,
+    with_stages,
+)
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import BATCH, STATE, Step
 
 MAX_EQUATIONS = 6_500  # the most equations to plan, over all attempts
+_MIN_PLANS = 9  # the number of plans for which the effort is enough, however many equations the program has
 STORAGE_COSTS = (1e-3, 1.0)  # costs of storing a byte of state, in bytes sent
 _MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # fractions of the effort after which each part stops
 _GAIN = 0.999  # descent continues from a plan that takes at most this fraction of the time
@@ -39,7 +47,8 @@ class LayoutSearch:
     Attributes:
         evaluator: evaluates the layouts.
         meshes: the meshes to try.
-        effort: the number of equations that may be planned.
+        effort: the number of equations that may be planned; more for a program that is so large that this allows only a
+            few plans.
         tensor_layouts: the first tensor-parallel layouts that were found, on this mesh or another.
     """
 
@@ -53,7 +62,7 @@ class LayoutSearch:
         self.evaluator = evaluator
         self.step: Step = evaluator.step
         self.meshes = meshes
-        self.effort = effort
+        self.effort = max(effort, effort / MAX_EQUATIONS * _MIN_PLANS * len(self.step.unfolded.equations))
         self.base: Sequence[Layout] = pinned_layouts(self.step)
         variant = evaluator.variant
         self.stage_axes = () if variant.mesh is None else (STAGE,)
@@ -63,6 +72,7 @@ class LayoutSearch:
 
     def run(self) -> list[Alternative]:
         """Return all alternatives, the best first."""
+        self._try_experts()
         self._try_meshes()
         if all(mesh.size == 1 for mesh in self.meshes):  # all layouts are the same
             return self.ranked()
@@ -119,12 +129,15 @@ class LayoutSearch:
         the time decreases is evaluated.
         """
         worse = 0  # the number of meshes since the best one
-        for index, mesh in enumerate(self.meshes):
-            if index and (len(self.axes(mesh)) == 3 or worse == 2 or not self._has_effort(_MESHES)):
+        best: Alternative | None = None
+        for mesh in self.meshes:
+            if best is not None and (len(self.axes(mesh)) == 3 or worse == 2 or not self._has_effort(_MESHES)):
                 break
             alternative = self._evaluate(*self._fully_sharded(mesh))
-            worse = 0 if alternative is self.ranked()[0] else worse + 1
-        model = self.ranked()[0].mesh.axis_sizes[-1:]
+            worse = 0 if best is None or alternative.order < best.order else worse + 1
+            best = alternative if not worse else best
+        assert best is not None
+        model = best.mesh.axis_sizes[-1:]
         divided = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 3 and mesh.axis_sizes[-1:] == model]
         place, step = len(divided) // 2, 1
         while 0 <= place < len(divided) and self._has_effort(_FAMILIES):
@@ -135,6 +148,24 @@ class LayoutSearch:
                     break
                 step, place = -1, len(divided) // 2
             place += step
+
+    def _try_experts(self) -> None:
+        """Evaluate expert parallelism on meshes of two axes, the most devices per set of experts first."""
+        meshes = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 2]
+        for mesh in sorted(meshes, key=lambda mesh: -mesh.axis_sizes[-1]):
+            layouts = self._expert_parallel(mesh)
+            if layouts is not None and self._has_effort(_FAMILIES):
+                self._evaluate("FSDP × expert parallel", mesh, layouts)
+
+    def _expert_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
+        """Return the layouts with the batch sharded over all axes, and experts over the last one; None without experts.
+
+        Other state is fully sharded over both axes, and each expert over the first.
+        """
+        axes = self.axes(mesh)
+        batch = with_batch(self.step, mesh, self.base, axes)
+        layouts = with_experts(self.step, mesh, batch, axes[-1])
+        return None if layouts is None else with_sharded_state(self.step, mesh, layouts, axes)
 
     def _fully_sharded(self, mesh: AbstractMesh) -> Candidate:
         """Return the layouts with all state sharded, over the last outer axis and a tensor-parallel axis."""

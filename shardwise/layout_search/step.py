@@ -20,6 +20,7 @@ from shardwise.compiler.candidates.unfold import Unfolded
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.pipeline import simplify
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -74,6 +75,27 @@ class Step:
     def loop_groups(self) -> set[int]:
         """The dim groups along which loops slice: the layers of a stack, microbatches."""
         return loop_groups(self.unfolded.equations, self.groups)
+
+    @cached_property
+    def expert_groups(self) -> set[int]:
+        """The dim groups of experts: batch dims of products in which an operand has only dims of parameters.
+
+        Such an operand is a stack of matrices, one per expert. Both operands of attention have dims of the batch.
+        """
+        parameters = {
+            self.groups.find(self.program.inputs[index], dim)
+            for index, role in enumerate(self.roles)
+            if role == PARAMETER
+            for dim in range(self.types[index].ndim)
+        }
+        experts: set[int] = set()
+        for equation in self.unfolded.equations:
+            if isinstance(equation.op, Dot):
+                for value, batch in zip(equation.inputs, equation.op.batch, strict=True):
+                    groups = [self.groups.find(value, dim) for dim in range(value.type.ndim)]
+                    if parameters.issuperset(groups):
+                        experts.update(groups[dim] for dim in batch)
+        return experts - self.loop_groups
 
     @property
     def types(self) -> tuple[ArrayType, ...]:

@@ -153,6 +153,12 @@ def test_hardware_that_is_not_present():
     text = str(result)
     assert text.startswith("sgd on h100, mesh ") and result.best.name in text and str(result.mesh.abstract) in text
     assert any("FSDP" in alternative.name for alternative in result.alternatives)
+    assert result.simulation.seconds == pytest.approx(result.seconds) and result.simulation.interval[0] < result.seconds
+    error = result.plan.chip.prediction_error
+    assert all(plan.fits and result.seconds <= plan.seconds <= (1 + error) * result.seconds for plan in result.ties)
+    assert ("tie" in text) == bool(result.ties) and f"  {result.comparison.splitlines()[0]}" in text
+    for alternative in result.alternatives:
+        assert sum(seconds for _, seconds in alternative.parts) == pytest.approx(alternative.seconds)
 
 
 def test_results_are_deterministic():

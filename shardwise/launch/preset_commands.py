@@ -1,0 +1,152 @@
+"""`shardwise autoshard`, and `simulate` and `explain` of presets, whose shardings `autoshard` chooses."""
+
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from shardwise.base.progress import Task
+from shardwise.compiler.plan.chip import Chip
+from shardwise.compiler.plan.hardware import chip
+from shardwise.explain.simulate import Simulation
+from shardwise.explain.sweep import MESH, run_sweep
+from shardwise.explain.text import human_bytes, human_seconds
+from shardwise.jax_modules.install import as_jax
+from shardwise.launch.command_errors import run_command
+from shardwise.launch.load_target import CommandError, load_target, parse_mesh_text, parse_variables
+from shardwise.launch.preset_target import (
+    Batch,
+    check_preset_name,
+    is_preset_name,
+    parse_batch,
+    parse_number,
+    preset_step,
+)
+from shardwise.launch.report_files import print_sweep, write_reports
+from shardwise.layout_search.autoshard import autoshard
+from shardwise.layout_search.comparison import strategy_text
+from shardwise.layout_search.result import AutoSharding
+from shardwise.sharding import AbstractMesh
+
+
+def run_autoshard(parsed: Namespace) -> int:
+    """Run `shardwise autoshard`, and return the exit code."""
+    return run_command("autoshard", partial(_autoshard, parsed))
+
+
+def _autoshard(parsed: Namespace) -> None:
+    """Print the best plan in one line, then why others are not chosen."""
+    target = chip(parsed.hardware)
+    mesh = parse_mesh_text(parsed.mesh) if parsed.mesh else None
+    if (mesh is None) == (parsed.count is None):
+        raise CommandError("write either --count, the number of devices, or --mesh, such as --mesh data=64,model=8")
+    if parsed.count is not None and parsed.count < 1:
+        raise CommandError(f"--count {parsed.count}: there must be a device")
+    batch: Batch | None = None
+    step: Callable[..., Any]
+    if is_preset_name(parsed.target):
+        check_preset_name(parsed.target)
+        if parsed.set:
+            raise CommandError("--set needs a function: a model has --tokens, --sequences, --length and --microbatches")
+        batch = parse_batch(parsed, parsed.count or mesh.size)  # type: ignore[union-attr]
+        step, args = preset_step(parsed.target, batch)
+    else:
+        step, args = _function_step(parsed)
+    limit = parse_number("--memory-limit", parsed.memory_limit) if parsed.memory_limit else None
+    search = autoshard(
+        step,
+        hardware=target,
+        **({"count": parsed.count} if mesh is None else {"mesh": mesh}),
+        memory_limit=None if limit is None else int(limit),
+    )
+    with Task(f"autoshard of `{parsed.target}`"):
+        result = search(*args)
+        print(summary(parsed.target, result, batch))
+    print(result if parsed.table else result.comparison)
+    write_reports(result.simulation, parsed)
+
+
+def _function_step(parsed: Namespace) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the step of a target that is a function, and its arguments."""
+    as_jax()
+    target = load_target(parsed.target, parsed.arguments)
+    choice = {name: values[-1] for name, values in parse_variables(parsed.set).items()}
+    target.check(list(choice))
+    return target.function, target.call_arguments(choice)
+
+
+def summary(name: str, result: AutoSharding, batch: Batch | None) -> str:
+    """Return the answer of `autoshard` as one line."""
+    run, best = result.simulation, result.best
+    shortest, longest = map(human_seconds, run.interval)
+    interval = f" ({shortest} to {longest})" if shortest != longest else ""
+    used = f"{human_bytes(run.device_bytes)} of {human_bytes(run.plan.chip.memory)} per device"
+    rate = ""
+    if batch is not None:
+        accumulated = f" in {batch.microbatches} microbatches" if batch.microbatches > 1 else ""
+        rate = (
+            f", {batch.tokens / run.seconds:,.0f} tokens/s ({batch.sequences} sequences of {batch.length:,} tokens"
+            f"{accumulated})"
+        )
+    return (
+        f"{name} on {best.mesh.size} {run.plan.chip.name}: {strategy_text(best)}: {human_seconds(run.seconds)} per step"
+        f"{interval}, {100 * run.model_utilization:.1f}% MFU, {used}{rate}"
+    )
+
+
+def explain_preset(parsed: Namespace, hardware: Chip | None, choice: Mapping[str, Any]) -> None:
+    """Print the plan of a preset on a mesh."""
+    check_preset_name(parsed.target)
+    if hardware is None:
+        raise CommandError(f"{parsed.target!r} is planned for hardware: write --hardware, such as --hardware h100")
+    if parsed.stages or parsed.pin or parsed.measured:
+        raise CommandError("--stages, --pin and --measured need a function or a module, not a model")
+    result = _on_mesh(parsed, hardware, _one_mesh(choice))
+    print(result.plan)
+    write_reports(result.simulation, parsed)
+
+
+def simulate_preset(parsed: Namespace, chips: Sequence[Chip], variables: Mapping[str, Sequence[Any]]) -> None:
+    """Print the predicted run of a preset on a mesh, or a sweep over meshes and chips."""
+    check_preset_name(parsed.target)
+    meshes = variables.get(MESH, ())
+    hardware = [replace(each, overlaps=False) for each in chips] if parsed.no_overlap else list(chips)
+    if len(hardware) == 1 and len(meshes) <= 1:
+        if parsed.plot:
+            raise CommandError("--plot needs several configurations: repeat --mesh or --hardware")
+        mesh = _one_mesh({name: values[0] for name, values in variables.items()})
+        run = _on_mesh(parsed, hardware[0], mesh).simulation
+        print(run)
+        write_reports(run, parsed)
+        return
+    if not meshes or set(variables) > {MESH}:
+        raise CommandError(
+            "a sweep of a model needs --mesh, and may have several of --mesh and --hardware, but no --set"
+        )
+    if parsed.page or parsed.trace:
+        raise CommandError("--page and --trace need one configuration: do not repeat --mesh or --hardware")
+    step, args = preset_step(parsed.target, parse_batch(parsed, max(mesh.size for mesh in meshes)))
+
+    def simulate(step: Any, hardware: Chip, mesh: AbstractMesh, overlap: bool | None) -> Callable[..., Simulation]:
+        return lambda *args: autoshard(step, hardware=hardware, mesh=mesh)(*args).simulation
+
+    print_sweep(run_sweep(simulate, step, args, hardware, list(meshes), None, {}), parsed)
+
+
+def _one_mesh(choice: Mapping[str, Any]) -> AbstractMesh:
+    if set(choice) != {MESH}:
+        unknown = next((name for name in choice if name != MESH), None)
+        raise CommandError(
+            "a model needs a mesh: write --mesh, such as --mesh data=64,model=8; `shardwise autoshard` chooses one"
+            if unknown is None
+            else f"--set {unknown}: a model has --tokens, --sequences, --length and --microbatches instead"
+        )
+    mesh: AbstractMesh = choice[MESH]
+    return mesh
+
+
+def _on_mesh(parsed: Namespace, hardware: Chip, mesh: AbstractMesh) -> AutoSharding:
+    """Return the shardings that `autoshard` chooses for a preset on a mesh."""
+    step, args = preset_step(parsed.target, parse_batch(parsed, mesh.size))
+    return autoshard(step, hardware=hardware, mesh=mesh)(*args)

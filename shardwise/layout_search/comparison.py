@@ -1,0 +1,64 @@
+"""Comparison of alternatives: ties, the runner-up, and the causes of a difference in time."""
+
+from collections.abc import Sequence
+
+from shardwise.explain.text import human_bytes, human_seconds
+from shardwise.layout_search.evaluate import Alternative
+
+RECOMPUTED = {
+    "none": "",
+    "products": "bodies of scans recomputed but for products with weights",
+    "all": "bodies of scans recomputed",
+}
+_CAUSES = 2  # the most causes to state
+_SMALL = 0.2  # a cause is stated if it is at least this fraction of the difference
+
+
+def tied(best: Alternative, others: Sequence[Alternative], error: float) -> tuple[Alternative, ...]:
+    """Return the alternatives that fit, and are slower than the best one by less than a relative error."""
+    return tuple(other for other in others if other.fits and other.seconds <= (1 + error) * best.seconds)
+
+
+def runner_up(alternatives: Sequence[Alternative]) -> Alternative | None:
+    """Return the best alternative that fits and has another mesh, family or recomputation than the first; else None.
+
+    Layouts that descent refined from the first alternative are no runner-up.
+    """
+    best = alternatives[0]
+    return next((other for other in alternatives[1:] if other.fits and _differs(best, other)), None)
+
+
+def _differs(best: Alternative, other: Alternative) -> bool:
+    if (best.mesh, best.variant) != (other.mesh, other.variant):
+        return True
+    return other.name not in (best.name, "refined") and best.name != "refined"
+
+
+def strategy_text(alternative: Alternative) -> str:
+    """Return the mesh, the family and the recomputation of an alternative."""
+    mesh = " × ".join(f"{axis}={size}" for axis, size in alternative.mesh.shape.items())
+    recomputed = RECOMPUTED[alternative.variant.remat]
+    return f"{mesh}, {alternative.name}{', ' if recomputed else ''}{recomputed}"
+
+
+def difference_text(best: Alternative, other: Alternative, chip: str, error: float) -> str:
+    """Return why an alternative is not the best one, as a line."""
+    if not other.fits:
+        return f"{strategy_text(other)}: {human_seconds(other.seconds)}, does not fit: {human_bytes(other.peak_bytes)}"
+    slower = other.seconds / best.seconds - 1 if best.seconds else 0.0
+    causes = _causes_text(best, other)
+    tie = f" (a tie: predictions for {chip} have an error of {100 * error:.0f}%)" if slower < error else ""
+    return f"{strategy_text(other)}: {100 * slower:.0f}% slower{tie}" + (f": {causes}" if causes else "")
+
+
+def _causes_text(best: Alternative, other: Alternative) -> str:
+    """Return the parts of the time of which one alternative has more than the other, the largest first."""
+    before, after = dict(best.parts), dict(other.parts)
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+    more = sorted((name for name in changes if changes[name] > 0), key=lambda name: -changes[name])
+    less = min(changes, key=lambda name: changes[name], default="")
+    large = _SMALL * sum(changes[name] for name in more)
+    texts = [f"{human_seconds(changes[name])} more {name}" for name in more[:_CAUSES] if changes[name] >= large]
+    if texts and changes[less] < -large:
+        texts.append(f"although {human_seconds(-changes[less])} less {less}")
+    return ", ".join(texts)
