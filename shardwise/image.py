@@ -101,7 +101,7 @@ def resize(
         return x
     x = as_inexact(x, "resize")
     scales = [jnp.asarray(sizes[dim] / x.shape[dim], jnp.float32) for dim in dims]
-    return _resample(x, sizes, dims, scales, [0.0] * len(dims), _KERNELS[kind], antialias, precision)
+    return _resample(x, sizes, dims, scales, [0.0] * len(dims), KERNELS[kind], antialias, precision)
 
 
 def scale_and_translate(
@@ -159,7 +159,7 @@ def scale_and_translate(
                 f"{vector.shape}"
             )
     numbers = range(len(dims))
-    kernel = _KERNELS[kind]
+    kernel = KERNELS[kind]
     return _resample(
         x, sizes, dims, [factors[i] for i in numbers], [shifts[i] for i in numbers], kernel, antialias, precision
     )
@@ -223,7 +223,7 @@ def _lanczos(radius: int) -> Callable[[Any], Any]:
     return kernel
 
 
-_KERNELS: dict[ResizeMethod, Callable[[Any], Any]] = {
+KERNELS: dict[ResizeMethod, Callable[[Any], Any]] = {
     ResizeMethod.LINEAR: _triangle,
     ResizeMethod.CUBIC: _keys_cubic,
     ResizeMethod.LANCZOS3: _lanczos(3),

@@ -18,6 +18,7 @@ FOLDERS = {
     "stablehlo/ops": "stablehlo/test_load.py",
     "jax_modules/_src": "jax_modules/_src/test_src.py",
     "jax_modules/_src/cudnn": "jax_modules/_src/test_src.py",
+    "jax_modules/_src/image": "jax_modules/_src/test_src.py",
     "jax_modules/_src/numpy": "jax_modules/_src/test_src.py",
     "jax_modules/_src/state": "jax_modules/_src/test_src.py",
     "scipy/stats": "scipy/stats/test_stats.py",

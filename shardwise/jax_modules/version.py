@@ -14,3 +14,4 @@ def release_of(version: str) -> tuple[int, ...]:
 
 __version_info__ = release_of(jaxlib_version())  # Flax, Orbax
 __version__ = ".".join(map(str, __version_info__))
+_version = __version__  # torchax

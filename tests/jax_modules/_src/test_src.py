@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.jax_modules import version
 from shardwise.jax_modules._src import api_util, compiler, core, distributed, literals, mesh, tree_util, xla_bridge
+from shardwise.jax_modules._src import util as axes
 from shardwise.jax_modules._src.cudnn import fused_attention_stablehlo
-from shardwise.jax_modules._src.numpy import einsum
+from shardwise.jax_modules._src.image import scale
+from shardwise.jax_modules._src.numpy import einsum, util
 from shardwise.jax_modules._src.state import indexing
 from shardwise.jax_modules.interpreters.pxla import thread_resources
 
@@ -134,3 +137,25 @@ def test_the_registry_lists_the_classes_that_are_nodes():
 def test_attention_of_cudnn_is_not_there():
     with pytest.raises(RuntimeError, match=r"cuDNN's attention is not used"):
         fused_attention_stablehlo.check_cudnn_version()
+
+
+def test_operands_are_promoted_to_floats_and_keep_their_shapes():
+    image, scale = util.promote_dtypes_inexact(np.ones((2, 3), np.int32), np.float16(2))
+    assert (image.dtype, image.shape, scale.dtype, scale.shape) == (np.float16, (2, 3), np.float16, ())
+
+
+def test_every_method_that_has_a_kernel_resizes_with_it():
+    """A kernel is 1 at the distance 0 and 0 at other integers, so that pixels at their own places do not change."""
+    for kernel in scale._kernels.values():
+        np.testing.assert_allclose(kernel(sw.numpy.arange(4.0)), [1, 0, 0, 0], atol=1e-6)
+
+
+def test_axes_and_shapes_are_integers():
+    assert axes.canonicalize_axis(-1, 3) == 2
+    with pytest.raises(ValueError, match="axis 3 is out of bounds for an array of rank 3"):
+        axes.canonicalize_axis(3, 3)
+    assert core.canonicalize_shape([np.int64(2), 3]) == (2, 3)
+
+
+def test_the_version_is_also_private():
+    assert version._version == version.__version__
