@@ -97,7 +97,7 @@ class Conv(Op):
         """
         x, _ = types
         if platform == "cpu":
-            is_transposed = self.lhs[-1] not in self.rhs or self.out.index(self.lhs[0]) != 0
+            is_transposed = self.lhs[-1] not in self.rhs or self.out[0] != self.lhs[0]
             wide = super().copied_bytes(platform, *types)
             return (
                 tuple(max(size, type.nbytes) for size, type in zip(wide, types, strict=True)) if is_transposed else wide

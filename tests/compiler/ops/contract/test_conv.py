@@ -221,3 +221,16 @@ def test_windows_of_derivatives_read_the_same_elements(window, size):
         by_position = window.kernel_gradient(size)
         assert by_position.output_size(size) == window.window
         assert reads(by_position, window.window, size) == {(p, j, q) for j, p, q in expected}
+
+
+@pytest.mark.parametrize(
+    ("names", "is_copied"),
+    [
+        (("b01i", "01io", "b01o"), False),
+        (("bi01", "bo01", "io01"), True),  # the gradient of a kernel: the first dim of the array is summed
+    ],
+)
+def test_arrays_in_other_dim_orders_are_transposed_on_cpu(names, is_copied):
+    types = tuple(ArrayType((4, 4, 4, 4), F32) for _ in range(2))
+    copied = conv_2d(names=names).copied_bytes("cpu", *types)
+    assert [size > 0 for size in copied] == [is_copied] * 2
