@@ -1,5 +1,5 @@
-# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax, .venv-ecosystem-* and, by
-# test-versions, .venv-PYTHON-jaxlib-VERSION.
+# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv, .venv-nojax, .venv-ecosystem-*,
+# .venv-torch and, by test-versions, .venv-PYTHON-jaxlib-VERSION.
 
 PYTHON ?= python3
 CASES ?= 1000
@@ -38,7 +38,7 @@ OLDER_EMITTERS := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes docs quick test style types test-users test-all test-versions test-ecosystem faults soak fuzz-protocol slow coverage fuzz forgeries mutations bench format clean
+.PHONY: venv demo demo-processes docs quick test style types test-users test-all test-versions test-ecosystem test-torch faults soak fuzz-protocol slow coverage fuzz forgeries mutations bench format clean
 
 venv: .venv/.checks-installed
 
@@ -91,6 +91,12 @@ test-versions:
 test-ecosystem: $(GROUPS:%=.venv-ecosystem-%/.installed)
 	.venv-ecosystem-core/bin/pytest tests/ecosystem
 	.venv-ecosystem-core/bin/python -m tests.ecosystem.table
+
+# PyTorch modules on Shardwise and in PyTorch. If all agree, write the table of docs/from-pytorch.md. PyTorch's wheels need
+# 5 GB.
+test-torch: .venv-torch/.installed
+	$(OLDER_EMITTERS) .venv-torch/bin/pytest tests/torch
+	$(OLDER_EMITTERS) .venv-torch/bin/python -m tests.torch.table
 
 # Every fault of programs with several processes: kills, stops, signals, wrong variables, garbage on sockets.
 faults: .venv/.checks-installed
@@ -156,6 +162,9 @@ clean:
 
 .venv-nojax/.checks-installed: pyproject.toml
 	$(call install,.venv-nojax,.[check])
+
+.venv-torch/.installed: pyproject.toml
+	$(call install,.venv-torch,.[torch-models])
 
 .venv-ecosystem-%/.installed: pyproject.toml
 	$(call install,.venv-ecosystem-$*,.[ecosystem-$*])

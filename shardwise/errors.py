@@ -43,6 +43,7 @@ __all__ = [
     "ShardingTypeError",
     "StrategyError",
     "TangentMismatchError",
+    "TorchModuleError",
     "TracerArrayConversionError",
     "TracerBoolConversionError",
     "TracerIntegerConversionError",
@@ -301,6 +302,14 @@ class UnsupportedError(_DocumentedError, NotImplementedError, section="is-not-su
     """A name of JAX exists for imports only, an op has no lowering for its devices, or a module has an unknown op.
 
     The message says what to use instead.
+    """
+
+
+class TorchModuleError(_DocumentedError, RuntimeError, section="pytorch-modules"):
+    """A PyTorch module cannot run as a function of its parameters, or its state does not fit.
+
+    Examples are an op that torchax lacks, control flow on the values of tensors, and a missing parameter. The message
+    has the path of the module and the line of the model.
     """
 
 

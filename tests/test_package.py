@@ -113,9 +113,11 @@ def test_import_loads_the_compiler_but_no_rarely_used_modules():
 _CHECK_STUBS = """
 import ast, importlib, importlib.util, pathlib, pkgutil, sys, shardwise
 has_jax = importlib.util.find_spec("jax") is not None
+has_torch = importlib.util.find_spec("torchax") is not None
 for module in pkgutil.walk_packages(shardwise.__path__, "shardwise.", lambda name: None):
     needs_jax = module.name.startswith(("shardwise.inside_jax", "shardwise.launch.jax_commands"))
-    if has_jax or not needs_jax:
+    needs_torch = module.name.startswith("shardwise.torch")
+    if (has_jax or not needs_jax) and (has_torch or not needs_torch):
         importlib.import_module(module.name)
 count = 0
 for module in [module for name, module in sys.modules.items() if name.startswith("shardwise")]:

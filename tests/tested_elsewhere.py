@@ -22,6 +22,7 @@ FOLDERS = {
     "jax_modules/_src/numpy": "jax_modules/_src/test_src.py",
     "jax_modules/_src/state": "jax_modules/_src/test_src.py",
     "scipy/stats": "scipy/stats/test_stats.py",
+    "torch": "torch/test_functional.py",
 }
 
 MODULES = {

@@ -22,6 +22,14 @@ library_folders = [
     *(path + os.sep for path in sys.path if path.endswith(("site-packages", "dist-packages"))),
 ]
 
+# Files of libraries that are cited nevertheless: those of a model that a library such as transformers defines.
+cited_files: set[str] = set()
+
+
+def cite_file(path: str) -> None:
+    """Cite lines of a file though it is part of a library."""
+    cited_files.add(path)
+
 
 def skip_folder(path: str) -> None:
     """Never cite lines of files in a folder as the user's."""
@@ -30,7 +38,7 @@ def skip_folder(path: str) -> None:
 
 def is_user_file(path: str) -> bool:
     """Return whether a file is outside of this package and of libraries."""
-    return not path.startswith((PACKAGE, *library_folders))
+    return path in cited_files or not path.startswith((PACKAGE, *library_folders))
 
 
 def user_frame() -> FrameType | None:
@@ -41,11 +49,15 @@ def user_frame() -> FrameType | None:
     """
     outside = _outside_frame()
     frame, libraries = outside, tuple(library_folders)
-    while frame is not None and frame.f_code.co_filename.startswith(libraries):
+    while frame is not None and _is_skipped(frame.f_code.co_filename, libraries):
         frame = frame.f_back
         while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
     return outside if frame is None else frame
+
+
+def _is_skipped(file: str, libraries: tuple[str, ...]) -> bool:
+    return file.startswith(libraries) and file not in cited_files
 
 
 def _outside_frame() -> FrameType | None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, final
@@ -17,6 +16,7 @@ from typing import Literal, final
 from shardwise.base._jaxlib import jaxlib_version
 from shardwise.base.blas_threads import blas_libraries, run_blas_in_calling_thread
 from shardwise.base.lazy import lazy_module
+from shardwise.base.torch_versions import INSTALL, PAIR, installed_version, torch_problem
 from shardwise.processes.environment import NoProcessesError, find_processes
 from shardwise.version import JAXLIB_BOUNDS, NEWEST_JAXLIB, OLDEST_JAXLIB, UNSUPPORTED_JAXLIB, __version__
 
@@ -103,7 +103,7 @@ def check_plugins(versions: Mapping[str, str] | None = None, has_gpu: bool | Non
     """Check that the CUDA plugin is installed if there is a GPU, in the version of jaxlib."""
     if versions is None:
         names = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
-        versions = {name: version for name in names if (version := _installed(name)) is not None}
+        versions = {name: version for name in names if (version := installed_version(name)) is not None}
     if has_gpu is None:
         has_gpu = Path("/proc/driver/nvidia/version").exists()
     detail = ", ".join(f"{name} {version}" for name, version in versions.items()) or "no CUDA plugin"
@@ -116,11 +116,16 @@ def check_plugins(versions: Mapping[str, str] | None = None, has_gpu: bool | Non
     return Check("plugins", "ok", detail)
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def check_torch(version_of: Callable[[str], str | None] = installed_version) -> Check:
+    """Check that PyTorch and torchax, if one of them is installed, are a pair that `shardwise.torch` supports."""
+    versions = {name: version for name in ("torch", "torchax") if (version := version_of(name)) is not None}
+    detail = ", ".join(f"{name} {version}" for name, version in versions.items())
+    problem = torch_problem(version_of)
+    if problem is None:
+        return Check("torch", "ok", detail)
+    if "torchax" not in versions:  # PyTorch alone serves other programs
+        return Check("torch", "ok", f"{detail or 'no PyTorch'}; shardwise.torch needs {PAIR}")
+    return Check("torch", "warning", f"{problem}: shardwise.torch needs {PAIR}", INSTALL)
 
 
 def check_platforms() -> Check:
@@ -260,6 +265,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "python": check_python,
     "jaxlib": check_jaxlib,
     "plugins": check_plugins,
+    "torch": check_torch,
     "platforms": check_platforms,
     "devices": check_devices,
     "memory": check_memory,

@@ -72,7 +72,10 @@ def test_a_library_that_imports_private_names(tmp_path):
         ("import jax._src.nothing", "which Shardwise follows, and library asks for it."),
         ("from jax._src.pjit import nothing", "ImportError: jax._src.pjit has no attribute 'nothing' in JAX 0"),
         ("from jax._src.core import nothing", "jax._src.core.nothing, which library asks for, is not provided"),
-        ("from jax._src.core import nothing", "It provides DimSize, Shape, canonicalize_shape, full_lower, trace_state_clean."),
+        (
+            "from jax._src.core import nothing",
+            "It provides DimSize, Shape, canonicalize_shape, full_lower, trace_state_clean.",
+        ),
         ("from jax.extend import nothing", "jax.extend.nothing, which library asks for, is not provided"),
         ("from jax.lax import nothing", "shardwise.lax has no attribute 'nothing'"),
         ("import jax.extend.core as c; c.nothing", "jax.extend.core.nothing, which library asks for, is not provided"),

@@ -1,0 +1,13 @@
+"""PyTorch modules on Shardwise, without a line changed.
+
+from shardwise.torch import functional
+
+function, params, buffers = functional(module)
+outputs, buffers = function(params, buffers, *inputs)
+"""
+
+from shardwise.torch import _installed  # noqa: F401 - before torchax
+from shardwise.torch.functional import Functional, ModuleFunction, functional
+from shardwise.torch.ops import register_op
+
+__all__ = ["Functional", "ModuleFunction", "functional", "register_op"]

@@ -1,0 +1,127 @@
+"""Ops that torchax lacks, or computes without their side effects, and the registration of more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import shardwise.numpy as jnp
+from shardwise.compiler.arrays.methods import Array
+from shardwise.errors import UnsupportedError
+from shardwise.lax.ragged import ragged_dot
+from shardwise.ops import segment_max, segment_sum
+from shardwise.torch._torchax import Operator, environment, mappings
+
+
+def register_op(op: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Compute a PyTorch op by a function of arrays.
+
+    Args:
+        op: the op, such as `torch.ops.aten.digamma.default`, or a function such as `torch.nn.functional.gelu`. An op
+            that torchax has is replaced.
+        function: the function. It receives the arguments of the op, with arrays instead of tensors and dtypes of
+            PyTorch, and returns arrays.
+
+    Raises:
+        TypeError: if `op` or `function` is not callable.
+
+    Example:
+        >>> register_op(torch.ops.aten.special_bessel_j0.default, my_bessel_j0)  # doctest: +SKIP
+    """
+    for role, value in (("op", op), ("function", function)):
+        if not callable(value):
+            raise TypeError(f"register_op: {role} must be callable, not {value!r}")
+    _register(op, function, is_jax_function=True)
+
+
+def _register(op: Callable[..., Any], function: Callable[..., Any], *, is_jax_function: bool) -> None:
+    environment()._ops[op] = Operator(
+        op,
+        function,
+        is_jax_function=is_jax_function,
+        is_user_defined=True,
+        needs_env=False,
+        is_view_op=False,
+    )
+
+
+def _batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Normalize as torchax does, and update the running statistics, which torchax 0.0.13 leaves unchanged."""
+    normalized = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+    if training and running_mean is not None and running_var is not None:
+        values = input.detach()
+        dims = [dim for dim in range(values.ndim) if dim != 1]
+        variance, mean = torch.var_mean(values, dims, correction=1)
+        running_mean.copy_((1 - momentum) * running_mean + momentum * mean)
+        running_var.copy_((1 - momentum) * running_var + momentum * variance)
+    return normalized
+
+
+def _grouped_mm(
+    mat_a: Array,
+    mat_b: Array,
+    offs: Array | None = None,
+    bias: Array | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Array:
+    """Multiply groups of rows by one matrix per group: the products of experts. `offs` are the ends of the groups."""
+    if offs is None and mat_a.ndim == mat_b.ndim == 3:
+        product = mat_a @ mat_b
+    elif offs is not None and mat_a.ndim == 2 and mat_b.ndim == 3:
+        product = ragged_dot(mat_a, mat_b, jnp.diff(offs, prepend=0).astype(jnp.int32))
+    else:
+        raise UnsupportedError(
+            f"_grouped_mm of ranks {mat_a.ndim} and {mat_b.ndim} {'without' if offs is None else 'with'} offsets; "
+            "supported are groups of the rows of a matrix, and batches of matrices"
+        )
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.astype(mappings.t2j_dtype(out_dtype))
+
+
+def _embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array, Array]:
+    """Reduce rows of an embedding per bag: mode 0 sums, 1 averages, 2 takes the maximum.
+
+    torchax 0.0.13 loops over the bags in Python, which needs the values of `offsets`.
+
+    Returns:
+        The bags, the bag of each index, the sizes of the bags, and an empty array in place of the positions of maxima.
+    """
+    if scale_grad_by_freq:
+        raise UnsupportedError("embedding_bag with scale_grad_by_freq=True: scale the gradient in the optimizer")
+    count = offsets.shape[0] - include_last_offset
+    bags = jnp.searchsorted(offsets[:count], jnp.arange(indices.shape[0]), side="right") - 1
+    bags = bags if padding_idx < 0 else jnp.where(indices == padding_idx, count, bags)  # out of bounds: left out
+    rows = weight[indices] if per_sample_weights is None else weight[indices] * per_sample_weights[:, None]
+    sizes = segment_sum(jnp.ones_like(bags), bags, count)
+    if mode == 2:
+        reduced = jnp.where(sizes[:, None] > 0, segment_max(rows, bags, count), 0)
+    else:
+        reduced = segment_sum(rows, bags, count)
+    if mode == 1:
+        reduced = reduced / jnp.maximum(sizes, 1)[:, None].astype(reduced.dtype)
+    return reduced, bags, sizes, jnp.zeros((0,), bags.dtype)
+
+
+_register(torch.nn.functional.batch_norm, _batch_norm, is_jax_function=False)
+register_op(torch.ops.aten._grouped_mm.default, _grouped_mm)
+register_op(torch.ops.aten._embedding_bag.default, _embedding_bag)
+register_op(torch.ops.aten._embedding_bag_forward_only.default, _embedding_bag)
