@@ -9,5 +9,6 @@ outputs, buffers = function(params, buffers, *inputs)
 from shardwise.torch import _installed  # noqa: F401 - before torchax
 from shardwise.torch.functional import Functional, ModuleFunction, functional
 from shardwise.torch.ops import register_op
+from shardwise.torch.parallel_plan import plan_rules
 
-__all__ = ["Functional", "ModuleFunction", "functional", "register_op"]
+__all__ = ["Functional", "ModuleFunction", "functional", "plan_rules", "register_op"]

@@ -9,8 +9,8 @@ import torch
 
 import shardwise as jax
 from shardwise import NamedSharding, P, strategies
-from shardwise.torch import functional
-from tests.torch.models import Case, build
+from shardwise.torch import functional, plan_rules
+from tests.torch.models import MODELS, Case, build
 
 TOLERANCE = 1e-5
 LARGE = 4096  # elements of a matrix that must be sharded
@@ -57,7 +57,10 @@ def compare(name: str) -> Comparison:
     value, gradients = step(params, buffers, inputs)
 
     mesh = jax.make_mesh((4, 2), ("data", "model"))
-    model = strategies.fsdp(params, mesh, "model", min_size=LARGE)
+    if MODELS[name][0] == "transformers":
+        model = strategies.tensor_parallel(params, mesh, plan_rules(case.module))
+    else:
+        model = strategies.fsdp(params, mesh, "model", min_size=LARGE)
     shardings = strategies.fsdp(params, mesh, "data", base=model, min_size=LARGE)
     replicated, batches = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     arguments = (
