@@ -19,7 +19,9 @@ from shardwise.torch.outputs import to_arrays, to_tensors
 from shardwise.torch.running_module import (
     cite_model_files,
     describe_place,
+    is_inside_checkpoint,
     module_paths,
+    running_autograd_function,
     track_modules,
     training_modes,
 )
@@ -145,6 +147,9 @@ class ModuleFunction:
                     raise
                 raise TorchModuleError(f"{message} in {place}.") from error
             except Exception as error:
+                if is_inside_checkpoint(error.__traceback__):
+                    place = describe_place(stack, self._paths, error.__traceback__)
+                    raise TorchModuleError(f"{_CHECKPOINT_ADVICE} It is called in {place}.") from error
                 if stack:
                     error.add_note(f"In {describe_place(stack, self._paths, error.__traceback__)}.")
                 raise
@@ -226,17 +231,38 @@ class _NoKey:
 
 @final
 class _StopGradients(TorchFunctionMode):  # type: ignore[misc]  # mypy does not follow PyTorch
-    """Stops gradients through the results of functions under `torch.no_grad()`, which torchax does not do."""
+    """Stops gradients through the results of functions under `torch.no_grad()`, which torchax does not do.
+
+    A `torch.autograd.Function` also runs without gradients, and has a backward pass of its own, which is not called: it
+    is an error.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         if torch.is_grad_enabled():
             return results
+        if (function := running_autograd_function()) is not None:
+            raise TorchModuleError(_function_advice(function))
         stopped = results if isinstance(results, (tuple, list)) else [results]
         for result in stopped:
             if isinstance(result, Tensor) and not any(result is argument for argument in args):
                 result._elem = stop_gradient(result._elem)
         return results
+
+
+_CHECKPOINT_ADVICE = (
+    "torch.utils.checkpoint is not supported. Switch it off (`gradient_checkpointing_disable()` for models of "
+    "transformers), and wrap the function: `jax.checkpoint(function)`."
+)
+
+
+def _function_advice(function: str) -> str:
+    if function == "CheckpointFunction":
+        return _CHECKPOINT_ADVICE
+    return (
+        f"the torch.autograd.Function {function} has a backward pass of its own, which gradients here would ignore. "
+        "Write it with `jax.custom_vjp`, and register that for an op: `shardwise.torch.register_op(op, function)`"
+    )
 
 
 def _explanation(error: Exception) -> str | None:

@@ -8,6 +8,7 @@ import torch
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import UnsupportedError
+from shardwise.lax.gradient import stop_gradient
 from shardwise.lax.ragged import ragged_dot
 from shardwise.ops import segment_max, segment_sum
 from shardwise.torch._torchax import Operator, environment, mappings
@@ -41,7 +42,7 @@ def _register(op: Callable[..., Any], function: Callable[..., Any], *, is_jax_fu
         is_jax_function=is_jax_function,
         is_user_defined=True,
         needs_env=False,
-        is_view_op=False,
+        is_view_op=not is_jax_function,  # views stay views, so that a function can change them in place
     )
 
 
@@ -64,6 +65,10 @@ def _batch_norm(
         running_mean.copy_((1 - momentum) * running_mean + momentum * mean)
         running_var.copy_((1 - momentum) * running_var + momentum * variance)
     return normalized
+
+
+def _detach_(x: torch.Tensor) -> torch.Tensor:
+    return x.copy_(x.detach())
 
 
 def _grouped_mm(
@@ -122,6 +127,8 @@ def _embedding_bag(
 
 
 _register(torch.nn.functional.batch_norm, _batch_norm, is_jax_function=False)
+_register(torch.Tensor.detach_, _detach_, is_jax_function=False)
+register_op(torch.ops.aten.detach.default, stop_gradient)  # the identity in torchax 0.0.13
 register_op(torch.ops.aten._grouped_mm.default, _grouped_mm)
 register_op(torch.ops.aten._embedding_bag.default, _embedding_bag)
 register_op(torch.ops.aten._embedding_bag_forward_only.default, _embedding_bag)

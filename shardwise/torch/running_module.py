@@ -2,19 +2,22 @@
 
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils import checkpoint
 
 from shardwise.base.call_site import cite_file, format_line, is_user_file
 from shardwise.compiler.trace.provenance import provenance, use_scope
 
+_APPLY = torch.autograd.Function.apply.__func__.__code__
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -94,6 +97,21 @@ def describe_place(stack: list[torch.nn.Module], paths: dict[int, str], tracebac
         return f"the call of the module{line}"
     path = paths.get(id(stack[-1])) or "the module itself"
     return f"`{path}` ({type(stack[-1]).__name__}{line})"
+
+
+def running_autograd_function() -> str | None:
+    """Return the name of the `torch.autograd.Function` whose forward pass is running in this thread, or None."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            return str(frame.f_locals["cls"].__name__)
+        frame = frame.f_back
+    return None
+
+
+def is_inside_checkpoint(traceback: TracebackType | None) -> bool:
+    """Return whether an exception was raised inside `torch.utils.checkpoint`."""
+    return any(frame.f_code.co_filename == checkpoint.__file__ for frame, _ in walk_tb(traceback))
 
 
 def module_paths(module: torch.nn.Module) -> dict[int, str]:

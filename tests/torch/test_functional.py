@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P, strategies
+from shardwise.base.torch_versions import installed_version
 from shardwise.errors import TorchModuleError
 from shardwise.torch import functional, register_op
 
@@ -309,6 +311,52 @@ def test_no_gradient_flows_through_no_grad():
     close(gradient, module.weight.grad)
 
 
+class Round(torch.autograd.Function):
+    """Rounding with the gradient of the identity."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (Round.apply, r"the torch\.autograd\.Function Round has a backward pass of its own"),
+        (lambda x: checkpoint(torch.sin, x, use_reentrant=True), r"wrap the function: `jax\.checkpoint"),
+    ],
+    ids=["function", "reentrant checkpoint"],
+)
+def test_backward_passes_that_would_be_ignored_are_errors(function, message):
+    class Apply(nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    called, params, buffers = functional(Apply())
+    with pytest.raises(TorchModuleError, match=message):
+        jax.grad(lambda x: called(params, buffers, x)[0].sum())(np.ones(3, np.float32))
+
+
+def test_a_checkpoint_that_is_not_reentrant_is_an_error_or_recomputes_nothing():
+    """PyTorch 2.11 raises an error for devices that it does not know; 2.12 does not."""
+
+    class Apply(nn.Module):
+        def forward(self, x):
+            return checkpoint(torch.sin, x, use_reentrant=False)
+
+    function, params, buffers = functional(Apply())
+    try:
+        gradient = jax.grad(lambda x: function(params, buffers, x)[0].sum())(np.ones(3, np.float32))
+    except TorchModuleError as error:
+        assert "wrap the function: `jax.checkpoint(function)`. It is called in" in str(error)
+    else:
+        np.testing.assert_allclose(gradient, np.cos(np.ones(3)), rtol=1e-6)
+
+
 def test_a_registered_op_is_used():
     register_op(torch.ops.aten.special_airy_ai.default, lambda x: 3 * x)
 
@@ -364,8 +412,8 @@ def test_a_result_that_is_no_pytree_is_an_error():
         function(params, buffers, np.ones(2, np.float32))
 
 
+@pytest.mark.skipif(installed_version("jax") is None, reason="jax is not installed")
 def test_the_real_jax_must_not_be_imported():
-    pytest.importorskip("optax")  # depends on jax
     run = subprocess.run(
         [sys.executable, "-c", "import jax\nimport shardwise.torch"],
         capture_output=True,

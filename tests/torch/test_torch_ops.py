@@ -1,0 +1,65 @@
+"""Ops that DTensor lacks rules for or computes wrongly for uneven shards, on sharded arrays."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import shardwise as jax
+from shardwise import NamedSharding, P
+from shardwise.torch import functional
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+FUNCTIONS = {
+    "detach_": lambda x: (x * 2).detach_() + x,
+    "detach of a view": lambda x: x[1:3].detach() * x[1:3],
+    "select": lambda x: x.select(1, 2) * x.select(1, -1),
+    "amax": lambda x: x.amax(dim=(0, 1)) + x.amin(),
+    "masked_fill_": lambda x: (x * 3).masked_fill_(x > 0, -1.0),
+    "topk": lambda x: x.topk(3, dim=1).values,
+    "mean of an uneven dim": lambda x: x.mean(0) + x.std(0),
+    "view in place": lambda x: _assign(x.clone()),
+    "cumsum": lambda x: x.cumsum(1),
+    "roll": lambda x: x.roll(2, 1),
+    "sort": lambda x: x.sort(dim=0).values,
+    "var of everything": lambda x: x.var(),
+    "strided slice": lambda x: x[::2, 1::3].sum(1),
+    "scatter_add": lambda x: torch.zeros(4, 7, device=x.device).index_add(0, torch.arange(5, device=x.device) % 4, x),
+}
+
+
+def _assign(x):
+    x[1:3, :2] = 7
+    x[0].add_(1)
+    return x * x
+
+
+class Apply(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(None, "data"), P("model", "data")], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_and_gradients_of_uneven_shards(name, spec):
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    x = np.random.default_rng(0).standard_normal((5, 7), np.float32)  # 5 and 7 are divisible by no axis
+    function, params, buffers = functional(Apply(FUNCTIONS[name]))
+
+    @jax.jit
+    def value_and_gradient(x):
+        x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+        value, vjp = jax.vjp(lambda x: function(params, buffers, x)[0], x)
+        return value, vjp(value * 0 + 1)[0]
+
+    value, gradient = value_and_gradient(x)
+    leaf = torch.tensor(x, requires_grad=True)
+    expected = FUNCTIONS[name](leaf)
+    expected.sum().backward()
+    np.testing.assert_allclose(value, expected.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-4, atol=1e-5)
