@@ -96,7 +96,7 @@ test-ecosystem: $(GROUPS:%=.venv-ecosystem-%/.installed)
 # 5 GB.
 test-torch: .venv-torch/.installed
 	$(OLDER_EMITTERS) .venv-torch/bin/pytest tests/torch
-	$(OLDER_EMITTERS) .venv-torch/bin/python -m tests.torch.table
+	$(OLDER_EMITTERS) JAX_NUM_CPU_DEVICES=8 .venv-torch/bin/python -m tests.torch.table
 
 # Every fault of programs with several processes: kills, stops, signals, wrong variables, garbage on sockets.
 faults: .venv/.checks-installed
