@@ -107,11 +107,25 @@ def _dtype_of(name: str, tensor: torch.Tensor) -> Any:
 
 def to_array(tensor: torch.Tensor) -> Array:
     """Return a copy of a tensor in the memory of the default device."""
-    values = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
-    if values.dtype in _BITS:
-        integer, dtype = _BITS[values.dtype]
-        return jnp.array(values.view(integer).numpy().view(dtype))
-    return jnp.array(values.numpy())
+    return jnp.array(to_numpy(tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()))
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the values of a contiguous tensor on the CPU, without a copy."""
+    if tensor.dtype in _BITS:
+        integer, dtype = _BITS[tensor.dtype]
+        return tensor.view(integer).numpy().view(dtype)
+    return tensor.numpy()
+
+
+def from_numpy(values: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a tensor with the memory of a numpy array."""
+    source = next((source for source, (_, dtype) in _BITS.items() if values.dtype == dtype), None)
+    return (
+        torch.from_numpy(values)
+        if source is None
+        else torch.from_numpy(values.view(f"i{values.itemsize}")).view(source)
+    )
 
 
 def to_tensor(array: Array, like: torch.Tensor) -> torch.Tensor:
@@ -125,11 +139,5 @@ def to_tensor(array: Array, like: torch.Tensor) -> torch.Tensor:
     if array.is_fully_addressable and len(array.sharding.device_set) == 1:
         tensor = torch.from_dlpack(array)
     else:
-        values = np.array(array)
-        bits = next((integer for integer, dtype in _BITS.values() if values.dtype == dtype), None)
-        if bits is None:
-            tensor = torch.from_numpy(values)
-        else:
-            source = next(torch_dtype for torch_dtype, (_, dtype) in _BITS.items() if values.dtype == dtype)
-            tensor = torch.from_numpy(values.view(f"i{values.itemsize}")).view(source)
+        tensor = from_numpy(np.array(array))
     return tensor.to(like.dtype)

@@ -10,7 +10,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/from-pytorch.md"
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_code_runs(tmp_path, capsys):
+def test_the_code_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
     script.write_text("\n".join(re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)))
     runpy.run_path(str(script))

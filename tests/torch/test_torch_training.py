@@ -1,5 +1,7 @@
 """What applies to any function applies to modules: strategies, donation, checkpoints, simulation without weights."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import shardwise.numpy as jnp
 from shardwise import NamedSharding, P, checkpoints, strategies
 from shardwise.torch import functional
 
+optax = import_module("optax")  # it imports jax, which is Shardwise after the import of shardwise.torch
 pytestmark = pytest.mark.filterwarnings("default")
 
 
@@ -50,8 +53,6 @@ def torch_losses(module, x, y, steps):
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_zero_with_donation_and_checkpoints_has_the_losses_of_pytorch(stage, mesh, tmp_path):
-    import optax  # imports jax, which is Shardwise after the import of shardwise.torch
-
     module, loss, params, x, y = arguments()
     adam = optax.adam(1e-2)
     state = adam.init(params)

@@ -1,0 +1,181 @@
+"""Weights in safetensors files: read shard by shard into sharded arrays, and written as transformers reads them."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+import shardwise as jax
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.compiler.arrays.methods import Array
+from shardwise.errors import TorchModuleError
+from shardwise.torch.module_state import from_numpy, to_numpy
+
+_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FILE_BYTES = 5 * 10**9  # of the tensors of one file, as transformers writes them
+_NAMES = 5  # the number of names to list in an error
+
+
+def load_safetensors(
+    path: str | PathLike[str],
+    like: Mapping[str, Array | ShapeDtypeStruct],
+    *,
+    rename: Callable[[str], str] = lambda name: name,
+    cast: bool = False,
+) -> dict[str, Array]:
+    """Read weights into sharded arrays. Each shard is read alone: no process holds a whole tensor that is sharded.
+
+    Args:
+        path: a safetensors file; or a folder with `model.safetensors`, or with several files and
+            `model.safetensors.index.json`, as transformers writes them.
+        like: the parameters by name: arrays, or ShapeDtypeStructs with shardings. `functional` of a module on the
+            `meta` device returns such types. Without a sharding, an array is on the default device.
+        rename: returns the name in the file of a parameter's name, such as one without a prefix.
+        cast: whether dtypes may differ. Values then have the dtype of `like`.
+
+    Returns:
+        Arrays with the names, shapes, dtypes and shardings of `like`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        TorchModuleError: if the file is damaged, lacks a parameter or has others, or if a shape or a dtype differs.
+    """
+    folder = Path(path)
+    with ExitStack() as opened:
+        files = {name: _open(file, opened) for name, file in _files(folder).items()}
+        names = {name: rename(name) for name in like}
+        _check_names(folder, set(names.values()), set(files))
+        return {name: _read(files[names[name]], name, names[name], leaf, cast) for name, leaf in like.items()}
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """Return the file of each tensor."""
+    if path.is_dir() and (path / _INDEX).exists():
+        try:
+            index = json.loads((path / _INDEX).read_text())["weight_map"]
+            return {str(name): path / Path(file).name for name, file in index.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TorchModuleError(f"load_safetensors: {path / _INDEX} has no map of weights: {error!r}") from None
+    file = path / _FILE if path.is_dir() else path
+    if not file.exists():
+        wanted = f"{_FILE} or {_INDEX} in {path}" if path.is_dir() else str(path)
+        raise FileNotFoundError(f"load_safetensors: there is no {wanted}")
+    with ExitStack() as opened:
+        return dict.fromkeys(_open(file, opened).keys(), file)
+
+
+def _open(file: Path, opened: ExitStack) -> Any:
+    """Open a file, until the end of the stack's block."""
+    try:
+        return opened.enter_context(safe_open(file, framework="pt"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"load_safetensors: there is no {file}, which the index names") from None
+    except (SafetensorError, OSError) as error:
+        raise TorchModuleError(f"load_safetensors: {file} is not a complete safetensors file: {error}") from None
+
+
+def _check_names(path: Path, wanted: set[str], found: set[str]) -> None:
+    problems = [("lacks", sorted(wanted - found)), ("has other tensors:", sorted(found - wanted))]
+    texts = []
+    for verb, names in problems:
+        if names:
+            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            texts.append(f"{verb} {', '.join(map(repr, names[:_NAMES]))}{more}")
+    if texts:
+        raise TorchModuleError(
+            f"load_safetensors: {path} {'; it '.join(texts)}. Pass `rename` if the names of the file differ by a "
+            "prefix, and only those parameters that the file should have."
+        )
+
+
+def _read(file: Any, name: str, name_in_file: str, leaf: Array | ShapeDtypeStruct, cast: bool) -> Array:
+    """Read one tensor."""
+    view = file.get_slice(name_in_file)
+    shape = tuple(view.get_shape())
+    if shape != tuple(leaf.shape):
+        raise TorchModuleError(f"load_safetensors: {name!r} has shape {tuple(leaf.shape)}, and {shape} in the file")
+    blocks: dict[tuple[tuple[int, int], ...], np.ndarray[Any, Any]] = {}
+
+    def block(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+        if bounds not in blocks:  # otherwise another device has the same shard
+            part = view[tuple(slice(*each) for each in bounds)] if shape else file.get_tensor(name_in_file)
+            values = to_numpy(part.contiguous())
+            if values.dtype != leaf.dtype and not cast:
+                raise TorchModuleError(
+                    f"load_safetensors: {name!r} has dtype {leaf.dtype}, and {values.dtype} in the file: pass "
+                    "cast=True, or parameters of that dtype"
+                )
+            blocks[bounds] = values.astype(leaf.dtype, copy=False)
+        return blocks[bounds]
+
+    if leaf.sharding is None:
+        return jax.numpy.asarray(block(tuple(slice(0, size) for size in shape)))
+    return jax.make_array_from_callback(shape, leaf.sharding, block)
+
+
+def save_safetensors(
+    path: str | PathLike[str],
+    params: Mapping[str, Array],
+    *,
+    rename: Callable[[str], str] = lambda name: name,
+    file_bytes: int = _FILE_BYTES,
+) -> None:
+    """Write weights to a folder, as transformers does: one file, or several with an index if they are larger.
+
+    The tensors of one file are in host memory at a time. All values must be addressable: in several processes, save a
+    checkpoint instead.
+
+    Args:
+        path: the folder, which is created.
+        params: the arrays by name.
+        rename: returns the name in the file of a parameter's name.
+        file_bytes: the bytes of the tensors in one file.
+
+    Raises:
+        TorchModuleError: if an array has shards in other processes, or if two have one name.
+        OSError: if a file cannot be written.
+    """
+    names = {name: rename(name) for name in params}
+    if len(set(names.values())) < len(names):
+        raise TorchModuleError("save_safetensors: `rename` returns one name for several parameters")
+    if remote := next((name for name, array in params.items() if not array.is_fully_addressable), None):
+        raise TorchModuleError(
+            f"save_safetensors: {remote!r} has shards in other processes: save a checkpoint (`shardwise.checkpoints`)"
+        )
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = list(_groups(params, file_bytes))
+    files = [_FILE] if len(groups) == 1 else [_part_name(index, len(groups)) for index in range(len(groups))]
+    for file, group in zip(files, groups, strict=True):
+        tensors: dict[str, torch.Tensor] = {names[name]: from_numpy(np.array(params[name])) for name in group}
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    if len(groups) > 1:
+        weight_map = {names[name]: file for file, group in zip(files, groups, strict=True) for name in group}
+        total = sum(array.nbytes for array in params.values())
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (folder / _INDEX).write_text(json.dumps(index, indent=2))
+
+
+def _groups(params: Mapping[str, Array], file_bytes: int) -> Iterator[list[str]]:
+    """Yield the names of the arrays of each file."""
+    group: list[str] = []
+    used = 0
+    for name, array in params.items():
+        if group and used + array.nbytes > file_bytes:
+            yield group
+            group, used = [], 0
+        group.append(name)
+        used += array.nbytes
+    yield group
+
+
+def _part_name(index: int, count: int) -> str:
+    return f"model-{index + 1:05d}-of-{count:05d}.safetensors"
