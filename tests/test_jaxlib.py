@@ -411,6 +411,11 @@ def test_modules_are_built():
     assert "stablehlo.negate %arg0" in text
 
 
+def test_a_serialized_module_has_its_instructions_as_text():
+    text = _jaxlib.hlo_module_text(_jaxlib.hlo_computation(INCREMENT).as_serialized_hlo_module_proto())
+    assert text.startswith("HloModule") and "f32[2,3]" in text and "add(" in text
+
+
 def test_modules_are_serialized():
     artifact = _jaxlib.serialize_portable_artifact(INCREMENT, "1.0.0")
     with _jaxlib.mlir_ir.Context() as context:
