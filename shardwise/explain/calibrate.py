@@ -162,7 +162,11 @@ def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devi
         chip = _fit_attention(chip, times["attention"], sizes.attention)
     if devices > 1:
         chip = _fit_links(chip, times["all_reduce"], devices)
-    kinds = {"attention_fraction": sizes.attention is not None, "link_fraction": devices > 1}
+    kinds = {
+        "attention_fraction": sizes.attention is not None,
+        "link_fraction": devices > 1,
+        "f8_product_fraction": False,  # no program measures it
+    }
     measured = [figure for figure in FIGURES if kinds.get(figure, True)]
     return replace(chip, sources=tuple({**dict(base.sources), **dict.fromkeys(measured, "measured")}.items()))
 

@@ -3,7 +3,15 @@
 import sys
 from collections.abc import Callable
 
-from shardwise.errors import AutoshardError, HardwareError, ProfileError, ProgramError, ShardingError, UnsupportedError
+from shardwise.errors import (
+    AutoshardError,
+    HardwareError,
+    ProfileError,
+    ProgramError,
+    ShardingError,
+    TorchModuleError,
+    UnsupportedError,
+)
 from shardwise.launch.load_target import CommandError
 
 
@@ -22,6 +30,7 @@ def run_command(command: str, action: Callable[[], None]) -> int:
         ProfileError,
         ProgramError,
         ShardingError,
+        TorchModuleError,
         UnsupportedError,
     ) as error:
         print(f"shardwise {command}: {error}", file=sys.stderr)

@@ -84,7 +84,8 @@ def load_target(target: str, arguments: str) -> Target:
     """Import a module, and return the function of the target.
 
     Args:
-        target: `FILE.py:FUNCTION` or `package.module:FUNCTION`.
+        target: `FILE.py:FUNCTION` or `package.module:FUNCTION`. A class of PyTorch modules, or a function that is
+            annotated to return one, is a target too: its training step is planned.
         arguments: the name of the function that returns the arguments. It may be missing if FUNCTION needs none.
 
     Raises:
@@ -96,13 +97,30 @@ def load_target(target: str, arguments: str) -> Target:
     module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
     function = _attribute(module, name, place)
     if hasattr(module, arguments):
-        return Target(function, _attribute(module, arguments, place, may_be_tuple=True))
-    if _needs_arguments(function):
+        given = _attribute(module, arguments, place, may_be_tuple=True)
+        return Target(*_torch_step(function, given)) if _makes_module(function) else Target(function, given)
+    if _makes_module(function) or _needs_arguments(function):
         raise CommandError(
             f"{place} has no function {arguments!r}, which returns the arguments of {name!r}: a tuple of arrays or "
             f"ShapeDtypeStructs. Write one, or name it: --arguments NAME. {_names(module, arguments)}"
         )
     return Target(function, ())
+
+
+def _makes_module(function: Callable[..., Any]) -> bool:
+    """Return whether a function is a class of PyTorch modules, or is annotated to return one."""
+    torch = sys.modules.get("torch")  # which the file has imported if it has a module
+    if torch is None:
+        return False
+    returned = function if isinstance(function, type) else inspect.signature(function, eval_str=True).return_annotation
+    return isinstance(returned, type) and issubclass(returned, torch.nn.Module)
+
+
+def _torch_step(make_module: Callable[..., Any], inputs: Any) -> tuple[Callable[..., Any], Any]:
+    """Return the training step of a PyTorch module, and the function that returns its arguments."""
+    module_step = importlib.import_module("shardwise.torch.module_step").module_step
+    step: tuple[Callable[..., Any], Any] = module_step(make_module, inputs)
+    return step
 
 
 def parse_mesh_text(text: str) -> AbstractMesh:

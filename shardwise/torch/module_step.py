@@ -1,0 +1,113 @@
+"""A module as a target of the command line: its training step on a mesh, planned without its weights."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+import shardwise.numpy as jnp
+from shardwise import strategies, tree_util
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.transformations.differentiate import value_and_grad
+from shardwise.errors import StrategyError, TorchModuleError
+from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.sharding import PartitionSpec as P
+from shardwise.torch.functional import functional
+from shardwise.torch.module_state import to_leaf
+from shardwise.torch.parallel_plan import plan_rules
+
+_BATCH, _MODEL = "data", "model"
+_RATE = 1e-3
+
+
+def module_step(
+    make_module: Callable[[], torch.nn.Module], inputs: Callable[..., Any] | tuple[Any, ...]
+) -> tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]:
+    """Return a step of gradient descent of a module, and a function that returns its arguments for a mesh.
+
+    The module is made on the `meta` device, in evaluation mode. The loss is the output named `loss`, or the mean of all
+    floating-point outputs. On a mesh, the rows of the inputs and the parameters are sharded along its axis `data`
+    (FSDP), and the parameters also along `model`: by the tensor-parallel plan of a model of transformers, else along
+    their largest dim.
+
+    Args:
+        make_module: a class or a function without parameters.
+        inputs: a function that returns example inputs, or these: a tuple of tensors or arrays, or a dict of those that
+            are passed by keyword.
+
+    Raises:
+        TorchModuleError: if the module cannot be made, or is not a module.
+    """
+    try:
+        with torch.device("meta"):
+            module = make_module()
+    except TypeError as error:
+        raise TorchModuleError(
+            f"{make_module.__name__} cannot be made without arguments ({error}): write a function without parameters "
+            "that returns the module, `def model() -> torch.nn.Module`, and name that"
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise TorchModuleError(f"{make_module.__name__} returns {type(module).__name__}, which is not a module")
+    function, types, buffer_types = functional(module.eval())
+
+    def loss(params: Any, buffers: Any, inputs: Any) -> Any:
+        positional, keywords = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+        outputs, _ = function(params, buffers, *positional, **keywords)
+        if getattr(outputs, "loss", None) is not None:
+            return outputs.loss
+        floats = [x for x in tree_util.tree_leaves(outputs) if jnp.issubdtype(x.dtype, jnp.floating)]
+        return sum(jnp.mean(x.astype(jnp.float32)) for x in floats)
+
+    def step(params: Any, buffers: Any, inputs: Any) -> Any:
+        value, gradients = value_and_grad(loss)(params, buffers, inputs)
+        return tree_util.tree_map(lambda w, g: w - _RATE * g, params, gradients), value
+
+    step.__name__ = step.__qualname__ = make_module.__name__
+
+    def arguments(mesh: Any = None, **variables: Any) -> tuple[Any, ...]:
+        given = inputs(**variables) if callable(inputs) else inputs
+        batch = tree_util.tree_map(_type_of, dict(given) if isinstance(given, Mapping) else tuple(given))
+        if mesh is None:
+            return types, buffer_types, batch
+        return (
+            _on_mesh(types, _shardings(module, types, mesh)),
+            _on_mesh(buffer_types, strategies.data_parallel(buffer_types, mesh)),
+            tree_util.tree_map(lambda type: _rows(type, mesh), batch),
+        )
+
+    own = inspect.signature(inputs).parameters.values() if callable(inputs) else ()
+    mesh_parameter = inspect.Parameter("mesh", inspect.Parameter.KEYWORD_ONLY, default=None)
+    arguments.__signature__ = inspect.Signature([*own, mesh_parameter])  # type: ignore[attr-defined]
+    return step, arguments
+
+
+def _type_of(value: Any) -> ShapeDtypeStruct:
+    if isinstance(value, torch.Tensor):
+        value = to_leaf("an input", value.to("meta"))
+    return ShapeDtypeStruct(tuple(value.shape), value.dtype)
+
+
+def _shardings(module: torch.nn.Module, types: Any, mesh: Any) -> Any:
+    """Return the shardings of parameters."""
+    base = None
+    if _MODEL in mesh.axis_names:
+        try:
+            base = strategies.tensor_parallel(types, mesh, plan_rules(module, axis=_MODEL))
+        except StrategyError:  # it declares no plan
+            base = strategies.fsdp(types, mesh, _MODEL)
+    if _BATCH in mesh.axis_names:
+        return strategies.fsdp(types, mesh, _BATCH, base=base)
+    return base if base is not None else strategies.data_parallel(types, mesh)
+
+
+def _on_mesh(types: Any, shardings: Any) -> Any:
+    return tree_util.tree_map(
+        lambda t, sharding: ShapeDtypeStruct(t.shape, t.dtype, sharding=sharding), types, shardings
+    )
+
+
+def _rows(type: ShapeDtypeStruct, mesh: AbstractMesh) -> ShapeDtypeStruct:
+    """Return the type of an input with its rows sharded along the axis of batches."""
+    spec = P(_BATCH) if type.shape and _BATCH in mesh.axis_names else P()
+    return ShapeDtypeStruct(type.shape, type.dtype, sharding=NamedSharding(mesh, spec))
