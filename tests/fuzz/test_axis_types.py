@@ -9,6 +9,7 @@ from tests.fuzz.check import random_case
 BLOCK = 10  # cases per test
 
 
+@pytest.mark.table(default=6)
 @pytest.mark.parametrize("first", range(0, 60, BLOCK))
 @pytest.mark.parametrize("check", [check_all_axes, check_some_axes])
 def test_programs_with_auto_axes(check, first):

@@ -39,6 +39,7 @@ def test_a_program_whose_mesh_another_layout_refines():
     check(random_case(2101000451), on_devices=True)
 
 
+@pytest.mark.slow
 def test_a_second_compilation_without_optimizations_matches_one_device():
     check(random_case(1000), compile_twice=True)
 

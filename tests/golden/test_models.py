@@ -128,6 +128,7 @@ def test_spatial_convolutions(scanned, optimizer):
     assert_planned(model, model.plan(optimizer), expected, halo=2 * 4 * 64 * 16)
 
 
+@pytest.mark.table(default=2)
 @both_forms
 @optimizers
 def test_pipeline(scanned, optimizer):

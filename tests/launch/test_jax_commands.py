@@ -62,6 +62,7 @@ def test_the_summary_follows_a_script_that_exits(tmp_path):
         assert "has run, and JAX compiled no function for several devices" in run.stdout
 
 
+@pytest.mark.slow
 def test_a_function_is_no_script(tmp_path):
     run = shardwise(tmp_path, "advise", "train.py:step")
     assert run.returncode == 2

@@ -72,7 +72,7 @@ def batches() -> list[Any]:
     return params
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", batches())
 def test_compiled_calls(mesh, calls):
     check_layouts(mesh, calls)

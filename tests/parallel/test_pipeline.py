@@ -98,6 +98,7 @@ def test_outputs_and_gradients_from_jit(grid, schedule, microbatches, chunks):
     assert gradients[0]["w"].sharding == params["w"].sharding
 
 
+@pytest.mark.table(default=1)
 @every_schedule
 def test_loss_inside_the_pipeline(grid, schedule, microbatches, chunks):
     mean_loss = pipeline(stage, microbatches, "stage", schedule, mesh=grid, chunks=chunks).with_loss(squared_error)

@@ -159,6 +159,7 @@ FUNCTIONS = {
 MESHES = [{"x": 4, "a": 2}, {"x": 3}, {"a": 2, "x": 2}]
 
 
+@pytest.mark.table(default=10)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("rows", [8, 6])
 def test_every_layout_computes_the_same(name, rows):

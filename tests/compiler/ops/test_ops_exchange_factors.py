@@ -43,6 +43,7 @@ def exchange_cases():
                 yield case, {"a": factor, "b": others[0] if others and not case.special else factor}
 
 
+@pytest.mark.table(default=150)
 @pytest.mark.parametrize(
     ("case", "factors"), [pytest.param(*each, id=f"{each[0]} {each[1]}") for each in exchange_cases()]
 )

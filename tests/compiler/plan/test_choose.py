@@ -178,6 +178,7 @@ def chosen_picks(problem, monkeypatch):
     return found[0]
 
 
+@pytest.mark.table(default=20)
 @pytest.mark.parametrize("seed", range(40))
 def test_no_random_plan_is_cheaper(seed, monkeypatch):
     problem = sharded_case(random_case(seed))

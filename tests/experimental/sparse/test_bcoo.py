@@ -45,7 +45,7 @@ def test_values_like_dense_arrays(layout):
         np.testing.assert_allclose(results[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_gradients_like_dense_arrays(layout):
     data, indices = layout.arrays()

@@ -19,7 +19,7 @@ CASES = {
 }
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_results_equal_those_of_one_device(mesh, name):
     layout, data_spec, indices_spec = CASES[name]

@@ -107,6 +107,7 @@ def emits_indices(cases):
     return emits
 
 
+@pytest.mark.table(default=18)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_devices_index_their_shards_in_bounds(name):
     assert emits_indices(CASES[name][:6]) <= (name in EMIT_INDICES)
