@@ -10,6 +10,7 @@ import shardwise.numpy as jnp
 from shardwise import strategies, tree_util
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.transformations.differentiate import value_and_grad
+from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import StrategyError, TorchModuleError
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -17,12 +18,15 @@ from shardwise.torch.functional import functional
 from shardwise.torch.module_state import to_leaf
 from shardwise.torch.parallel_plan import plan_rules
 
+State = Mapping[str, Array]
+Inputs = tuple[Array, ...] | Mapping[str, Array]  # positional or keyword arguments of a module
+
 _BATCH, _MODEL = "data", "model"
 _RATE = 1e-3
 
 
 def module_step(
-    make_module: Callable[[], torch.nn.Module], inputs: Callable[..., Any] | tuple[Any, ...]
+    make_module: Callable[[], torch.nn.Module], inputs: Callable[..., Inputs] | Inputs
 ) -> tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]:
     """Return a step of gradient descent of a module, and a function that returns its arguments for a mesh.
 
@@ -51,28 +55,28 @@ def module_step(
         raise TorchModuleError(f"{make_module.__name__} returns {type(module).__name__}, which is not a module")
     function, types, buffer_types = functional(module.eval())
 
-    def loss(params: Any, buffers: Any, inputs: Any) -> Any:
+    def loss(params: State, buffers: State, inputs: Inputs) -> Array:
         positional, keywords = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
         outputs, _ = function(params, buffers, *positional, **keywords)
         if getattr(outputs, "loss", None) is not None:
             return outputs.loss
         floats = [x for x in tree_util.tree_leaves(outputs) if jnp.issubdtype(x.dtype, jnp.floating)]
-        return sum(jnp.mean(x.astype(jnp.float32)) for x in floats)
+        return sum((jnp.mean(x.astype(jnp.float32)) for x in floats), start=jnp.float32(0))
 
-    def step(params: Any, buffers: Any, inputs: Any) -> Any:
+    def step(params: State, buffers: State, inputs: Inputs) -> tuple[State, Array]:
         value, gradients = value_and_grad(loss)(params, buffers, inputs)
         return tree_util.tree_map(lambda w, g: w - _RATE * g, params, gradients), value
 
     step.__name__ = step.__qualname__ = make_module.__name__
 
-    def arguments(mesh: Any = None, **variables: Any) -> tuple[Any, ...]:
+    def arguments(mesh: AbstractMesh | None = None, **variables: object) -> tuple[Any, ...]:
         given = inputs(**variables) if callable(inputs) else inputs
         batch = tree_util.tree_map(_type_of, dict(given) if isinstance(given, Mapping) else tuple(given))
         if mesh is None:
             return types, buffer_types, batch
         return (
             _on_mesh(types, _shardings(module, types, mesh)),
-            _on_mesh(buffer_types, strategies.data_parallel(buffer_types, mesh)),
+            _on_mesh(buffer_types, dict.fromkeys(buffer_types, NamedSharding(mesh, P()))),
             tree_util.tree_map(lambda type: _rows(type, mesh), batch),
         )
 
@@ -82,13 +86,12 @@ def module_step(
     return step, arguments
 
 
-def _type_of(value: Any) -> ShapeDtypeStruct:
-    if isinstance(value, torch.Tensor):
-        value = to_leaf("an input", value.to("meta"))
-    return ShapeDtypeStruct(tuple(value.shape), value.dtype)
+def _type_of(value: torch.Tensor | Array) -> ShapeDtypeStruct:
+    leaf = to_leaf("an input", value.to("meta")) if isinstance(value, torch.Tensor) else value
+    return ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype)
 
 
-def _shardings(module: torch.nn.Module, types: Any, mesh: Any) -> Any:
+def _shardings(module: torch.nn.Module, types: object, mesh: Any) -> Any:
     """Return the shardings of parameters."""
     base = None
     if _MODEL in mesh.axis_names:
@@ -101,7 +104,7 @@ def _shardings(module: torch.nn.Module, types: Any, mesh: Any) -> Any:
     return base if base is not None else strategies.data_parallel(types, mesh)
 
 
-def _on_mesh(types: Any, shardings: Any) -> Any:
+def _on_mesh(types: object, shardings: object) -> Any:
     return tree_util.tree_map(
         lambda t, sharding: ShapeDtypeStruct(t.shape, t.dtype, sharding=sharding), types, shardings
     )

@@ -71,7 +71,7 @@ def _files(path: Path) -> dict[str, Path]:
         return dict.fromkeys(_open(file, opened).keys(), file)
 
 
-def _open(file: Path, opened: ExitStack) -> Any:
+def _open(file: Path, opened: ExitStack) -> safe_open:
     """Open a file, until the end of the stack's block."""
     try:
         return opened.enter_context(safe_open(file, framework="pt"))
@@ -95,7 +95,7 @@ def _check_names(path: Path, wanted: set[str], found: set[str]) -> None:
         )
 
 
-def _read(file: Any, name: str, name_in_file: str, leaf: Array | ShapeDtypeStruct, cast: bool) -> Array:
+def _read(file: safe_open, name: str, name_in_file: str, leaf: Array | ShapeDtypeStruct, cast: bool) -> Array:
     """Read one tensor."""
     view = file.get_slice(name_in_file)
     shape = tuple(view.get_shape())

@@ -185,6 +185,7 @@ def test_a_step_is_never_pruned_by_its_own_save(tmp_path):
         assert values(manager) == {5: 5, 20: 20, 30: 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["s3", pytest.param("gs", marks=pytest.mark.slow)], indirect=True)
 def test_steps_on_object_stores_are_set_aside(store):
     url = f"{store.url}/run"

@@ -44,6 +44,7 @@ def test_explain_prints_the_plans_of_a_script(tmp_path):
     assert "JAX's own program sends" in run.stdout
 
 
+@pytest.mark.slow
 def test_advise_prints_changes_with_their_savings(tmp_path):
     run = shardwise(tmp_path, "advise", "SCRIPT", "--hardware", "h100")
     assert run.returncode == 0, run.stderr

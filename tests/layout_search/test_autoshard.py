@@ -177,6 +177,7 @@ def test_memory_limit():
     assert limited.seconds >= free.seconds
 
 
+@pytest.mark.slow
 def test_error_names_the_smallest_configuration_that_fits():
     with pytest.raises(AutoshardError, match=r"no plan of `sgd` fits in 20\.0 kB per device") as caught:
         sw.autoshard(sgd, hardware="h100", count=4, memory_limit=20_000)(*small())

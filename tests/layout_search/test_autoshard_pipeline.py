@@ -22,6 +22,7 @@ def found():
     return search()(SMALL.weights(), TOKENS)
 
 
+@pytest.mark.slow
 def test_it_is_simulated(found):
     assert "2 stages" in str(found) and found.seconds == found.best.run.seconds
     assert found.best.fits and sum(layout.mesh.size for layout in found.best.layouts) == 8

@@ -17,6 +17,7 @@ def expected(steps):
     return order[: steps * BATCH].reshape(steps, BATCH).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [(1, 2, 1), pytest.param((2, 4, 1, 4, 2), marks=pytest.mark.slow)], ids=str)
 def test_resumed_on_another_number_of_processes(turns, tmp_path, monkeypatch):
     monkeypatch.setenv("DATA_FOLDER", str(tmp_path))

@@ -69,6 +69,7 @@ def test_a_port_in_use(tmp_path):
             assert kind == "OSError" and f"the coordinator cannot listen on {address}" in text
 
 
+@pytest.mark.slow
 def test_a_duplicate_process_id(tmp_path):
     """Fault 14: one of the two processes with one id is refused, and the others run."""
     address = f"127.0.0.1:{free_port()}"

@@ -42,7 +42,7 @@ def run(mode, folder):
     return [(out, err, worker.returncode) for worker, (out, err) in zip(workers, outputs, strict=True)]
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [

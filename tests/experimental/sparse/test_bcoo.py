@@ -61,7 +61,7 @@ def test_gradients_like_dense_arrays(layout):
 
 
 @pytest.mark.jax
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_values_and_layouts_like_jax(layout):
     jax = pytest.importorskip("jax")

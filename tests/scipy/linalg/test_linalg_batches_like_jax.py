@@ -29,7 +29,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["toeplitz", "hankel"])
 def test_toeplitz_and_hankel(name):
     for column, row in SHAPES:

@@ -160,6 +160,7 @@ def test_sharded_like_one_device(mesh, reduction, reverse):
     np.testing.assert_allclose(slope(sw.device_put(x, NamedSharding(mesh, P("data")))), slope(x), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_derivatives_along_a_sharded_dim_exchange_only_totals(mesh):
     x = sw.device_put(np.ones((4096, 64), np.float32), NamedSharding(mesh, P(("data", "model"))))
     for reduction in COMBINERS:
