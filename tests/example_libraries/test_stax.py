@@ -50,7 +50,7 @@ def inputs(shape):
 
 
 @pytest.mark.jax
-@pytest.mark.table(default=4)
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("name", LAYERS)
 def test_like_jax(name):
     pytest.importorskip("jax")

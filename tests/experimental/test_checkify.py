@@ -169,6 +169,7 @@ STATIC = {
 }
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.jax
 @pytest.mark.parametrize("name", STATIC)
 def test_static_integers_like_jax(name):

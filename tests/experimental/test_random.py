@@ -20,6 +20,7 @@ def draws(module, jit, vmap):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_like_jax():
     jax = pytest.importorskip("jax")

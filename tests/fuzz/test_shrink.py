@@ -34,6 +34,7 @@ def contains(recipe: Recipe, outer: str, inner_op: str) -> bool:
     )
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("keep_inputs", [False, True])
 @pytest.mark.parametrize(
     ("outer", "inner_op"), [("scan", "add"), ("cond", "sum"), ("while", "exp"), ("remat", "mul"), ("custom_vjp", "sum")]

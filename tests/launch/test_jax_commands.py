@@ -85,6 +85,7 @@ sys.exit()
 """
 
 
+@pytest.mark.slow
 def test_a_function_that_cannot_be_planned_is_reported_and_runs_on_jax(tmp_path):
     run = shardwise(tmp_path, "explain", "SCRIPT", "--inside-jax", "--no-advice", source=UNPLANNED)
     assert run.returncode == 2

@@ -59,12 +59,14 @@ def compare(mapped, x):
     close(sw.jit(sw.grad(loss[sw]))(x), jax.jit(jax.grad(loss[jax]))(x))
 
 
+@pytest.mark.table(default=8)
 @pytest.mark.parametrize("name", ONE)
 def test_one_axis(name):
     x = RNG.normal(size=(4, 4, 2)).astype(np.float32)
     compare(lambda m: m.jax.vmap(lambda y: ONE[name](m, y), in_axes=2, out_axes=1, axis_name="i"), np.moveaxis(x, 0, 2))
 
 
+@pytest.mark.table(default=3)
 @pytest.mark.parametrize("name", TWO)
 def test_two_axes(name):
     x = RNG.normal(size=(4, 3, 2)).astype(np.float32)

@@ -98,6 +98,7 @@ def test_one_device_equals_the_dense_layer(capacity_factor):
     assert_equal(step(*args), expected)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("capacity_factor", [None, 1.0], ids=["dropless", "capacity"])
 def test_sharded_experts_equal_the_dense_layer(capacity_factor, mesh):
     args = operands()

@@ -326,6 +326,7 @@ def test_every_scheduler_gives_the_numbers_that_it_was_given(numbers, data):
 NAMES = sorted({*SLURM, *OPEN_MPI_4, *OPEN_MPI_5, *HYDRA, *GKE_TPU, *KUBERNETES, *PLAIN, *LAUNCHER})
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     st.dictionaries(

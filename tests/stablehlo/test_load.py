@@ -35,6 +35,7 @@ def lowered(name):
     return jax.jit(function, keep_unused=True).lower(*arguments), jax.tree.leaves(arguments)
 
 
+@pytest.mark.table(default=20)
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_modules_of_jax_compute_the_same(name):
     function, arguments = programs.PROGRAMS[name]

@@ -59,6 +59,7 @@ def arguments(length):
     return [np.float32(rng.standard_normal(shape)) for shape in ((3,), (3,), (length, 3), (length, 3))]
 
 
+@pytest.mark.table(default=12)
 @pytest.mark.parametrize(("fetches", "finishes"), [(True, False), (False, True), (True, True), (False, False)])
 @pytest.mark.parametrize(("length", "reverse"), [*((length, False) for length in range(1, 8)), (4, True), (5, True)])
 def test_it_computes_what_the_scan_computes(length, fetches, finishes, reverse):

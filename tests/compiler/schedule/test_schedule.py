@@ -96,7 +96,7 @@ def compiled_step(mesh, how, scanned, recomputed):
     return lowered.compile(), placed
 
 
-@pytest.mark.table(default=10)
+@pytest.mark.table(default=5)
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("how", SPECS)

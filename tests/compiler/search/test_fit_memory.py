@@ -69,6 +69,7 @@ def test_sums_that_do_not_fit_are_reduced_in_the_loops():
     check_values(tight, arrays, expected)
 
 
+@pytest.mark.slow
 def test_a_lower_limit_never_holds_more():
     program, arrays, expected = planned()
     most = peak(program.local)[0]

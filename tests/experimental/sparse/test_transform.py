@@ -73,7 +73,7 @@ def leaves(result):
     return [np.asarray(sparse.todense(x)) for x in sw.tree.leaves(result, is_leaf=lambda x: hasattr(x, "todense"))]
 
 
-@pytest.mark.table(default=15)
+@pytest.mark.table(default=6)
 @pytest.mark.parametrize("name", [f"dense_{name}" for name in DENSE] + [f"sparse_{name}" for name in SPARSE])
 def test_like_dense_arguments(name):
     kind, _, key = name.partition("_")
