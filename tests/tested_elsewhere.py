@@ -257,6 +257,7 @@ MODULES = {
     "parallel/attention_operands": "parallel/test_ring_attention.py",
     "parallel/axis_region": "parallel/test_collective_matmul.py",
     "parallel/expert_products": "parallel/test_mixture_of_experts.py",
+    "parallel/mpmd/array_types": "parallel/mpmd/test_predict.py",
     "parallel/mpmd/fixed_orders": "parallel/mpmd/test_make_schedule.py",
     "parallel/mpmd/list_scheduler": "parallel/mpmd/test_simulate.py",
     "parallel/mpmd/stage_programs": "parallel/mpmd/test_mpmd_pipeline.py",

@@ -13,14 +13,11 @@ import numpy as np
 
 from shardwise import tree_util
 from shardwise.api.ahead_of_time.inspect import eval_shape
-from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import device_put
-from shardwise.api.transformations.differentiate import vjp
 from shardwise.base.config import config
 from shardwise.base.progress import Task
-from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip as chip_named
@@ -31,10 +28,11 @@ from shardwise.errors import AutoshardError, StrategyError
 from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.parallel.float_leaves import split_floats
+from shardwise.parallel.mpmd.array_types import microbatch_types, types_of, with_shardings
 from shardwise.parallel.mpmd.mpmd_pipeline import MpmdPipeline, mpmd_pipeline
 from shardwise.parallel.mpmd.predict import PipelineSimulation
 from shardwise.parallel.mpmd.split_stages import StagedModel, split_stages
-from shardwise.parallel.mpmd.stage_programs import StageFunction
+from shardwise.parallel.mpmd.stage_programs import StageFunction, stage_vjp
 
 _SCHEDULES = ("1f1b", "zb-h1")
 _MULTIPLES = (1, 2, 4, 8)  # microbatches per stage to try
@@ -108,7 +106,7 @@ class AutoPipeline:
         """The predicted time of the loss and the gradients of a batch."""
         return self.best.run.seconds
 
-    @cached_property
+    @property
     def model(self) -> StagedModel:
         """The model, divided into the stages of the chosen pipeline."""
         return self.best.model
@@ -296,19 +294,17 @@ class _Search:
             spec=[layout.spec for layout in layouts],
         )
         placed = [
-            [_on_mesh(leaf, layout.mesh, spec) for leaf, spec in zip(part, layout.param_specs, strict=True)]
-            for part, layout in zip(model.split(_types(self.params)), layouts, strict=True)
+            with_shardings(part, [NamedSharding(layout.mesh, spec) for spec in layout.param_specs])
+            for part, layout in zip(model.split(types_of(self.params)), layouts, strict=True)
         ]
         run = pipeline.simulate(self.chip)(placed, self.batch, *self.targets)
-        # A stage holds its parameters and the sums of their gradients.
-        copies = [self.optimizer_copies * stage.held_bytes // 2 for stage in run.stages]
-        peak = max(held + copy for held, copy in zip(run.peak_bytes, copies, strict=True))
+        peak = max(run.peak_bytes_with(self.optimizer_copies))
         return PipelineAlternative(microbatches, schedule, model, layouts, run, peak, peak <= self.chip.usable_memory)
 
     def _layouts(self, model: StagedModel, microbatches: int) -> tuple[StageLayout, ...]:
         """Choose the meshes and shardings of the first, the second and the last stage; others are like the second."""
-        parts = model.split(_types(self.params))
-        x, *goals = (_microbatch(_types(tree), microbatches) for tree in (self.batch, *self.targets))
+        parts = model.split(types_of(self.params))
+        x, *goals = (microbatch_types(types_of(tree), microbatches) for tree in (self.batch, *self.targets))
         found: list[StageLayout] = []
         for stage, (function, params) in enumerate(zip(model.stages, parts, strict=True)):
             is_last = stage == len(parts) - 1
@@ -345,18 +341,12 @@ def _tasks(function: StageFunction) -> Callable[..., Any]:
     """Return a function that runs the forward and the backward pass of a stage for one microbatch."""
 
     def tasks(params: Any, copies: Any, x: Any, targets: tuple[Any, ...], cotangents: list[Any]) -> Any:
-        param_floats, param_others, join_params = split_floats(params)
-        x_floats, x_others, join_x = split_floats(x)
-
-        def forward(param_floats: list[Any], x_floats: list[Any]) -> list[Any]:
-            y = function(join_params(param_floats, param_others), join_x(x_floats, x_others), *targets)
-            return split_floats(y)[0]
-
-        y, pull_back = vjp(forward, param_floats, x_floats)
+        y, pull_back = stage_vjp(function, params, x, targets)
         gradients, x_cotangents = pull_back(cotangents)
         # The sum has the sharding of the parameters, as the gradients of a pipeline have.
-        updated = join_params([w + g for w, g in zip(param_floats, gradients, strict=True)], param_others)
-        return updated, copies, y, x_cotangents
+        floats, others, join = split_floats(params)
+        updated = join([w + g for w, g in zip(floats, gradients, strict=True)], others)
+        return updated, copies, split_floats(y)[0], x_cotangents
 
     return tasks
 
@@ -364,19 +354,3 @@ def _tasks(function: StageFunction) -> Callable[..., Any]:
 def _pairs(types: Any, shardings: Any) -> list[tuple[Any, Any]]:
     """Return the leaves of a tree of types with their shardings."""
     return list(zip(tree_util.tree_leaves(types), tree_util.tree_leaves(shardings), strict=True))
-
-
-def _types(tree: object) -> Any:
-    """Return the types of arrays or numbers, without shardings."""
-    return tree_util.tree_map(lambda leaf: ShapeDtypeStruct(type_of(leaf).shape, type_of(leaf).dtype), tree)
-
-
-def _microbatch(types: Any, microbatches: int) -> Any:
-    """Return the types of the rows of one microbatch."""
-    return tree_util.tree_map(
-        lambda leaf: ShapeDtypeStruct((leaf.shape[0] // microbatches, *leaf.shape[1:]), leaf.dtype), types
-    )
-
-
-def _on_mesh(leaf: ShapeDtypeStruct, mesh: AbstractMesh, spec: PartitionSpec) -> ShapeDtypeStruct:
-    return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))

@@ -96,9 +96,11 @@ def _shardings(module: torch.nn.Module, types: object, mesh: Any) -> Any:
     base = None
     if _MODEL in mesh.axis_names:
         try:
-            base = strategies.tensor_parallel(types, mesh, plan_rules(module, axis=_MODEL))
+            rules = plan_rules(module, axis=_MODEL)
         except StrategyError:  # it declares no plan
             base = strategies.fsdp(types, mesh, _MODEL)
+        else:
+            base = strategies.tensor_parallel(types, mesh, rules)
     if _BATCH in mesh.axis_names:
         return strategies.fsdp(types, mesh, _BATCH, base=base)
     return base if base is not None else strategies.data_parallel(types, mesh)

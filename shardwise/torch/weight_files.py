@@ -49,10 +49,11 @@ def load_safetensors(
     """
     folder = Path(path)
     with ExitStack() as opened:
-        files = {name: _open(file, opened) for name, file in _files(folder).items()}
+        file_of = _files(folder)
         names = {name: rename(name) for name in like}
-        _check_names(folder, set(names.values()), set(files))
-        return {name: _read(files[names[name]], name, names[name], leaf, cast) for name, leaf in like.items()}
+        _check_names(folder, set(names.values()), set(file_of))
+        files = {file: _open(file, opened) for file in dict.fromkeys(file_of.values())}
+        return {name: _read(files[file_of[names[name]]], name, names[name], leaf, cast) for name, leaf in like.items()}
 
 
 def _files(path: Path) -> dict[str, Path]:

@@ -27,6 +27,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
 from shardwise.parallel.float_leaves import split_floats
+from shardwise.parallel.mpmd.array_types import microbatch_types, types_of, with_shardings
 from shardwise.parallel.mpmd.check_schedule import check_schedule
 from shardwise.parallel.mpmd.make_schedule import task_schedule
 from shardwise.parallel.mpmd.predict import PipelineSimulation, predict_pipeline
@@ -258,7 +259,7 @@ class MpmdPipeline:
             batch, *goals = (_checked_rows(tree, self.schedule.microbatches) for tree in (batch, *targets))
             with config.override("target_platform", target.platform):
                 types = self._types(params, batch, goals)
-            goal_types = [_microbatch_types(tree, self.schedule.microbatches) for tree in goals]
+            goal_types = [microbatch_types(tree, self.schedule.microbatches) for tree in goals]
             homes = [self.schedule.rank_of[stage, 0] for stage in range(len(self._stages))]
             shardings = [
                 self._shardings(tree, stage, rank) for stage, (tree, rank) in enumerate(zip(params, homes, strict=True))
@@ -267,7 +268,7 @@ class MpmdPipeline:
                 self._stage_programs(stage, rank, params[stage], shardings[stage]) for stage, rank in enumerate(homes)
             ]
             return predict_pipeline(
-                self.schedule, programs, list(map(_with_shardings, params, shardings)), types, goal_types, target
+                self.schedule, programs, list(map(with_shardings, params, shardings)), types, goal_types, target
             )
 
         return call
@@ -376,8 +377,8 @@ class MpmdPipeline:
 
     def _types(self, params: Sequence[Any], batch: object, targets: Sequence[object]) -> list[Any]:
         """Return the types of the inputs of all stages and of the loss, for one microbatch."""
-        x, *goals = (_microbatch_types(tree, self.schedule.microbatches) for tree in (batch, *targets))
-        param_types = [tree_util.tree_map(_as_typed, each) for each in params]
+        x, *goals = (microbatch_types(tree, self.schedule.microbatches) for tree in (batch, *targets))
+        param_types = list(map(types_of, params))
         leaves, structure = tree_util.tree_flatten((param_types, x, goals))
         key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._boundary_types:
@@ -405,7 +406,7 @@ class MpmdPipeline:
         gradients = []
         for stage, tree in enumerate(params):
             home = self.schedule.rank_of[stage, 0]
-            floats, others, join = split_floats(tree_util.tree_map(_as_typed, tree))
+            floats, others, join = split_floats(types_of(tree))
             types = [ArrayType(leaf.shape, leaf.dtype) for leaf in floats]
             targets = float_shardings[stage, home]
             if self._is_local(home):
@@ -457,23 +458,6 @@ def _sharding_on(mesh: Mesh | AbstractMesh, sharding: object) -> NamedSharding:
     return NamedSharding(mesh, sharding.spec if is_alike and isinstance(sharding, NamedSharding) else PartitionSpec())
 
 
-def _with_shardings(tree: object, shardings: Sequence[Sharding]) -> Any:
-    """Return the types of a pytree of arrays with these shardings."""
-    leaves, structure = tree_util.tree_flatten(tree_util.tree_map(_as_typed, tree))
-    structs = [
-        ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-        for leaf, sharding in zip(leaves, shardings, strict=True)
-    ]
-    return tree_util.tree_unflatten(structure, structs)
-
-
-def _microbatch_types(tree: object, microbatches: int) -> Any:
-    """Return the types of the rows of one microbatch."""
-    return tree_util.tree_map(
-        lambda leaf: ShapeDtypeStruct((leaf.shape[0] // microbatches, *leaf.shape[1:]), leaf.dtype), tree
-    )
-
-
 def _checked_rows(tree: Any, microbatches: int) -> Any:
     """Check that the rows of a batch are divisible into microbatches, and return the batch as arrays."""
 
@@ -499,14 +483,8 @@ def _float_part(params: object, parallel: Sequence[Any]) -> list[Any]:
     """Return the elements of a list parallel to the leaves of the parameters that belong to floating-point leaves."""
     leaves = tree_util.tree_leaves(params)
     return [
-        each for leaf, each in zip(leaves, parallel, strict=True) if jnp.issubdtype(_as_typed(leaf).dtype, jnp.inexact)
+        each for leaf, each in zip(leaves, parallel, strict=True) if jnp.issubdtype(type_of(leaf).dtype, jnp.inexact)
     ]
-
-
-def _as_typed(leaf: Any) -> ShapeDtypeStruct:
-    """Return the shape and the dtype of an array or a number."""
-    type = type_of(leaf)
-    return ShapeDtypeStruct(type.shape, type.dtype)
 
 
 def _mean(terms: Sequence[Sequence[Array]], count: int) -> Array:

@@ -35,7 +35,8 @@ class StagePrediction:
 
     Attributes:
         programs: the simulation of each program by the kind of its tasks: `F`, and `B` or `I` and `W`.
-        held_bytes: the bytes of its parameters and of the sums of their gradients, on each device.
+        param_bytes: the bytes of its parameters on each device.
+        gradient_bytes: the bytes of the sums of their gradients.
         activation_bytes: the bytes that a device holds for one microbatch between its forward and its backward pass.
         temporary_bytes: the most bytes that a program holds besides these.
         sent_bytes: the bytes of its result that a device sends to the next stage.
@@ -44,12 +45,13 @@ class StagePrediction:
         >>> mesh = jax.sharding.AbstractMesh((8,), ("data",))
         >>> train = jax.parallel.mpmd_pipeline([lambda w, x: (x @ w).mean()], [mesh], 4)
         >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.bfloat16) for rows in (4096, 1024))
-        >>> train.simulate("h100")([w], x).stages[0].held_bytes  # a replicated weight and its gradient
-        67108864
+        >>> train.simulate("h100")([w], x).stages[0].param_bytes  # a replicated weight
+        33554432
     """
 
     programs: dict[str, Simulation]
-    held_bytes: int
+    param_bytes: int
+    gradient_bytes: int
     activation_bytes: int
     temporary_bytes: int
     sent_bytes: int
@@ -101,13 +103,17 @@ class PipelineSimulation:
 
     @cached_property
     def peak_bytes(self) -> tuple[int, ...]:
-        """For each rank, an upper bound of the bytes that a device holds, without the state of an optimizer."""
+        """For each rank, an estimate of the bytes that a device holds, without the state of an optimizer."""
+        return self.peak_bytes_with(optimizer_copies=0)
+
+    def peak_bytes_with(self, optimizer_copies: int) -> tuple[int, ...]:
+        """Return these bytes with the state of an optimizer that keeps so many arrays like the parameters."""
         schedule = self.run.schedule
         peaks = []
         for rank, live in enumerate(schedule.peak_activations):
             stages = [stage for number, stage in enumerate(self.stages) if rank in schedule.ranks_of_stage[number]]
             activations = live * max(stage.activation_bytes for stage in stages)
-            held = sum(stage.held_bytes for stage in stages)
+            held = sum((1 + optimizer_copies) * stage.param_bytes + stage.gradient_bytes for stage in stages)
             peaks.append(held + activations + max(stage.temporary_bytes for stage in stages))
         return tuple(peaks)
 
@@ -207,7 +213,8 @@ def _predict_stage(
     temporaries += [program.temporary_bytes for program in backward.values()]
     return StagePrediction(
         {kind: program.run for kind, program in {FORWARD: forward, **backward}.items()},
-        _device_bytes((params, totals)),
+        _device_bytes(params),
+        _device_bytes(totals),
         activations,
         max(0, *temporaries),
         _device_bytes(result),

@@ -121,14 +121,7 @@ class StagePrograms:
 
     def _forward(self, params: object, x: object, targets: tuple[object, ...]) -> Any:
         """Return the result, and the vjp function without the residuals that are arguments."""
-        param_floats, param_others, join_params = split_floats(params)
-        x_floats, x_others, join_x = split_floats(x)
-
-        def run(param_floats: list[Any], x_floats: list[Any]) -> tuple[list[Any], Any]:
-            y = self._function(join_params(param_floats, param_others), join_x(x_floats, x_others), *targets)
-            return split_floats(y)[0], y
-
-        _, pull_back, y = vjp(run, param_floats, x_floats, has_aux=True)
+        y, pull_back = stage_vjp(self._function, params, x, targets)
         pull_back.args_res = []  # the backward pass gets parameters and input again, without a copy
         return self._constrain(y), pull_back
 
@@ -194,6 +187,19 @@ class StagePrograms:
             jit(self._named(first, "input_gradient")),
             jit(self._named(second, "weight_gradient"), out_shardings=self._param_shardings, donate_argnums=(0,)),
         )
+
+
+def stage_vjp(function: StageFunction, params: object, x: object, targets: tuple[object, ...]) -> tuple[Any, Any]:
+    """Return the result of a stage, and its vjp function for the floating-point leaves of parameters and input."""
+    param_floats, param_others, join_params = split_floats(params)
+    x_floats, x_others, join_x = split_floats(x)
+
+    def run(param_floats: list[Any], x_floats: list[Any]) -> tuple[list[Any], Any]:
+        y = function(join_params(param_floats, param_others), join_x(x_floats, x_others), *targets)
+        return split_floats(y)[0], y
+
+    _, pull_back, y = vjp(run, param_floats, x_floats, has_aux=True)
+    return y, pull_back
 
 
 def _add(totals: Sequence[Array], terms: Sequence[Array]) -> list[Array]:

@@ -51,7 +51,9 @@ def test_the_time_is_that_of_the_schedule(one_f_one_b):
 def test_memory_is_that_of_weights_gradients_and_live_activations(one_f_one_b):
     stage = one_f_one_b.stages[1]
     weights = 4 * 2 * (4 * SIZES.width * 8 * 128 + 3 * SIZES.width * SIZES.hidden + 2 * SIZES.width)
-    assert stage.held_bytes == 2 * weights
+    assert stage.param_bytes == stage.gradient_bytes == weights
+    with_adam = one_f_one_b.peak_bytes_with(optimizer_copies=2)
+    assert with_adam[1] - one_f_one_b.peak_bytes[1] == 2 * weights
     peaks = one_f_one_b.peak_bytes
     assert one_f_one_b.run.schedule.peak_activations == (4, 3, 2, 1)
     assert peaks[1] - peaks[2] == stage.activation_bytes
