@@ -12,6 +12,7 @@ from shardwise.lax.gradient import stop_gradient
 from shardwise.lax.ragged import ragged_dot
 from shardwise.ops import segment_max, segment_sum
 from shardwise.torch._torchax import Operator, environment, mappings
+from shardwise.torch.attention import scaled_dot_product_attention
 
 
 def register_op(op: Callable[..., Any], function: Callable[..., Any]) -> None:
@@ -71,6 +72,15 @@ def _detach_(x: torch.Tensor) -> torch.Tensor:
     return x.copy_(x.detach())
 
 
+def _gather(input: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
+    """Take elements along a dim. torchax 0.0.13 indexes all dims, which has a scatter as its gradient."""
+    if not input.ndim or not all(index.shape):
+        return jnp.broadcast_to(input.reshape(-1)[:1].sum(), index.shape)
+    dim %= input.ndim
+    sizes = (size if d == dim else index.shape[d] for d, size in enumerate(input.shape))
+    return jnp.take_along_axis(input[tuple(slice(size) for size in sizes)], index, axis=dim)
+
+
 def _grouped_mm(
     mat_a: Array,
     mat_b: Array,
@@ -127,8 +137,10 @@ def _embedding_bag(
 
 
 _register(torch.nn.functional.batch_norm, _batch_norm, is_jax_function=False)
+_register(torch.nn.functional.scaled_dot_product_attention, scaled_dot_product_attention, is_jax_function=False)
 _register(torch.Tensor.detach_, _detach_, is_jax_function=False)
 register_op(torch.ops.aten.detach.default, stop_gradient)  # the identity in torchax 0.0.13
+register_op(torch.ops.aten.gather, _gather)
 register_op(torch.ops.aten._grouped_mm.default, _grouped_mm)
 register_op(torch.ops.aten._embedding_bag.default, _embedding_bag)
 register_op(torch.ops.aten._embedding_bag_forward_only.default, _embedding_bag)

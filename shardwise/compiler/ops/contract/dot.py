@@ -22,6 +22,7 @@ from shardwise.compiler.ir.op import (
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.contract.aligned_dot import lower_aligned
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.shape.movement import inverse_permutation, lower_permute, permute
@@ -191,6 +192,8 @@ class Dot(Op):
             left, right = (tuple(map(order.index, dims)) for order, dims in zip(orders, self.contract, strict=True))
             operands = [lower_permute(hlo, z, order) for z, order in zip((x, y), orders, strict=True)]
             return replace(self, contract=(left, right), batch=(leading, leading)).lower(hlo, *operands)
+        if hlo.platform == "cuda" and (aligned := lower_aligned(self, hlo, x, y)) is not None:
+            return aligned
         roles = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
         lists = [
             f"{side}_{role}_dimensions = {list(pair[i])}"
