@@ -3,6 +3,7 @@
     python -m benchmarks.h200 [--layers 16] [--repeats 10] [--json FILE]
     python -m benchmarks.h200 --scan    the layers in a loop, with stacked weights
     python -m benchmarks.h200 --flax    the same model in Flax NNX, with Optax
+    python -m benchmarks.h200 --kernels --sides shardwise    norms and the loss by `shardwise.kernels`
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
 float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
@@ -49,7 +50,9 @@ class Model:
 SMALL = Model(words=64, width=32, heads=2, hidden=64, length=16, batch=2)
 
 
-def training_step(library: Any, model: Model, remat: bool, attention: str | None) -> Callable[..., Any]:
+def training_step(
+    library: Any, model: Model, remat: bool, attention: str | None, kernels: bool = False
+) -> Callable[..., Any]:
     """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss)."""
     jnp, lax, nn = library.numpy, library.lax, library.nn
     compute_dtype = jnp.bfloat16
@@ -58,27 +61,39 @@ def training_step(library: Any, model: Model, remat: bool, attention: str | None
         x32 = x.astype(jnp.float32)
         return (x32 * lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + 1e-6) * scale).astype(compute_dtype)
 
-    def layer(x: Any, weights: Any) -> Any:
+    def add_and_norm(x: Any, delta: Any, scale: Any) -> Any:
+        if kernels:
+            return library.kernels.rms_norm(x, scale, residual=delta)
+        return x + delta, rms_norm(x + delta, scale)
+
+    def layer(state: Any, weights: Any) -> Any:
+        x, delta = state
         batch, length, width = x.shape
         shape = (batch, length, model.heads, width // model.heads)
-        h = rms_norm(x, weights["norm1"])
+        x, h = add_and_norm(x, delta, weights["norm1"])
         q, k, v = (jnp.dot(h, weights[name].astype(compute_dtype)).reshape(shape) for name in ("q", "k", "v"))
         attended = nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
-        x = x + jnp.dot(attended.reshape(batch, length, width), weights["out"].astype(compute_dtype))
-        h = nn.gelu(jnp.dot(rms_norm(x, weights["norm2"]), weights["up"].astype(compute_dtype)))
-        return x + jnp.dot(h, weights["down"].astype(compute_dtype))
+        delta = jnp.dot(attended.reshape(batch, length, width), weights["out"].astype(compute_dtype))
+        x, h = add_and_norm(x, delta, weights["norm2"])
+        h = nn.gelu(jnp.dot(h, weights["up"].astype(compute_dtype)))
+        return x, jnp.dot(h, weights["down"].astype(compute_dtype))
 
     block = library.checkpoint(layer) if remat else layer
 
     def loss(params: Any, tokens: Any) -> Any:
         embed = params["embed"].astype(compute_dtype)
         x = embed[tokens[:, :-1]]
+        state = x, jnp.zeros_like(x)  # the residual stream, and what is added to it next
         if isinstance(params["layers"], list):
             for weights in params["layers"]:
-                x = block(x, weights)
+                state = block(state, weights)
         else:  # the weights of all layers are stacked
-            x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"])
-        logits = jnp.dot(rms_norm(x, params["norm"]), embed.T).astype(jnp.float32)
+            state, _ = lax.scan(lambda state, weights: (block(state, weights), None), state, params["layers"])
+        _, h = add_and_norm(*state, params["norm"])
+        logits = jnp.dot(h, embed.T)
+        if kernels:
+            return jnp.mean(library.kernels.cross_entropy(logits, tokens[:, 1:]))
+        logits = logits.astype(jnp.float32)
         total = nn.logsumexp(logits, axis=-1)
         target_logits = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
         return jnp.mean(total - target_logits)
@@ -93,13 +108,15 @@ def training_step(library: Any, model: Model, remat: bool, attention: str | None
     return library.jit(step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
 
 
-def training(library: Any, model: Model, remat: bool, attention: str | None, scan: bool) -> Callable[[], Any]:
+def training(
+    library: Any, model: Model, remat: bool, attention: str | None, scan: bool, kernels: bool = False
+) -> Callable[[], Any]:
     """Create the parameters and moments; return a function that makes a step and returns the loss."""
     *state, tokens = arguments(library, model)
     if scan:
         for tree in state:
             tree["layers"] = library.tree.map(lambda *weights: library.numpy.stack(weights), *tree["layers"])
-    step = training_step(library, model, remat, attention)
+    step = training_step(library, model, remat, attention, kernels)
 
     def train() -> Any:
         *state[:], loss = step(*state, tokens)
@@ -154,7 +171,7 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
             library.as_jax()
         train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
     else:
-        train = training(library, model, remat, attention, options.scan)
+        train = training(library, model, remat, attention, options.scan, options.kernels)
     start = time.perf_counter()
     first = float(train())
     compiled = time.perf_counter() - start
@@ -178,6 +195,7 @@ def main() -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--scan", action="store_true", help="run the layers in a loop, with stacked weights")
     form.add_argument("--flax", action="store_true", help="run the model in Flax NNX, with Optax")
+    parser.add_argument("--kernels", action="store_true", help="compute norms and the loss by shardwise.kernels")
     parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -219,7 +237,7 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
             "--remat": remat,
             "--json": report,
         }
-        flags = [f"--{name}" for name in ("flax", "scan", "small") if getattr(options, name)]
+        flags = [f"--{name}" for name in ("flax", "kernels", "scan", "small") if getattr(options, name)]
         arguments = [str(x) for pair in pairs.items() for x in pair]
         command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]
         subprocess.run(command, check=True)

@@ -17,6 +17,7 @@ from shardwise import (
     ffi as ffi,
     flatten_util as flatten_util,
     image as image,
+    kernels as kernels,
     lax as lax,
     memory as memory,
     monitoring as monitoring,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import shardwise as sw
-from benchmarks.gpu import ops, runtime
+from benchmarks.gpu import kernels, ops, runtime
 from benchmarks.gpu.check import TOLERANCE, Check
 
 
@@ -22,6 +22,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield from ops.families()
     yield from ops.decompositions()
     yield from ops.attention()
+    yield from kernels.checks()
     yield from runtime.checks()
 
 

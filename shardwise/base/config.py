@@ -302,6 +302,11 @@ SETTINGS = {
         "needed together share a launch",
         affects_tracing=True,
     ),
+    "own_kernels": Setting(
+        True,
+        "whether the functions of `shardwise.kernels` are Triton kernels on NVIDIA GPUs, instead of XLA's",
+        affects_tracing=True,
+    ),
     "optimization_level": Setting(
         "UNKNOWN",
         "XLA's effort for fast programs, UNKNOWN for its default; `CompilerEffortLevel` has the levels",
@@ -443,6 +448,7 @@ class Config(threading.local):
     memory_limit: int
     improve_plans: bool
     schedule_communication: bool
+    own_kernels: bool
     optimization_level: str
     memory_fitting_level: str
     chip_table: str

@@ -1,5 +1,6 @@
 """A report as text: totals per kind and axis, layouts of inputs and outputs, collectives costliest first, memory."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,18 @@ def format_report(report: Plan, advice: Sequence[str] = (), measured: "MeasuredP
             rows, widths = [[launch, *row] for launch, row in zip(launches, rows, strict=True)], [-6, *widths]
         lines += ["", *align(rows, widths)]
     lines += ["", *launches] if (launches := _launch_lines(report)) else []
+    lines += ["", *kernels] if (kernels := kernel_lines(report)) else []
     lines += ["", *memory_lines(report)]
     lines += ["", *_measured_lines(measured)] if measured is not None else []
     return "\n".join([*lines, *(["", *(f"  {line}" for line in advice)] if advice else [])])
+
+
+def kernel_lines(report: Plan) -> list[str]:
+    """Return which kernels of our own the plan has, and which of them are computed by other ops, and why."""
+    counts = Counter(row.op for row in report.kernels if not row.plain_reason)
+    own = [f"  own kernels: {', '.join(f'{count} {op}' for op, count in counts.items())}"] if counts else []
+    plain = dict.fromkeys(row for row in report.kernels if row.plain_reason)
+    return own + [f"  {row.op} at {row.source} is computed by plain ops: {row.plain_reason}" for row in plain]
 
 
 def _launch_lines(report: Plan) -> list[str]:

@@ -111,6 +111,7 @@ def _axes_of_factors(
         for factors, of_factors in zip(dims, divided, strict=True):
             for factor, axes in zip(factors, of_factors, strict=True):
                 of_operand.setdefault(factor, {})[index] = axes
+    kept = {factor for dims in rule.results for factors in dims for factor in factors}
     factor_axes: dict[int, Axes] = {}
     for factor, by_operand in of_operand.items():
         named = list(dict.fromkeys(axes for axes in by_operand.values() if axes))
@@ -118,7 +119,7 @@ def _axes_of_factors(
             continue
         if len(named) > 1 and strict:
             raise ShardingTypeError(_conflict_message(op_name, rule, factor, by_operand, types))
-        if factor not in rule.reduce:
+        if factor not in rule.reduce or factor in kept:
             factor_axes[factor] = named[0]
         elif is_contraction and len(by_operand) > 1 and all(by_operand.values()) and strict:
             loose = _axes_of_factors(op_name, rule, types, mesh, is_contraction, strict=False)

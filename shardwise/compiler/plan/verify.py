@@ -75,11 +75,11 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
     """Return why a partial operand or result is wrong; empty if none is.
 
     Only operands in which the op is linear may be partial. Results are partial if such an operand is, or if a reduction
-    factor is sharded.
+    factor is sharded that they do not have.
     """
     linear = [set(operands) for operands in equation.op.linear_in(*(value.type for value in equation.inputs))]
-    reduced = {
-        (axis, rule.reduce[factors[0]])
+    factor_of = {
+        (axis, rule.reduce[factors[0]]): factors[0]
         for layout, dims in zip(choice.operands, rule.operands, strict=True)
         for factors, axes in zip(dims, layout.dims, strict=True)
         for axis in axes
@@ -87,7 +87,7 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
     }
     entering = {term for layout in choice.operands for term in layout.partial}
     entering -= {(axis, PARTIAL_SUM) for axis in equation.op.terms_entering}  # the shards of a manual region
-    reduced |= {(axis, PARTIAL_SUM) for axis in equation.op.terms_leaving}
+    reduced = {*factor_of, *((axis, PARTIAL_SUM) for axis in equation.op.terms_leaving)}
     for axis, reduction in sorted(entering, key=str):
         numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
         are_addends = (axis, reduction) in reduced and numbers <= rule.addends
@@ -95,9 +95,11 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
             return (
                 f"operands {sorted(numbers)} are partial ({reduction} over {axis!r}), but the op is not linear in them"
             )
-    for layout in choice.results:
-        if set(layout.partial) != reduced | entering:
-            return f"the result is {layout}, but is partial over {sorted(reduced | entering, key=str)}"
+    for layout, dims in zip(choice.results, rule.results, strict=True):
+        kept = {factor for factors in dims for factor in factors}
+        expected = {term for term in reduced | entering if factor_of.get(term) not in kept}
+        if set(layout.partial) != expected:
+            return f"the result is {layout}, but is partial over {sorted(expected, key=str)}"
     return ""
 
 

@@ -7,7 +7,7 @@ order, with its live memory. `explain` renders it.
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
+from shardwise.compiler.kernels.kernel import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.plan.chip import Chip
@@ -147,6 +148,22 @@ class ValueRow:
 
 @final
 @dataclass(frozen=True)
+class KernelRow:
+    """An op that has a kernel of our own on GPUs.
+
+    Attributes:
+        op: the name of the op.
+        source: the user's line.
+        plain_reason: why it is computed by other ops instead; empty if it is one kernel.
+    """
+
+    op: str
+    source: Source
+    plain_reason: str
+
+
+@final
+@dataclass(frozen=True)
 class Plan(HtmlReport):
     """The plan of a compiled program on its mesh. It prints as text; a notebook shows it as a page.
 
@@ -160,6 +177,7 @@ class Plan(HtmlReport):
         values: the values of the unpartitioned program, in program order.
         timeline: the steps of one device, in program order, with its live memory.
         unscheduled: the timeline without the schedule of communication; None if it takes the same time.
+        kernels: the ops that have a kernel of our own on GPUs; none for other hardware.
 
     Raises:
         Nothing.
@@ -180,6 +198,7 @@ class Plan(HtmlReport):
     values: tuple[ValueRow, ...]
     timeline: Timeline
     unscheduled: Timeline | None = None
+    kernels: tuple[KernelRow, ...] = ()
 
     @property
     def wire_bytes(self) -> float:
@@ -314,7 +333,15 @@ def report(
         tuple(_value_rows(problem, origins, input_names)),
         scheduled,
         unscheduled,
+        tuple(_kernel_rows(local)) if chip.platform == "gpu" else (),
     )
+
+
+def _kernel_rows(local: LocalProgram) -> Iterator[KernelRow]:
+    for equation in local.program.walk():
+        if isinstance(equation.op, Kernel):
+            reason = equation.op.reason_for_plain_ops(*(value.type for value in equation.inputs))
+            yield KernelRow(equation.op.name, equation.source, reason)
 
 
 def _end_rows(

@@ -30,7 +30,7 @@ class FactorRule:
         operands: for each operand, the factors of each dim.
         results: for each result, the factors of each dim.
         sizes: the size of each factor.
-        reduce: the reduction of each reduction factor.
+        reduce: the reduction of each reduction factor. Results that have the factor are not reduced along it.
         need_replication: the factors that cannot be sharded.
         exchange: the factors across whose shards the op communicates.
         addends: operands that are added to the sums over reduction factors (scatter-add). If a reduction factor that

@@ -1,0 +1,67 @@
+"""Checks of the kernels of our own: results and gradients on the GPU, against plain ops on the CPU."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import shardwise as sw
+from benchmarks.gpu.check import Check, like_cpu
+from shardwise import numpy as jnp
+
+BF16_TOLERANCE = 2**-7  # one unit in the last place of bfloat16, for numbers of magnitude 1
+
+
+def checks() -> Iterator[tuple[str, Check]]:
+    """Ten shapes per kernel: odd sizes, one row, many short rows, long rows; float32 and 16-bit floats."""
+    rng = np.random.default_rng(0)
+    shapes = [
+        (1, 1),
+        (3, 7),
+        (5, 64),
+        (2, 3, 100),
+        (1037, 3),
+        (64, 1024),
+        (130, 768),
+        (4, 4097),
+        (33, 8192),
+        (2, 32768),
+    ]
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        for shape in shapes:
+            # Sums of eighths are exact in 16 bits: XLA may keep a sum in float32, which short rows would magnify.
+            x, delta, ct = (sw.device_put((rng.integers(-16, 17, shape) / 8).astype(dtype)) for _ in range(3))
+            scale, bias = (sw.device_put(rng.standard_normal(shape[-1]).astype(np.float32)) for _ in range(2))
+            name = f"{np.dtype(dtype).name} {'x'.join(map(str, shape))}"
+            yield f"rms_norm {name}", _narrow(like_cpu(_gradients(_rms_norm), x, scale, ct), dtype)
+            yield f"layer_norm {name}", _narrow(like_cpu(_gradients(_layer_norm), x, delta, scale, bias, ct), dtype)
+            targets = sw.device_put(rng.integers(0, shape[-1], shape[:-1]).astype(np.int32))
+            losses = rng.standard_normal(shape[:-1]).astype(np.float32)
+            yield f"cross_entropy {name}", _narrow(like_cpu(_cross_entropy, x, targets, losses), dtype)
+
+
+def _narrow(check: Check, dtype: Any) -> Check:
+    """Scale the error of 16-bit results, which are rounded, so that the common tolerance applies."""
+    return check if np.dtype(dtype).itemsize == 4 else lambda: check() * 2e-3 / BF16_TOLERANCE / 2
+
+
+def _rms_norm(x: Any, scale: Any) -> Any:
+    return sw.kernels.rms_norm(x, scale)
+
+
+def _layer_norm(x: Any, delta: Any, scale: Any, bias: Any) -> Any:
+    rows, normalized = sw.kernels.layer_norm(x, scale, bias, residual=delta)
+    return rows * 0.5 + normalized
+
+
+def _cross_entropy(logits: Any, targets: Any, cotangent: Any) -> Any:
+    losses, vjp = sw.vjp(lambda logits: sw.kernels.cross_entropy(logits, targets), logits)
+    return losses, vjp(cotangent.astype(losses.dtype))
+
+
+def _gradients(function: Any) -> Any:
+    def both(*args: Any) -> Any:
+        result, vjp = sw.vjp(function, *args[:-1])
+        return result, vjp(args[-1])
+
+    return both

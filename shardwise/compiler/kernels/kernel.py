@@ -1,0 +1,168 @@
+"""Kernel: the base class of ops that are one Triton kernel on NVIDIA GPUs, and a program of other ops elsewhere.
+
+A kernel has the rules of any op, so it is propagated, partitioned, costed and explained like one. Its meaning, its
+tangents and its batched form follow from the program of other ops, `plain`. A kernel with a `gradient` is transposed to
+that: another kernel.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from shardwise.base.caches import registered_cache
+from shardwise.base.config import config
+from shardwise.compiler.control.linear_call import LinearCall
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.triton_ir import TritonBuilder, supports_dtype
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.jvp import jvp_program
+from shardwise.compiler.transforms.replay import replay
+from shardwise.compiler.transforms.vmap import vmap
+
+TARGET = "__gpu$xla.gpu.triton"
+
+
+@final
+@record
+class Launch:
+    """How a kernel is launched.
+
+    Attributes:
+        programs: the number of programs.
+        warps: the number of warps per program.
+        results: the types of the arrays that the kernel writes.
+    """
+
+    programs: int
+    warps: int
+    results: tuple[ArrayType, ...]
+
+
+@record
+class Kernel(Op):
+    """An op with a Triton kernel. All operands and results are arrays of rows, [..., D], or of other shapes."""
+
+    single = False
+
+    def plain(self, *operands: Any) -> list[Any]:
+        """Compute the results by applying other ops."""
+        raise self.missing_rule("plain")
+
+    def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        """Compute the cotangents of the operands, None for operands that have none."""
+        raise self.missing_rule("gradient")
+
+    def obstacle(self, *types: ArrayType) -> str:
+        """Return why the Triton kernel does not support operands of these types; the empty string if it does."""
+        for type in (*types, *self.out_types(*types)):
+            if not supports_dtype(type.dtype):
+                return f"{type} has a dtype that the kernel does not support"
+            if not type.size:
+                return f"{type} is empty"
+        return ""
+
+    def reason_for_plain_ops(self, *types: ArrayType) -> str:
+        """Return why operands of these types are computed by plain ops on a GPU; the empty string if not."""
+        return self.obstacle(*types) if config.own_kernels else "the setting own_kernels is off"
+
+    def kernel_launch(self, *types: ArrayType) -> Launch:
+        """Return how the kernel is launched for operands of these types."""
+        raise self.missing_rule("launch")
+
+    def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
+        """Emit the kernel. Its pointers are those of the operands, then those of `launch.results`."""
+        raise self.missing_rule("emit")
+
+    def finish(self, hlo: Hlo, written: Sequence[HloValue]) -> Sequence[HloValue]:
+        """Return the results of the op from the arrays that the kernel wrote."""
+        return written
+
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
+        types = tuple(x.type.strong() for x in operands)
+        if hlo.platform != "cuda" or self.reason_for_plain_ops(*types):
+            return hlo.program(plain_program(self, types), operands)
+        launch = self.kernel_launch(*types)
+        attributes = {
+            "name": _quote(self.name),
+            "ir": _quote(triton_ir(self, types)),
+            "num_stages": "1 : i32",
+            "num_warps": f"{launch.warps} : i32",
+            "grid_x": f"{launch.programs} : i32",
+            "grid_y": "1 : i32",
+            "grid_z": "1 : i32",
+            "debug": "false",
+        }
+        layouts = [tuple(reversed(range(type.ndim))) for type in (*types, *launch.results)]
+        written = hlo.custom_call(
+            TARGET, operands, launch.results, attributes, layouts[: len(types)], layouts[len(types) :]
+        )
+        return self.finish(hlo, written)
+
+    @ignore_float_errors
+    def reference(self, *operands: NumpyArray) -> Any:
+        return evaluate(plain_program(self, tuple(ArrayType(x.shape, x.dtype) for x in operands)), operands)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """The tangents are those of `plain`, in a linear call whose transpose is `gradient`."""
+        types = tuple(x.type.strong() for x in primals)
+        active = tuple(tangent is not None for tangent in tangents)
+        results = self(*primals)
+        program, transposed = _linear_programs(self, types, active)
+        call = LinearCall(program, len(primals) + len(results), transposed)
+        return results, call(*primals, *results, *(tangent for tangent in tangents if tangent is not None))
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program = plain_program(self, tuple(_unbatched(x, dim) for x, dim in zip(operands, dims, strict=True)))
+        results, out_dims = vmap(program, axis, operands, dims)
+        return tuple(results), tuple(out_dims)
+
+
+def _unbatched(x: Operand, dim: int | None) -> ArrayType:
+    return x.type.strong() if dim is None else x.type.strong().without((dim,))
+
+
+@registered_cache(maxsize=4096)
+def plain_program(op: Kernel, types: tuple[ArrayType, ...]) -> Program:
+    """Return the program of other ops that computes a kernel's results."""
+    return rewrite(op.name, types, op.plain)
+
+
+@registered_cache(maxsize=4096)
+def triton_ir(op: Kernel, types: tuple[ArrayType, ...]) -> str:
+    """Return a kernel as Triton IR."""
+    launch = op.kernel_launch(*types)
+    kernel = TritonBuilder(op.name, (*types, *launch.results))
+    op.emit(kernel, launch, *types)
+    return kernel.text()
+
+
+@registered_cache(maxsize=4096)
+def _linear_programs(op: Kernel, types: tuple[ArrayType, ...], active: tuple[bool, ...]) -> tuple[Program, Program]:
+    """Return (operands, results, tangents of active operands) → tangents of results, and its transpose."""
+    out_types = op.out_types(*types)
+    differentiated, _ = jvp_program(plain_program(op, types), active, (True,) * len(out_types))
+    active_types = [type for type, is_active in zip(types, active, strict=True) if is_active]
+    count, width = len(types), len(out_types)
+
+    def tangents(*args: Any) -> list[Any]:
+        return replay(differentiated, (*args[:count], *args[count + width :]))[width:]
+
+    def cotangents(*args: Any) -> list[Any]:
+        found = op.gradient(args[:count], args[count : count + width], args[count + width :])
+        return [x for x, is_active in zip(found, active, strict=True) if is_active]
+
+    residuals = [*types, *out_types]
+    return (
+        rewrite(f"{op.name}_tangent", [*residuals, *active_types], tangents),
+        rewrite(f"{op.name}_gradient", [*residuals, *out_types], cotangents),
+    )
+
+
+def _quote(text: str) -> str:
+    """Return a string attribute of MLIR."""
+    shown = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in text.encode())
+    return '"' + "".join(shown) + '"'

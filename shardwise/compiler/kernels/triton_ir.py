@@ -1,0 +1,326 @@
+"""A builder of Triton IR, the input of the Triton compiler that XLA contains, as text.
+
+A kernel runs many programs side by side, each with its own `program_id`. A program computes with blocks: arrays whose
+sizes are powers of two. The operators of a block broadcast as numpy's do, for blocks of equal rank and for numbers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import ml_dtypes
+import numpy as np
+
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.types import ArrayType
+
+I1, I32, I64, F32 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)
+_NAMES: dict[DType, str] = {
+    I1: "i1",
+    np.dtype(np.int8): "i8",
+    I32: "i32",
+    I64: "i64",
+    np.dtype(np.float16): "f16",
+    np.dtype(ml_dtypes.bfloat16): "bf16",
+    F32: "f32",
+    np.dtype(ml_dtypes.float8_e4m3fn): "f8E4M3FN",
+    np.dtype(ml_dtypes.float8_e5m2): "f8E5M2",
+}
+
+
+def supports_dtype(dtype: DType) -> bool:
+    """Return whether kernels can load and store elements of a dtype."""
+    return dtype in _NAMES and dtype != I1
+
+
+def next_power_of_two(size: int) -> int:
+    """Return the smallest power of two that is not below `size`."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pointer:
+    """The address of an array's element, in a kernel."""
+
+    builder: "TritonBuilder"
+    name: str
+    dtype: DType
+
+    def advance(self, offset: "Block") -> "Pointer":
+        """Return the address of the element that is `offset`, a block without dims, further."""
+        return Pointer(self.builder, self.builder._add_offset(self.name, self.dtype, offset), self.dtype)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A value of a program: a block of elements, or one element if `shape` is empty."""
+
+    builder: "TritonBuilder"
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def type(self) -> str:
+        return _block_type(self.shape, _NAMES[self.dtype])
+
+    def __add__(self, other: "Block | float") -> "Block":
+        return self.builder._arithmetic("add", self, other)
+
+    def __sub__(self, other: "Block | float") -> "Block":
+        return self.builder._arithmetic("sub", self, other)
+
+    def __mul__(self, other: "Block | float") -> "Block":
+        return self.builder._arithmetic("mul", self, other)
+
+    def __truediv__(self, other: "Block | float") -> "Block":
+        return self.builder._arithmetic("div", self, other)
+
+    def __floordiv__(self, other: "Block | int") -> "Block":
+        return self.builder._arithmetic("divs", self, other)
+
+    def __mod__(self, other: "Block | int") -> "Block":
+        return self.builder._arithmetic("rems", self, other)
+
+    def __and__(self, other: "Block") -> "Block":
+        return self.builder._arithmetic("and", self, other)
+
+    def __lt__(self, other: "Block | int") -> "Block":
+        return self.builder._compare("slt", self, other)
+
+    def equals(self, other: "Block | int") -> "Block":
+        """Return where two blocks of integers are equal."""
+        return self.builder._compare("eq", self, other)
+
+    def expand(self, axis: int) -> "Block":
+        """Insert a dim of size 1."""
+        return self.builder._expand(self, axis)
+
+    def to(self, dtype: DType) -> "Block":
+        """Convert the elements. Floats are rounded to the nearest."""
+        return self.builder._convert(self, dtype)
+
+    def sum(self, axis: int) -> "Block":
+        """Sum along a dim."""
+        return self.builder._reduce("addf", self, axis)
+
+    def max(self, axis: int) -> "Block":
+        """Return the maximum along a dim. NaN is left out."""
+        return self.builder._reduce("maxnumf", self, axis)
+
+    def transpose(self) -> "Block":
+        """Exchange the two dims."""
+        return self.builder._transpose(self)
+
+
+@final
+class TritonBuilder:
+    """Builds one kernel, whose parameters are the addresses of its operands and results.
+
+    Attributes:
+        pointers: the parameters.
+    """
+
+    def __init__(self, name: str, arrays: Sequence[ArrayType]):
+        self.name = name
+        self.pointers = [Pointer(self, f"%p{index}", type.dtype) for index, type in enumerate(arrays)]
+        self._lines: list[str] = []
+        self._count = 0
+        self._depth = 2
+
+    def text(self) -> str:
+        """Return the module."""
+        parameters = ", ".join(
+            f"{pointer.name}: !tt.ptr<{_NAMES[pointer.dtype]}> {{tt.divisibility = 16 : i32}}"
+            for pointer in self.pointers
+        )
+        header = f"module {{\n  tt.func public @{self.name}({parameters}) attributes {{noinline = false}} {{\n"
+        return header + "\n".join(self._lines) + "\n    tt.return\n  }\n}\n"
+
+    def program_id(self) -> Block:
+        """Return the number of this program."""
+        return Block(self, self._emit("tt.get_program_id x : i32"), (), I32)
+
+    def range(self, size: int) -> Block:
+        """Return the integers from 0 to `size`, a power of two."""
+        text = f"tt.make_range {{end = {size} : i32, start = 0 : i32}} : {_block_type((size,), 'i32')}"
+        return Block(self, self._emit(text), (size,), I32)
+
+    def full(self, shape: tuple[int, ...], number: float, dtype: DType) -> Block:
+        """Return a block whose elements are equal to a number."""
+        literal = _literal(number, dtype)
+        body = f"dense<{literal}>" if shape else literal
+        block = Block(self, "", shape, dtype)
+        return Block(self, self._emit(f"arith.constant {body} : {block.type}"), shape, dtype)
+
+    def load(self, pointer: Pointer, offsets: Block, mask: Block | None = None, other: float = 0.0) -> Block:
+        """Load the elements at offsets from an address; `other` where the mask is False."""
+        address = self._addresses(pointer, offsets)
+        type = _block_type(offsets.shape, f"!tt.ptr<{_NAMES[pointer.dtype]}>")
+        masked = ""
+        if mask is not None:
+            mask = self._broadcast(mask, offsets.shape)
+            masked = f", {mask.name}, {self.full(offsets.shape, other, pointer.dtype).name}"
+        return Block(self, self._emit(f"tt.load {address}{masked} : {type}"), offsets.shape, pointer.dtype)
+
+    def store(self, pointer: Pointer, offsets: Block, value: Block, mask: Block | None = None) -> None:
+        """Store a block, converted to the dtype of the array, where the mask is True."""
+        value = self._broadcast(value.to(pointer.dtype), offsets.shape)
+        address = self._addresses(pointer, offsets)
+        type = _block_type(offsets.shape, f"!tt.ptr<{_NAMES[pointer.dtype]}>")
+        masked = "" if mask is None else f", {self._broadcast(mask, offsets.shape).name}"
+        self._line(f"tt.store {address}, {value.name}{masked} : {type}")
+
+    def loop(
+        self, limit: int, step: int, start: Sequence[Block], body: Callable[..., Sequence[Block]]
+    ) -> Sequence[Block]:
+        """Run `body(index, *carries)`, which returns the next carries, for each index in `range(0, limit, step)`."""
+        bounds = [self.full((), number, I32).name for number in (0, limit, step)]
+        index, carries = Block(self, self._new_name(), (), I32), [self._renamed(block) for block in start]
+        arguments = ", ".join(f"{carry.name} = {block.name}" for carry, block in zip(carries, start, strict=True))
+        types = ", ".join(block.type for block in start)
+        header = f"scf.for {index.name} = {bounds[0]} to {bounds[1]} step {bounds[2]}"
+        result = self._new_name()
+        if start:
+            self._line(f"{result}:{len(start)} = {header} iter_args({arguments}) -> ({types}) : i32 {{")
+        else:
+            self._line(f"{header} : i32 {{")
+        self._depth += 1
+        following = body(index, *carries)
+        if start:
+            self._line(f"scf.yield {', '.join(block.name for block in following)} : {types}")
+        self._depth -= 1
+        self._line("}")
+        return [Block(self, f"{result}#{i}", block.shape, block.dtype) for i, block in enumerate(start)]
+
+    def where(self, condition: Block, x: Block | float, y: Block | float) -> Block:
+        """Select elements of `x` where the condition is True, else of `y`."""
+        like = x if isinstance(x, Block) else y
+        assert isinstance(like, Block)
+        shape = np.broadcast_shapes(condition.shape, like.shape)
+        choices = [self._broadcast(self._as_block(z, like.dtype), shape) for z in (x, y)]
+        mask = self._broadcast(condition, shape)
+        names = f"{mask.name}, {choices[0].name}, {choices[1].name}"
+        types = choices[0].type if not shape else f"{mask.type}, {choices[0].type}"
+        return Block(self, self._emit(f"arith.select {names} : {types}"), shape, like.dtype)
+
+    def maximum(self, x: Block, y: Block | float) -> Block:
+        """Return the larger of two blocks of floats, or the one that is not NaN."""
+        return self._binary("arith.maxnumf", x, y, x.dtype)
+
+    def exp(self, x: Block) -> Block:
+        return self._unary("math.exp", x)
+
+    def log(self, x: Block) -> Block:
+        return self._unary("math.log", x)
+
+    def rsqrt(self, x: Block) -> Block:
+        return self._unary("math.rsqrt", x)
+
+    def abs(self, x: Block) -> Block:
+        return self._unary("math.absf", x)
+
+    def _unary(self, op: str, x: Block) -> Block:
+        return Block(self, self._emit(f"{op} {x.name} : {x.type}"), x.shape, x.dtype)
+
+    def _arithmetic(self, op: str, x: Block, y: Block | float) -> Block:
+        suffix = "i" if x.dtype.kind in "ib" else "f"
+        return self._binary(f"arith.{op}{suffix}", x, y, x.dtype)
+
+    def _compare(self, direction: str, x: Block, y: Block | int) -> Block:
+        return self._binary(f"arith.cmpi {direction},", x, y, I1)
+
+    def _binary(self, op: str, x: Block, y: Block | float, dtype: DType) -> Block:
+        other = self._as_block(y, x.dtype)
+        assert other.dtype == x.dtype, f"{op} of {x.dtype} and {other.dtype}"
+        shape = np.broadcast_shapes(x.shape, other.shape)
+        left, right = self._broadcast(x, shape), self._broadcast(other, shape)
+        return Block(self, self._emit(f"{op} {left.name}, {right.name} : {left.type}"), shape, dtype)
+
+    def _as_block(self, x: Block | float, dtype: DType) -> Block:
+        return x if isinstance(x, Block) else self.full((), x, dtype)
+
+    def _broadcast(self, x: Block, shape: tuple[int, ...]) -> Block:
+        """Broadcast an element, or a block of the rank of `shape`."""
+        if x.shape == shape:
+            return x
+        assert not x.shape or len(x.shape) == len(shape), f"{x.shape} cannot be broadcast to {shape}"
+        out = Block(self, "", shape, x.dtype)
+        op = "tt.broadcast" if x.shape else "tt.splat"
+        return Block(self, self._emit(f"{op} {x.name} : {x.type} -> {out.type}"), shape, x.dtype)
+
+    def _expand(self, x: Block, axis: int) -> Block:
+        shape = (*x.shape[:axis], 1, *x.shape[axis:])
+        out = Block(self, "", shape, x.dtype)
+        text = f"tt.expand_dims {x.name} {{axis = {axis} : i32}} : {x.type} -> {out.type}"
+        return Block(self, self._emit(text), shape, x.dtype)
+
+    def _transpose(self, x: Block) -> Block:
+        out = Block(self, "", x.shape[::-1], x.dtype)
+        text = f"tt.trans {x.name} {{order = array<i32: 1, 0>}} : {x.type} -> {out.type}"
+        return Block(self, self._emit(text), out.shape, x.dtype)
+
+    def _convert(self, x: Block, dtype: DType) -> Block:
+        if x.dtype == dtype:
+            return x
+        out = Block(self, "", x.shape, dtype)
+        if 1 in (x.dtype.itemsize, dtype.itemsize):  # float8
+            rounding = ", rounding = rtne" if dtype.itemsize < x.dtype.itemsize else ""
+            return Block(self, self._emit(f"tt.fp_to_fp {x.name}{rounding} : {x.type} -> {out.type}"), x.shape, dtype)
+        kind = "i" if x.dtype.kind == "i" else "f"
+        op = {"i": ("arith.extsi", "arith.trunci"), "f": ("arith.extf", "arith.truncf")}[kind]
+        narrower = dtype.itemsize < x.dtype.itemsize
+        return Block(self, self._emit(f"{op[narrower]} {x.name} : {x.type} to {out.type}"), x.shape, dtype)
+
+    def _reduce(self, op: str, x: Block, axis: int) -> Block:
+        shape = tuple(size for dim, size in enumerate(x.shape) if dim != axis)
+        out, element = Block(self, "", shape, x.dtype), _NAMES[x.dtype]
+        left, right, both = (self._new_name() for _ in range(3))
+        name = self._new_name()
+        self._line(f'{name} = "tt.reduce"({x.name}) <{{axis = {axis} : i32}}> ({{')
+        self._line(f"^bb0({left}: {element}, {right}: {element}):")
+        self._line(f"  {both} = arith.{op} {left}, {right} : {element}")
+        self._line(f"  tt.reduce.return {both} : {element}")
+        self._line(f"}}) : ({x.type}) -> {out.type}")
+        return Block(self, name, shape, x.dtype)
+
+    def _addresses(self, pointer: Pointer, offsets: Block) -> str:
+        element = f"!tt.ptr<{_NAMES[pointer.dtype]}>"
+        base = pointer.name
+        if offsets.shape:
+            base = self._emit(f"tt.splat {pointer.name} : {element} -> {_block_type(offsets.shape, element)}")
+        return self._add_offset(base, pointer.dtype, offsets)
+
+    def _add_offset(self, base: str, dtype: DType, offset: Block) -> str:
+        type = _block_type(offset.shape, f"!tt.ptr<{_NAMES[dtype]}>")
+        return self._emit(f"tt.addptr {base}, {offset.name} : {type}, {offset.type}")
+
+    def _renamed(self, block: Block) -> Block:
+        return Block(self, self._new_name(), block.shape, block.dtype)
+
+    def _new_name(self) -> str:
+        self._count += 1
+        return f"%{self._count}"
+
+    def _emit(self, text: str) -> str:
+        name = self._new_name()
+        self._line(f"{name} = {text}")
+        return name
+
+    def _line(self, text: str) -> None:
+        self._lines.append("  " * self._depth + text)
+
+
+def _block_type(shape: tuple[int, ...], element: str) -> str:
+    return f"tensor<{'x'.join(map(str, shape))}x{element}>" if shape else element
+
+
+def _literal(number: float, dtype: DType) -> str:
+    """Return a constant as MLIR writes it. Floats are written as their bits, so that infinities need no other form."""
+    if dtype.kind in "ib":
+        return str(int(number)) if dtype != I1 else str(bool(number)).lower()
+    bits: Any = np.asarray(number, dtype).view(f"u{dtype.itemsize}")
+    return f"0x{int(bits):0{2 * dtype.itemsize}X}" if not math.isnan(number) else "0x7FC00000"

@@ -1,0 +1,187 @@
+"""An interpreter of the Triton IR that the builder emits, with numpy. jaxlib's MLIR parses and verifies the text.
+
+It reads the text and not the builder, so that it can disagree with it. A load or store out of bounds, and two stores to
+one element, are assertion errors.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.triton import dialect
+
+DTYPES = {
+    "i1": np.dtype(bool),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+BINARY = {
+    "addi": np.add,
+    "addf": np.add,
+    "subi": np.subtract,
+    "subf": np.subtract,
+    "muli": np.multiply,
+    "mulf": np.multiply,
+    "divf": np.divide,
+    "divsi": lambda x, y: np.trunc(x / y).astype(x.dtype),
+    "remsi": np.fmod,
+    "andi": np.bitwise_and,
+    "maxnumf": np.fmax,
+}
+UNARY = {
+    "math.exp": np.exp,
+    "math.log": np.log,
+    "math.rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+    "math.absf": np.abs,
+}
+
+
+@dataclass
+class Pointer:
+    """Addresses: elements of one array."""
+
+    array: int
+    offsets: Any
+
+
+class Interpreter:
+    """Runs the programs of one kernel on flat arrays, which it changes."""
+
+    def __init__(self, text: str):
+        self.context = ir.Context()
+        dialect.register_dialect(self.context)
+        self.context.load_all_available_dialects()
+        with self.context:
+            self.module = ir.Module.parse(text)
+            self.module.operation.verify()
+        (self.function,) = self.module.body.operations
+
+    def run(self, programs: int, arrays: list[Any]) -> None:
+        self.arrays = arrays
+        self.stores = [np.zeros(array.size, np.int32) for array in arrays]
+        (block,) = self.function.regions[0].blocks
+        with np.errstate(all="ignore"):
+            for program in range(programs):
+                self.program = np.int32(program)
+                self.values: dict[Any, Any] = {}
+                for index, argument in enumerate(block.arguments):
+                    self.values[argument] = Pointer(index, np.int64(0))
+                self.run_block(block)
+        assert all(count.max(initial=0) <= 1 for count in self.stores), "an element is stored twice"
+
+    def run_block(self, block: Any) -> list[Any]:
+        for op in block.operations:
+            operands = [self.values[value] for value in op.operands]
+            name = op.operation.name
+            if name in ("scf.yield", "tt.return"):
+                return operands
+            results = self.run_op(name, op, operands)
+            for value, result in zip(op.results, results, strict=True):
+                self.values[value] = result
+        return []
+
+    def run_op(self, name: str, op: Any, operands: list[Any]) -> list[Any]:
+        dialect_name, _, short = name.partition(".")
+        if name in UNARY:
+            return [UNARY[name](*operands)]
+        if dialect_name == "arith" and short in BINARY:
+            return [BINARY[short](*operands)]
+        return getattr(self, f"run_{name.replace('.', '_')}")(op, *operands)
+
+    def run_tt_get_program_id(self, op):
+        return [self.program]
+
+    def run_tt_make_range(self, op):
+        return [np.arange(int(op.attributes["start"]), int(op.attributes["end"]), dtype=np.int32)]
+
+    def run_arith_constant(self, op):
+        shape, dtype = parse_type(str(op.results[0].type))
+        return [np.full(shape, parse_number(str(op.attributes["value"]), dtype), dtype)[()]]
+
+    def run_arith_cmpi(self, op, x, y):
+        # 0 is eq, 2 is slt
+        return [{0: np.equal, 2: np.less}[int(op.attributes["predicate"])](x, y)]
+
+    def run_arith_select(self, op, condition, x, y):
+        return [np.where(condition, x, y)]
+
+    def convert(self, op, x):
+        return [np.asarray(x).astype(parse_type(str(op.results[0].type))[1])[()]]
+
+    run_arith_extf = run_arith_truncf = run_arith_extsi = run_arith_trunci = run_tt_fp_to_fp = convert
+
+    def run_tt_splat(self, op, x):
+        shape = parse_type(str(op.results[0].type))[0]
+        if isinstance(x, Pointer):
+            return [Pointer(x.array, np.broadcast_to(x.offsets, shape))]
+        return [np.broadcast_to(x, shape)]
+
+    run_tt_broadcast = run_tt_splat
+
+    def run_tt_expand_dims(self, op, x):
+        return [np.expand_dims(x, int(op.attributes["axis"]))]
+
+    def run_tt_trans(self, op, x):
+        return [np.transpose(x)]
+
+    def run_tt_addptr(self, op, pointer, offset):
+        return [Pointer(pointer.array, pointer.offsets + np.asarray(offset, np.int64))]
+
+    def run_tt_load(self, op, pointer, mask=True, other=0):
+        array = self.arrays[pointer.array]
+        mask = np.broadcast_to(mask, np.shape(pointer.offsets))
+        self.check(array, pointer.offsets, mask)
+        safe = np.where(mask, pointer.offsets, 0)
+        return [np.where(mask, array[safe], np.asarray(other, array.dtype)).astype(array.dtype)[()]]
+
+    def run_tt_store(self, op, pointer, value, mask=True):
+        array = self.arrays[pointer.array]
+        mask = np.broadcast_to(mask, np.shape(pointer.offsets))
+        self.check(array, pointer.offsets, mask)
+        offsets = np.asarray(pointer.offsets)[mask]
+        array[offsets] = np.broadcast_to(value, mask.shape)[mask]
+        np.add.at(self.stores[pointer.array], offsets, 1)
+        return []
+
+    def check(self, array, offsets, mask):
+        used = np.asarray(offsets)[mask]
+        assert ((used >= 0) & (used < array.size)).all(), "a load or store is out of bounds"
+
+    def run_tt_reduce(self, op, x):
+        (block,) = op.regions[0].blocks
+        kind = next(iter(block.operations)).operation.name
+        return [{"arith.addf": np.sum, "arith.maxnumf": np.fmax.reduce}[kind](x, axis=int(op.attributes["axis"]))]
+
+    def run_scf_for(self, op, start, stop, step, *carries):
+        (block,) = op.regions[0].blocks
+        for index in range(int(start), int(stop), int(step)):
+            for value, carry in zip(block.arguments, (np.int32(index), *carries), strict=True):
+                self.values[value] = carry
+            carries = self.run_block(block)
+        return list(carries)
+
+
+def parse_type(text: str) -> tuple[tuple[int, ...], Any]:
+    match = re.fullmatch(r"tensor<((?:\d+x)+)(?:!tt.ptr<)?(\w+)>+|(\w+)", text)
+    assert match, text
+    if match[3]:
+        return (), DTYPES[match[3]]
+    return tuple(map(int, match[1].split("x")[:-1])), DTYPES[match[2]]
+
+
+def parse_number(text: str, dtype: Any) -> Any:
+    match = re.match(r"(?:dense<)?([^>: ]+)", text)
+    assert match, text
+    if dtype.kind == "b":
+        return match[1] == "true"
+    if match[1].startswith("0x") and dtype.kind not in "iu":
+        return np.array(int(match[1], 16), f"u{dtype.itemsize}").view(dtype)[()]
+    return float(match[1]) if dtype.kind not in "iu" else int(match[1])
