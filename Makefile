@@ -21,7 +21,7 @@ USERS := tests/compiler/test_pipeline.py tests/compiler/lower \
 QUICK := tests/compiler/shardings/test_factors.py tests/compiler/ir/test_verify.py tests/compiler/ops/test_ops_missing_rules.py \
 	tests/compiler/ops/elementwise tests/compiler/ops/reduce/test_reductions.py tests/compiler/arrays/test_operands.py \
 	tests/compiler/trace/test_build.py tests/compiler/transforms/test_transforms.py \
-	tests/compiler/control/test_region_boundary.py tests/compiler/special tests/compiler/samplers \
+	tests/compiler/control/test_region_boundary.py tests/compiler/special tests/compiler/samplers tests/compiler/kernels \
 	tests/compiler/candidates/test_layout_problem.py tests/compiler/plan/test_choose.py \
 	tests/compiler/partition/test_evaluate_shards.py tests/compiler/search/test_search.py \
 	tests/compiler/schedule/test_buckets.py \

@@ -5,6 +5,7 @@ Paths of modules are relative to `shardwise/`, and those of tests to `tests/`.
 
 # Folders of which one file tests every module that has no file of its own.
 FOLDERS = {
+    "compiler/kernels": "compiler/kernels/test_kernels.py",
     "compiler/ops/elementwise": "compiler/ops/test_ops_laws.py",
     "compiler/ops/linalg": "compiler/ops/linalg/test_linalg.py",
     "compiler/ops/reduce": "compiler/ops/test_ops_laws.py",
@@ -28,6 +29,7 @@ FOLDERS = {
 MODULES = {
     "__main__": "launch/test_command_line.py",
     "ad": "api/transformations/test_vjp_function.py",
+    "kernels": "compiler/kernels/test_kernels.py",
     "ad_checkpoint": "api/transformations/test_remat.py",
     "api/ahead_of_time/shape_dtype_struct": "api/ahead_of_time/test_aot.py",
     "api/interchange": "test_dlpack.py",
