@@ -556,6 +556,21 @@ def test_version_of_the_extension():
     assert _jaxlib.extension_version() > 400
 
 
+def test_registration_of_handlers(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        _jaxlib._xla, "register_custom_call_target", lambda *args, **options: calls.append((args, options))
+    )
+    monkeypatch.setattr(_jaxlib._xla, "register_custom_type", lambda *args, **options: calls.append((args, options)))
+    _jaxlib.register_target("target", "capsule", "cpu", traits=1)
+    _jaxlib.register_type("type", {"id": "capsule"}, "CUDA")
+    assert calls == [
+        (("target", "capsule"), {"platform": "cpu", "api_version": 1, "traits": 1}),
+        (("type", {"id": "capsule"}), {"platform": "CUDA"}),
+    ]
+    assert (Path(_jaxlib.folder()) / "include/xla/ffi/api/ffi.h").exists()
+
+
 def test_only_calls_of_jaxlib_ask_on_its_behalf():
     assert not _jaxlib.is_jaxlib_asking()
 

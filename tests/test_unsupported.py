@@ -9,7 +9,6 @@ from shardwise.base.unsupported import is_placeholder, used_placeholders
 from shardwise.errors import UnsupportedError
 
 MODULES = {
-    "ffi": "pure_callback",
     "experimental.pallas": "numpy",
     "experimental.pallas.tpu": "numpy",
     "experimental.pallas.triton": "numpy",

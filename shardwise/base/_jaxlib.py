@@ -440,6 +440,21 @@ def _register_lapack() -> None:
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
+def register_target(name: str, handler: Any, platform: str, **options: Any) -> None:
+    """Register a handler of XLA's typed foreign function interface: a capsule, or a dict of capsules by stage."""
+    _xla.register_custom_call_target(name, handler, platform=platform, api_version=1, **options)
+
+
+def register_type(name: str, registration: Any, platform: str) -> None:
+    """Register a type that stateful handlers keep."""
+    _xla.register_custom_type(name, registration, platform=platform)
+
+
+def folder() -> str:
+    """Return the folder of jaxlib."""
+    return str(Path(str(_xla.__file__)).parent)
+
+
 def _mlir_context() -> Any:
     """Return a new context of MLIR with the dialects of modules."""
     context = mlir_ir.Context()

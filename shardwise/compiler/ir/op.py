@@ -171,6 +171,7 @@ class Hlo(Protocol):
         operand_layouts: Sequence[Sequence[int]],
         result_layouts: Sequence[Sequence[int]],
         written: Sequence[tuple[int, int]] = (),
+        has_side_effect: bool = False,
     ) -> list[HloValue]: ...
     def in_memory(self, x: HloValue, kind: str) -> HloValue: ...
     def branch(

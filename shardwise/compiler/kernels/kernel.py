@@ -12,6 +12,7 @@ from shardwise.base.caches import registered_cache
 from shardwise.base.config import config
 from shardwise.compiler.control.linear_call import LinearCall
 from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.mlir_string import mlir_string
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
@@ -87,8 +88,8 @@ class Kernel(Op):
             return hlo.program(plain_program(self, types), operands)
         launch = self.kernel_launch(*types)
         attributes = {
-            "name": _quote(self.name),
-            "ir": _quote(triton_ir(self, types)),
+            "name": mlir_string(self.name),
+            "ir": mlir_string(triton_ir(self, types)),
             "num_stages": "1 : i32",
             "num_warps": f"{launch.warps} : i32",
             "grid_x": f"{launch.programs} : i32",
@@ -160,9 +161,3 @@ def _linear_programs(op: Kernel, types: tuple[ArrayType, ...], active: tuple[boo
         rewrite(f"{op.name}_tangent", [*residuals, *active_types], tangents),
         rewrite(f"{op.name}_gradient", [*residuals, *out_types], cotangents),
     )
-
-
-def _quote(text: str) -> str:
-    """Return a string attribute of MLIR."""
-    shown = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in text.encode())
-    return '"' + "".join(shown) + '"'

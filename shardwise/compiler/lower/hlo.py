@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, DTypeLike, is_float, short_name
 from shardwise.compiler.ir.issue_groups import issue_groups
+from shardwise.compiler.ir.mlir_string import mlir_string
 from shardwise.compiler.ir.op import HloValue, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
@@ -229,6 +230,7 @@ class Builder:
         operand_layouts: Sequence[Sequence[int]],
         result_layouts: Sequence[Sequence[int]],
         written: Sequence[tuple[int, int]] = (),
+        has_side_effect: bool = False,
     ) -> list[HloValue]:
         """Append a call of a registered FFI target.
 
@@ -240,6 +242,7 @@ class Builder:
             operand_layouts: the layout of each operand, as its dims from minor to major.
             result_layouts: the layout of each result, likewise.
             written: pairs (result index, index of the operand whose buffer the result reuses).
+            has_side_effect: whether XLA must keep the call even if nothing uses its results.
         """
         aliases = [
             "#stablehlo.output_operand_alias<"
@@ -250,9 +253,9 @@ class Builder:
         layouts = [", ".join(map(_layout, of)) for of in (operand_layouts, result_layouts)]
         config = ", ".join(f"{name} = {value}" for name, value in attributes.items())
         text = (
-            f'call_target_name = "{target}", api_version = 4 : i32, backend_config = {{{config}}}, '
+            f"call_target_name = {mlir_string(target)}, api_version = 4 : i32, backend_config = {{{config}}}, "
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}], "
-            f"output_operand_aliases = [{', '.join(aliases)}]"
+            f"output_operand_aliases = [{', '.join(aliases)}]{', has_side_effect = true' if has_side_effect else ''}"
         )
         return self.many("stablehlo.custom_call", operands, results, text)
 
