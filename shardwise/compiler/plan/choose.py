@@ -117,11 +117,14 @@ class _Weight(NamedTuple):
         times: how many times it is produced.
         paddings: for each dim, the factor by which padding enlarges the value if the axis shards this dim too; empty if
             there is no padding.
+        unscattered: what reductions of the value along earlier axes cost more if it is partial along this axis, and
+            not scattered first.
     """
 
     unsharded_bytes: float
     times: int
     paddings: tuple[float, ...]
+    unscattered: float = 0.0
 
 
 @final
@@ -163,9 +166,37 @@ class _Planner:
         communication = 0.0
         for axis, rows in picks.items():
             others = {name: other_rows for name, other_rows in picks.items() if name != axis}
-            communication += _AxisProblem(self, axis, others).communication_cost(rows)
+            communication += _AxisProblem(self, axis, others, prices_others=False).communication_cost(rows)
         compute = sum(cost / self.split(equation, picks) for equation, cost in self.work.items())
         return communication + compute
+
+    def weight(self, axis: str, others: Picks, uses: _Uses, consumers: Sequence[tuple[Equation, int]]) -> _Weight:
+        """Return the bytes and the number of reshards of a value along an axis, given its states along other axes.
+
+        A sum over several axes is scattered along the last ones first, whose links are the fastest. So it counts as
+        sharded along a later axis along which it is partial, if all `consumers` need it so.
+        """
+        type, mesh = uses.value.type, self.problem.mesh
+        position = mesh.axis_names.index(axis)
+        counts = [1] * type.ndim  # the number of shards of each dim along the other axes
+        for name, rows in others.items():
+            if uses.producer is None:
+                state = state_along(self.problem.pinned[uses.value].layout, name)
+            else:
+                state = rows[uses.producer].results[uses.number]
+            if state == PARTIAL_SUM and position < mesh.axis_names.index(name):
+                needed = {rows[equation].operands[number] for equation, number in consumers}
+                state = needed.pop() if len(needed) == 1 else state
+            if isinstance(state, int):
+                counts[state] *= mesh.shape[name]
+        unsharded_bytes, times = type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value]
+        if not any([size % mesh.device_count for size in type.shape]):
+            return _Weight(unsharded_bytes, times, ())
+        shards = mesh.shape[axis]
+        padded = [_padding(size, count) for size, count in zip(type.shape, counts, strict=True)]
+        with_axis = [_padding(size, count * shards) for size, count in zip(type.shape, counts, strict=True)]
+        paddings = tuple([further / own for further, own in zip(with_axis, padded, strict=True)])
+        return _Weight(unsharded_bytes * math.prod(padded), times, paddings)
 
     def split(self, equation: Equation, picks: Picks) -> float:
         """Return how much smaller the work of a device is than that of the equation. Padding is work too."""
@@ -185,9 +216,15 @@ class _AxisProblem:
     """The optimization of one axis, with the picks on the other axes fixed.
 
     Variables are indices: first the equations, whose labels are their candidates, then the shared values.
+
+    Args:
+        planner: the state that all optimizations share.
+        axis: the axis.
+        others: the picks on the other axes.
+        prices_others: whether costs contain the effect of this axis on the reductions along the others.
     """
 
-    def __init__(self, planner: _Planner, axis: str, others: Picks):
+    def __init__(self, planner: _Planner, axis: str, others: Picks, prices_others: bool = True):
         self.planner = planner
         self.problem = problem = planner.problem
         self.axis = axis
@@ -196,6 +233,7 @@ class _AxisProblem:
         self.ring = planner.costs.ring(axis)
         self.network = (self.count, self.ring, planner.costs.exposes_hops)  # the cache key of reshard costs
         self.others = others
+        self.prices_others = prices_others
         self.options = dict(problem.candidates[axis])
         for equation in planner.compound:
             self.options[equation] = compatible_candidates(problem, axis, equation, self.options[equation], others)
@@ -271,7 +309,7 @@ class _AxisProblem:
         else:
             produced = tuple([candidate.results[uses.number] for candidate in self.options[uses.producer]])
             source = (self.number[uses.producer],)
-        weight = self._weight(uses, uses.consumers if not uses.outputs else ())
+        weight = self.planner.weight(self.axis, self.others, uses, uses.consumers if not uses.outputs else ())
         if len(uses.consumers) + len(uses.outputs) > 1:
             source, produced = self._add_shared_copy(uses, source, produced, weight)
         for pin in uses.outputs:
@@ -280,9 +318,11 @@ class _AxisProblem:
             out_key = ("output", produced, pinned, open_dims, *weight)
             costs = self._array(out_key, partial(self._output_costs, produced, pinned, open_dims, weight))
             self._add_table(source, (), costs)
+        unscattered = self._unscattered_cost(uses) if self.prices_others else 0.0
         for use in uses.consumers:
             equation, number = use
-            options, weight = self.options[equation], self._weight(uses, [use])
+            options = self.options[equation]
+            weight = self.planner.weight(self.axis, self.others, uses, [use])._replace(unscattered=unscattered)
             key = ("operand", produced, id(options), number, *weight)
             costs = self._array(key, partial(self._operand_costs, produced, options, number, weight), options)
             self._add_table(source, (self.number[equation],), costs)
@@ -314,13 +354,15 @@ class _AxisProblem:
 
     def _reshard(self, before: State, after: State, weight: _Weight, replicated_as_partial: bool) -> float:
         """Return the cost of resharding a value. Collectives send the padding of the dims that they shard or gather."""
-        unsharded_bytes, times, paddings = weight
+        unsharded_bytes, times, paddings, unscattered = weight
         if paddings:
             unsharded_bytes *= max(
                 [paddings[state] for state in (before, after) if isinstance(state, int)], default=1.0
             )
         costs = self.planner.costs
-        return reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
+        cost = reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
+        stays_whole = before == PARTIAL_SUM and not isinstance(after, int)
+        return cost + unscattered if stays_whole else cost
 
     def _operand_costs(
         self, produced: tuple[Produced, ...], options: tuple[Candidate, ...], number: int, weight: _Weight
@@ -367,31 +409,30 @@ class _AxisProblem:
         parts = {"diagonal": costs.diagonal, "column": lambda: costs[:, 0], "row": lambda: costs[0]}
         return self.planner.cache.get((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
 
-    def _weight(self, uses: _Uses, consumers: Sequence[tuple[Equation, int]]) -> _Weight:
-        """Return the bytes and the number of reshards of a value, given its states along the other axes.
+    def _unscattered_cost(self, uses: _Uses) -> float:
+        """Return what reductions of a sum along earlier axes cost more per use if it is not scattered along this axis.
 
-        A sum over several axes is scattered along the last ones first, whose links are the fastest. So it counts as
-        sharded along a later axis along which it is partial, if all `consumers` need it so.
+        Without this cost, each axis would leave the larger sum to the other, and the rounds would not converge.
         """
-        type, mesh = uses.value.type, self.problem.mesh
-        counts = [1] * type.ndim  # the number of shards of each dim along the other axes
-        for name, rows in self.others.items():
-            if uses.producer is None:
-                state = state_along(self.problem.pinned[uses.value].layout, name)
-            else:
-                state = rows[uses.producer].results[uses.number]
-            if state == PARTIAL_SUM and self.position < mesh.axis_names.index(name):
-                needed = {rows[equation].operands[number] for equation, number in consumers}
-                state = needed.pop() if len(needed) == 1 else state
-            if isinstance(state, int):
-                counts[state] *= mesh.shape[name]
-        unsharded_bytes, times = type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value]
-        if not any([size % mesh.device_count for size in type.shape]):
-            return _Weight(unsharded_bytes, times, ())
-        padded = [_padding(size, count) for size, count in zip(type.shape, counts, strict=True)]
-        with_axis = [_padding(size, count * self.count) for size, count in zip(type.shape, counts, strict=True)]
-        paddings = tuple([further / own for further, own in zip(with_axis, padded, strict=True)])
-        return _Weight(unsharded_bytes * math.prod(padded), times, paddings)
+        mesh = self.problem.mesh
+        if uses.producer is None or uses.outputs:
+            return 0.0
+        cost = 0.0
+        for name in mesh.axis_names[: self.position]:
+            rows = self.others.get(name)
+            if rows is None or rows[uses.producer].results[uses.number] != PARTIAL_SUM:
+                continue
+            needed = {rows[equation].operands[number] for equation, number in uses.consumers}
+            if len(needed) > 1 or PARTIAL_SUM in needed:
+                continue
+            others = {other: other_rows for other, other_rows in self.others.items() if other != name}
+            (state,), weight = needed, self.planner.weight(name, others, uses, uses.consumers)
+            whole, scattered = (
+                reshard_cost(PARTIAL_SUM, state, nbytes, name, False, self.planner.costs, weight.times)
+                for nbytes in (weight.unsharded_bytes, weight.unsharded_bytes / self.count)
+            )
+            cost += (whole - scattered) / len(uses.consumers)
+        return cost
 
     def _hint(self, before: dict[Equation, Candidate] | None) -> list[int]:
         """Return the hint of `eliminate`: the candidates of the last round, or a greedy solution if that is cheaper."""

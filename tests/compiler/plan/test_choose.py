@@ -402,3 +402,31 @@ def test_a_sum_over_two_axes_is_scattered_before_its_size_counts_along_the_other
     plan = shardwise.simulate(update, hardware="h100")(w, x).plan
     between = [row for row in plan.collectives if "node" in row.axes]
     assert between and all("bf16" in str(row.type) for row in between)
+
+
+@pytest.mark.parametrize("nodes", [4, 32])
+@pytest.mark.parametrize("scanned", [True, False])
+def test_a_gradient_over_nodes_and_devices_is_scattered_along_both_axes_at_once(nodes, scanned):
+    """Neither axis leaves the larger sum to the other: both are reduced in bf16, before the cast."""
+    mesh = AbstractMesh((nodes, 8), ("node", "data"))
+
+    def on(*shape, dtype, spec):
+        return shardwise.ShapeDtypeStruct(shape, dtype, sharding=shardwise.NamedSharding(mesh, spec))
+
+    def update(layers, x):
+        def loss(layers):
+            layer = lambda x, w: (jnp.sin(x @ w.astype(jnp.bfloat16)), None)  # noqa: E731
+            y = shardwise.lax.scan(layer, x, layers)[0] if scanned else layer(layer(x, layers[0])[0], layers[1])[0]
+            return y.astype(jnp.float32).sum()
+
+        return shardwise.tree.map(lambda w, gradient: w - 0.1 * gradient, layers, shardwise.grad(loss)(layers))
+
+    both = ("node", "data")
+    if scanned:
+        layers = on(8, 4096, 4096, dtype=np.float32, spec=P(None, both))
+    else:
+        layers = [on(4096, 4096, dtype=np.float32, spec=P(both))] * 2
+    x = on(4096 * nodes * 8, 4096, dtype=jnp.bfloat16, spec=P(both))
+    plan = shardwise.simulate(update, hardware="h100")(layers, x).plan
+    assert set(plan.counts()) == {"all_gather", "reduce_scatter"}
+    assert all(row.axes == both and "bf16" in str(row.type) for row in plan.collectives)
