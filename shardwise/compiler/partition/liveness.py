@@ -17,7 +17,7 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.live_ranges import Buffer, Frame, Held, LiveRanges
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.platform_memory import workspace_bytes
+from shardwise.compiler.partition.platform_memory import GPU, copied_bytes, workspace_bytes
 from shardwise.compiler.plan.chip import Chip
 
 
@@ -91,6 +91,39 @@ def total_bytes(program: Program, chip: Chip | None = None) -> int:
     copied = sum(value.type.nbytes for value in program.outputs)  # an output may be a copy of another value
     workspace = max((workspace_bytes(equation, chip) for equation in program.walk()), default=0)
     return copied + workspace + _total_bytes(program)
+
+
+def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], chip: Chip) -> bool:
+    """Return whether a device holds at most `limit` bytes. Upper bounds are tried before the liveness analysis.
+
+    Args:
+        local: the program of one device.
+        limit: the limit in bytes.
+        donated: the inputs whose buffers are reused for outputs.
+        chip: the hardware, whose libraries need workspaces.
+    """
+    if total_bytes(local.program, chip) <= limit or (chip.platform == GPU and stored_bytes(local, chip) <= limit):
+        return True
+    return peak_bytes(local, donated, chip) <= limit
+
+
+def stored_bytes(local: LocalProgram, chip: Chip) -> int:
+    """Return the bytes of all values that XLA stores on a GPU, in nested programs too.
+
+    This is an upper bound of the live bytes, closer than `total_bytes`: most values are computed inside kernels.
+    """
+    workspace = max((workspace_bytes(equation, chip) for equation in local.program.walk()), default=0)
+    return workspace + _stored_bytes(local, local.program, chip.platform)
+
+
+def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
+    groups = local.kernel_groups(program, platform)
+    stored = sum(value.type.nbytes for value in (*program.inputs, *program.outputs))
+    for kernel in groups.kernels:
+        stored += sum(value.type.nbytes for value in kernel.writes)
+        stored += sum(copied_bytes(kernel.root, groups.storage, platform).values())
+        stored += sum(_stored_bytes(local, inner, platform) for inner in kernel.root.op.programs)
+    return stored
 
 
 def _total_bytes(program: Program) -> int:

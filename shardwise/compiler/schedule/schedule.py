@@ -14,7 +14,7 @@ from shardwise.base.config import config
 from shardwise.compiler.control.pipelined_scan import PipelinedScan
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program
-from shardwise.compiler.partition.liveness import peak_bytes, total_bytes
+from shardwise.compiler.partition.liveness import fits_in_memory
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.streams import simulated_seconds
@@ -51,17 +51,14 @@ def schedule(
         scheduled = replace(local, program=program)
         if config.verify_programs:
             verify_local(scheduled)
-        if _fits(scheduled, chip, memory_limit, donated) and not _is_slower(scheduled, local, chip):
+        fits = memory_limit is None or fits_in_memory(scheduled, memory_limit, donated, chip)
+        if fits and not _is_slower(scheduled, local, chip):
             return scheduled
     return local
 
 
 def _is_slower(scheduled: LocalProgram, local: LocalProgram, chip: Chip) -> bool:
     return simulated_seconds(scheduled, chip) > (1 + _MARGIN) * simulated_seconds(local, chip)
-
-
-def _fits(local: LocalProgram, chip: Chip, limit: int | None, donated: Collection[int]) -> bool:
-    return limit is None or total_bytes(local.program, chip) <= limit or peak_bytes(local, donated, chip) <= limit
 
 
 @final
@@ -87,7 +84,7 @@ class _Scheduler:
         """Return the main program with its communication, and its copies from and to host memory, scheduled."""
         graph = self._graph(self.local.program)
         program = self._schedule(graph.rewritten(advance_output_collectives(graph, self.launch_ids)))
-        return hide_host_copies(self._graph(program), self.launch_ids)
+        return hide_host_copies(self._graph(program), self.launch_ids) if self.local.host_copies() else program
 
     def _schedule(self, graph: KernelGraph) -> Program:
         """Return a program with its communication, and the communication of its nested programs, scheduled."""

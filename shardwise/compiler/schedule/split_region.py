@@ -41,6 +41,10 @@ class SplitRegion:
     parts: int
     dims: dict[Equation, SplitDims] = field(default_factory=dict)
 
+    def before(self, end: int, positions: Mapping[Equation, int]) -> "SplitRegion":
+        """Return the equations of the region whose position in the program is before `end`."""
+        return SplitRegion(self.parts, {each: dims for each, dims in self.dims.items() if positions[each] < end})
+
     def joined_values(self, program: Program) -> list[Value]:
         """Return the results of the region that some equation reads as a whole, or along another dim, and outputs."""
         consumers, outputs = _consumers(program), set(program.outputs)

@@ -17,7 +17,7 @@ from functools import partial
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, reduce_in_loops
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.partition.liveness import peak_bytes, total_bytes
+from shardwise.compiler.partition.liveness import fits_in_memory, peak_bytes
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.spmd import partition
@@ -46,7 +46,7 @@ def fit_memory(
         Of the attempts that fit, the one that sends the fewest bytes. If none fits, the one that holds the fewest.
     """
     chip = program.plan.chip
-    if total_bytes(program.local.program, chip) <= limit or peak_bytes(program.local, donated, chip) <= limit:
+    if fits_in_memory(program.local, limit, donated, chip):
         return program
 
     def regathered(attempt: PartitionedProgram) -> PartitionedProgram:

@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, nn
-from shardwise.compiler.partition.liveness import live_value_bytes, peak, peak_bytes, total_bytes
+from shardwise.compiler.partition.liveness import live_value_bytes, peak, peak_bytes, stored_bytes, total_bytes
 from shardwise.compiler.plan.hardware import chip
 
 H200 = chip("h200")
@@ -90,6 +90,7 @@ def test_the_peak_is_listed_and_bounded():
         held, levels = peak(local, (), hardware)
         assert held == sum(value.bytes for level in levels for value in level.live.values())
         assert held <= total_bytes(local.program, hardware)
+    assert peak_bytes(local, (), H200) <= stored_bytes(local, H200) < total_bytes(local.program, H200)
     assert live_value_bytes(local) <= peak_bytes(local)
 
 

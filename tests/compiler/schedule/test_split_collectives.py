@@ -1,5 +1,6 @@
 """Which collectives are split: where the simulator predicts that it is faster, in loops and outside."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import count
 
@@ -69,6 +70,56 @@ def test_a_loop_is_split_and_computes_the_same():
     names = [equation.op.name for equation in loop.op.programs[0].equations]
     assert names.count("all_reduce") == 4 and "concatenate" in names
     assert large.sent == local_of(scanned(16384, 4096, 4096)).sent
+
+
+def blocks(number, size=8192):
+    """Return layers between which rows are summed, so that each layer is a region."""
+    x = f"bf16[{size},{size}]"
+    lines = "\n".join(
+        f"y{n}: {x} = {DOT} x{n} w\n"
+        f"r{n}: {x} = {REDUCE} y{n}\n"
+        f"z{n}: {x} = {DOT} r{n} w\n"
+        f"x{n + 1}: {x} = dot[contract=((0,), (0,)), batch=((), ())] z{n} w"
+        for n in range(number)
+    )
+    return f"(x0: {x}, w: {x}) {{\n{lines}\nreturn x{number}\n}}"
+
+
+def test_equal_layers_are_analyzed_once(monkeypatch):
+    """The number of simulations, and of regions that are grown, does not depend on the number of layers."""
+    counts = Counter()
+    for cls, name in ((module._Splitter, "_simulate"), (module.RegionFinder, "region")):
+        original = getattr(cls, name)
+
+        def counted(self, *args, original=original, name=name):
+            counts[name] += 1
+            return original(self, *args)
+
+        monkeypatch.setattr(cls, name, counted)
+    found = []
+    for number in (4, 12):
+        counts.clear()
+        local = local_of(blocks(number))
+        assert len(split(local).collectives()) == 2 * len(local.collectives())
+        found.append(dict(counts))
+    assert found[0] == found[1]
+
+
+def test_of_a_long_region_the_first_collectives_are_simulated(monkeypatch):
+    sizes = []
+    original = module._Splitter._simulate
+    monkeypatch.setattr(
+        module._Splitter,
+        "_simulate",
+        lambda self, window: sizes.append(len(window.equations)) or original(self, window),
+    )
+    sizes_of = {}
+    for number in (8, 16):
+        sizes.clear()
+        local = local_of(unrolled(16384, 4096, 4096, number))
+        assert len(split(local).collectives()) == 2 * number
+        sizes_of[number] = list(sizes)
+    assert sizes_of[8] == sizes_of[16]
 
 
 # Small arrays take as long on it as large ones on a GPU.
