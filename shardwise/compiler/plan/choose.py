@@ -117,8 +117,8 @@ class _Weight(NamedTuple):
         times: how many times it is produced.
         paddings: for each dim, the factor by which padding enlarges the value if the axis shards this dim too; empty if
             there is no padding.
-        unscattered: what reductions of the value along earlier axes cost more if it is partial along this axis, and
-            not scattered first.
+        unscattered: what reduce-scatters of the value along earlier axes cost more if it is partial along this
+            axis, and not scattered first.
     """
 
     unsharded_bytes: float
@@ -410,7 +410,7 @@ class _AxisProblem:
         return self.planner.cache.get((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
 
     def _unscattered_cost(self, uses: _Uses) -> float:
-        """Return what reductions of a sum along earlier axes cost more per use if it is not scattered along this axis.
+        """Return what reduce-scatters of a sum along earlier axes cost more per use if this axis does not scatter it.
 
         Without this cost, each axis would leave the larger sum to the other, and the rounds would not converge.
         """
@@ -423,8 +423,8 @@ class _AxisProblem:
             if rows is None or rows[uses.producer].results[uses.number] != PARTIAL_SUM:
                 continue
             needed = {rows[equation].operands[number] for equation, number in uses.consumers}
-            if len(needed) > 1 or PARTIAL_SUM in needed:
-                continue
+            if len(needed) > 1 or not all(isinstance(state, int) for state in needed):
+                continue  # an all-reduce along both axes is one launch
             others = {other: other_rows for other, other_rows in self.others.items() if other != name}
             (state,), weight = needed, self.planner.weight(name, others, uses, uses.consumers)
             whole, scattered = (
