@@ -263,6 +263,7 @@ MODULES = {
     "parallel/mpmd/array_types": "parallel/mpmd/test_predict.py",
     "parallel/mpmd/fixed_orders": "parallel/mpmd/test_make_schedule.py",
     "parallel/mpmd/list_scheduler": "parallel/mpmd/test_simulate.py",
+    "parallel/mpmd/planned_program": "parallel/mpmd/test_predict.py",
     "parallel/mpmd/stage_programs": "parallel/mpmd/test_mpmd_pipeline.py",
     "parallel/mpmd/step": "parallel/mpmd/test_mpmd_pipeline.py",
     "parallel/mpmd/task": "parallel/mpmd/test_check_schedule.py",

@@ -27,10 +27,17 @@ _TOKEN_EXCHANGES = (AllToAll, RaggedAllToAll)
 @final
 @dataclass(frozen=True)
 class Placement:
-    """The type and layout of a global array. Unevenly sharded dims are padded at their end."""
+    """The type and layout of a global array. Unevenly sharded dims are padded at their end.
+
+    Attributes:
+        type: the type of the global array.
+        layout: its layout.
+        may_be_partial: whether the program was requested with this array unreduced, along Auto axes too.
+    """
 
     type: ArrayType
     layout: Layout
+    may_be_partial: bool = False
 
     def shard_shape(self, mesh: AbstractMesh) -> tuple[int, ...]:
         """Return the shape of one device's shard, with padding."""
@@ -169,7 +176,7 @@ def verify_local(local: LocalProgram) -> LocalProgram:
 
     Raises:
         ProgramError: if the program is not well-formed, if an input or output is not a shard of its global array, or if
-            it is partial and not an unreduced sum over Explicit axes.
+            it is partial and neither its type nor the request for the program is unreduced.
     """
     verify(local.program)
     explicit = local.mesh.explicit_axes
@@ -191,6 +198,7 @@ def verify_local(local: LocalProgram) -> LocalProgram:
                     f"{local.program.name}: {role} {index} is {value.type}, but a shard of {placement.type} in "
                     f"{placement.layout} has shape {placement.shard_shape(local.mesh)}"
                 )
-            if any(axis not in explicit or reduction is not SUM for axis, reduction in placement.layout.partial):
+            axes = local.mesh.axis_names if placement.may_be_partial else explicit
+            if any(axis not in axes or reduction is not SUM for axis, reduction in placement.layout.partial):
                 raise ProgramError(f"{local.program.name}: {role} {index} is unreduced: {placement.layout}")
     return local

@@ -53,8 +53,14 @@ def partition(problem: LayoutProblem, plan: LayoutPlan, is_estimate: bool = Fals
     frame = Frame(program.name, stages_all=True)
     with frame.open(over=()), restore_source(), inserted_because(None):
         results = _Partitioner(problem, plan).run(Scope(frame))
-    inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, problem.in_pins, strict=True))
-    outputs = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
+    inputs = tuple(
+        Placement(value.type, pin.layout, bool(pin.layout.partial))
+        for value, pin in zip(program.inputs, problem.in_pins, strict=True)
+    )
+    outputs = tuple(
+        Placement(value.type, layout, pin is not None and bool(pin.layout.partial))
+        for value, layout, pin in zip(program.outputs, plan.outputs, problem.out_pins, strict=True)
+    )
     local_program = dce(merge_equal_collectives(frame.program([frame.lift(result) for result in results])))
     local = LocalProgram(insert_host_copies(local_program, problem.host), mesh, inputs, outputs)
     return verify_local(local) if verifies else local

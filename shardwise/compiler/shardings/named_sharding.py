@@ -149,6 +149,17 @@ class NamedSharding(Sharding):
         return renderers.pictures.sharding_html(self)
 
 
+def unreduced_sharding(mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> NamedSharding:
+    """Return a sharding that may be unreduced along Auto axes too, for the arguments and results of compiled programs.
+
+    Users cannot construct it: only types with Explicit axes tell that an array is unreduced, so an array with this
+    sharding must not reach them.
+    """
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    sharding.spec = spec
+    return sharding
+
+
 def explicit_sharding(sharding: Sharding, shape: tuple[int, ...], scoped: bool = False) -> ExplicitSharding | None:
     """Return the part of a sharding along the Explicit axes of its mesh, which array types carry.
 

@@ -1,5 +1,6 @@
 """The types of arrays in pytrees, for pipelines that are planned before they run."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,13 @@ def microbatch_types(tree: object, microbatches: int) -> Any:
     """Return the types of the rows of one microbatch of a batch."""
     return tree_util.tree_map(
         lambda leaf: ShapeDtypeStruct((leaf.shape[0] // microbatches, *leaf.shape[1:]), leaf.dtype), tree
+    )
+
+
+def device_bytes(tree: object) -> int:
+    """Return the bytes of the shards of arrays on one device."""
+    return sum(
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in tree_util.tree_leaves(tree)
     )
 
 

@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.plan.hardware import chip, chip_of
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, device_grid
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
@@ -32,7 +32,7 @@ from shardwise.parallel.mpmd.check_schedule import check_schedule
 from shardwise.parallel.mpmd.make_schedule import task_schedule
 from shardwise.parallel.mpmd.predict import PipelineSimulation, predict_pipeline
 from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
-from shardwise.parallel.mpmd.stage_programs import StageFunction, StagePrograms
+from shardwise.parallel.mpmd.stage_programs import StageFunction, StageMemory, StagePrograms, StageTypes
 from shardwise.parallel.mpmd.step import Replica, Step
 from shardwise.parallel.mpmd.task import Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
@@ -53,6 +53,7 @@ def mpmd_pipeline(
     *,
     spec: PartitionSpec | Sequence[PartitionSpec] | None = None,
     remat: bool | Policy = False,
+    optimizer_copies: int = 2,
 ) -> "MpmdPipeline":
     """Run stages as a pipeline of separate programs, each on its own mesh (MPMD).
 
@@ -71,6 +72,8 @@ def mpmd_pipeline(
             replicated on their mesh.
         remat: False to save all residuals of a stage for its backward pass, True to recompute them from its input, or
             a policy of `checkpoint` that selects the residuals to save.
+        optimizer_copies: the number of arrays like the parameters that the optimizer keeps; 2 for Adam. Parameters are
+            gathered once per step, and gradients reduced once, if that fits in memory beside them.
 
     Returns:
         An `MpmdPipeline`, whose method `value_and_grad` computes the loss and the gradients of a batch.
@@ -118,7 +121,7 @@ def mpmd_pipeline(
     specs = [spec or PartitionSpec()] * len(meshes) if spec is None or isinstance(spec, PartitionSpec) else list(spec)
     if len(specs) != len(meshes):
         raise StrategyError(f"mpmd_pipeline: there are {len(specs)} specs for {len(meshes)} meshes")
-    return MpmdPipeline(stages, meshes, schedule, specs, remat)
+    return MpmdPipeline(stages, meshes, schedule, specs, remat, optimizer_copies)
 
 
 @final
@@ -134,6 +137,7 @@ class MpmdPipeline:
         schedule: the schedule.
         specs: the PartitionSpec of activations on each mesh.
         remat: whether residuals are recomputed, or a policy.
+        optimizer_copies: the number of arrays like the parameters that the optimizer keeps.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",))
@@ -148,6 +152,7 @@ class MpmdPipeline:
         schedule: TaskSchedule,
         specs: Sequence[PartitionSpec],
         remat: bool | Policy,
+        optimizer_copies: int,
     ):
         self.schedule = schedule
         self._stages = stages
@@ -155,6 +160,7 @@ class MpmdPipeline:
         self._device_meshes = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
         self._specs = specs
         self._remat = remat
+        self._optimizer_copies = optimizer_copies
         self._programs: dict[Any, StagePrograms] = {}
         self._boundary_types: dict[Any, list[Any]] = {}
         self._take_rows = jit(_take_rows, static_argnums=1)
@@ -208,7 +214,13 @@ class MpmdPipeline:
             for rank in ranks
         }
         programs = {
-            replica: self._stage_programs(*replica, params[replica[0]], shardings[replica]) for replica in shardings
+            (stage, rank): self._stage_programs(
+                rank,
+                self._stage_types(stage, params[stage], shardings[stage, rank], types, goals),
+                stage,
+                chip_of(self._device_meshes[rank].flat_devices[0].device_kind),
+            )
+            for stage, rank in shardings
         }
 
         def rows(tree: object, stage: int, rank: int, index: int) -> Any:
@@ -259,17 +271,17 @@ class MpmdPipeline:
             batch, *goals = (_checked_rows(tree, self.schedule.microbatches) for tree in (batch, *targets))
             with config.override("target_platform", target.platform):
                 types = self._types(params, batch, goals)
-            goal_types = [microbatch_types(tree, self.schedule.microbatches) for tree in goals]
             homes = [self.schedule.rank_of[stage, 0] for stage in range(len(self._stages))]
             shardings = [
                 self._shardings(tree, stage, rank) for stage, (tree, rank) in enumerate(zip(params, homes, strict=True))
             ]
             programs = [
-                self._stage_programs(stage, rank, params[stage], shardings[stage]) for stage, rank in enumerate(homes)
+                self._stage_programs(
+                    rank, self._stage_types(stage, params[stage], shardings[stage], types, goals), stage, target
+                )
+                for stage, rank in enumerate(homes)
             ]
-            return predict_pipeline(
-                self.schedule, programs, list(map(with_shardings, params, shardings)), types, goal_types, target
-            )
+            return predict_pipeline(self.schedule, programs, target)
 
         return call
 
@@ -350,16 +362,39 @@ class MpmdPipeline:
                 placed[stage, rank] = tree_util.tree_unflatten(structure, copies)
         return placed
 
-    def _stage_programs(self, stage: int, rank: int, params: object, shardings: Sequence[Sharding]) -> StagePrograms:
-        """Return the programs of a stage on a rank for parameters with these shardings."""
-        key = stage, rank, tuple(shardings)
+    def _stage_types(
+        self,
+        stage: int,
+        params: object,
+        shardings: Sequence[Sharding],
+        boundary_types: Sequence[Any],
+        goals: Sequence[object],
+    ) -> StageTypes:
+        """Return the types of a stage's parameters with these shardings, and of its other arguments and its result."""
+        is_last = stage == len(self._stages) - 1
+        targets = [microbatch_types(tree, self.schedule.microbatches) for tree in goals] if is_last else []
+        return StageTypes(
+            with_shardings(params, shardings), boundary_types[stage], tuple(targets), boundary_types[stage + 1]
+        )
+
+    def _stage_programs(self, rank: int, types: StageTypes, stage: int, chip: Chip) -> StagePrograms:
+        """Return the programs of a stage on a rank for arguments of these types."""
+        leaves, structure = tree_util.tree_flatten(types)
+        key = stage, rank, structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves), chip
         if key not in self._programs:
             self._programs[key] = StagePrograms(
                 self._stages[stage],
                 f"stage{stage}",
                 self._meshes[rank],
                 self._specs[rank],
-                _float_part(params, shardings),
+                types,
+                StageMemory(
+                    self.schedule.microbatches_of[stage, rank],
+                    self.schedule.peak_activations[rank],
+                    sum(rank in ranks for ranks in self.schedule.ranks_of_stage),
+                    self._optimizer_copies,
+                    chip,
+                ),
                 self._remat,
                 has_input_gradient=stage > 0,
             )

@@ -4,7 +4,6 @@ Each program of each stage is planned and simulated for the mesh of its rank. Th
 tasks, which `simulate_schedule` then places in time.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,17 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from shardwise import tree_util
-from shardwise.api.ahead_of_time.inspect import eval_shape
-from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.base.config import config
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.traffic import one_hop
-from shardwise.explain.plan import prepare
 from shardwise.explain.simulate import Simulation
 from shardwise.explain.text import human_bytes, human_seconds
 from shardwise.parallel.float_leaves import split_floats
+from shardwise.parallel.mpmd.array_types import device_bytes
+from shardwise.parallel.mpmd.planned_program import plan_program
+from shardwise.parallel.mpmd.simulate import GATHER, REDUCE, TaskTimes, simulate_schedule
 from shardwise.parallel.mpmd.simulate import Simulation as ScheduleRun
-from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
 from shardwise.parallel.mpmd.stage_programs import StagePrograms
 from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, WEIGHT
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
@@ -34,8 +32,10 @@ class StagePrediction:
     """The predicted programs of one stage on its rank.
 
     Attributes:
-        programs: the simulation of each program by the kind of its tasks: `F`, and `B` or `I` and `W`.
+        programs: the simulation of each program by the kind of its tasks: `F`, and `B` or `I` and `W`. `gather` and
+            `reduce` run once per step, if the parameters are gathered or the gradients reduced only once.
         param_bytes: the bytes of its parameters on each device.
+        gathered_bytes: the bytes of the gathered parameters that a device holds besides these.
         gradient_bytes: the bytes of the sums of their gradients.
         activation_bytes: the bytes that a device holds for one microbatch between its forward and its backward pass.
         temporary_bytes: the most bytes that a program holds besides these.
@@ -51,6 +51,7 @@ class StagePrediction:
 
     programs: dict[str, Simulation]
     param_bytes: int
+    gathered_bytes: int
     gradient_bytes: int
     activation_bytes: int
     temporary_bytes: int
@@ -113,7 +114,10 @@ class PipelineSimulation:
         for rank, live in enumerate(schedule.peak_activations):
             stages = [stage for number, stage in enumerate(self.stages) if rank in schedule.ranks_of_stage[number]]
             activations = live * max(stage.activation_bytes for stage in stages)
-            held = sum((1 + optimizer_copies) * stage.param_bytes + stage.gradient_bytes for stage in stages)
+            held = sum(
+                (1 + optimizer_copies) * stage.param_bytes + stage.gathered_bytes + stage.gradient_bytes
+                for stage in stages
+            )
             peaks.append(held + activations + max(stage.temporary_bytes for stage in stages))
         return tuple(peaks)
 
@@ -146,57 +150,42 @@ class PipelineSimulation:
         self.run.write_trace(path)
 
 
-def predict_pipeline(
-    schedule: TaskSchedule,
-    programs: Sequence[StagePrograms],
-    params: Sequence[Any],
-    boundary_types: Sequence[Any],
-    targets: Sequence[Any],
-    chip: Chip,
-) -> PipelineSimulation:
+def predict_pipeline(schedule: TaskSchedule, programs: Sequence[StagePrograms], chip: Chip) -> PipelineSimulation:
     """Predict the run of a schedule.
 
     Args:
         schedule: the schedule.
         programs: the programs of each stage on its first rank.
-        params: the types of the parameters of each stage, with their shardings.
-        boundary_types: the types of the input of each stage, and of the loss.
-        targets: the types of the further arguments of the last stage.
         chip: the hardware.
     """
     splits = any(task.kind in (INPUT, WEIGHT) for tasks in schedule.ranks for task in tasks)
     stages: list[StagePrediction] = []
     known: dict[Any, StagePrediction] = {}  # most stages of a model are equal
-    for number, (stage, tree) in enumerate(zip(programs, params, strict=True)):
-        is_last = number == schedule.stages - 1
-        goals = tuple(map(stage.with_shardings, targets)) if is_last else ()
-        x, result = (stage.with_shardings(each) for each in boundary_types[number : number + 2])
+    for stage in programs:
         with config.override("target_platform", chip.platform):
-            program = stage.forward.trace(tree, x, goals).program
-            shardings = [leaf.sharding for leaf in tree_util.tree_leaves((tree, x, result, goals))]
-            key = str(replace(program, name="")), tuple(shardings)
+            program = stage.forward.trace(*stage.types[:3]).program
+            shardings = [leaf.sharding for leaf in tree_util.tree_leaves(stage.types)]
+            key = str(replace(program, name="")), tuple(shardings), stage.memory
             if key not in known:
-                known[key] = _predict_stage(stage, tree, x, result, goals, splits, chip)
+                known[key] = _predict_stage(stage, splits, chip)
         stages.append(known[key])
-    forward, first, second = (
+    forward, first, second, gather, reduce = (
         [stage.programs[kind].seconds if kind in stage.programs else 0.0 for stage in stages]
-        for kind in (FORWARD, INPUT if splits else BACKWARD, WEIGHT)
+        for kind in (FORWARD, INPUT if splits else BACKWARD, WEIGHT, GATHER, REDUCE)
     )
     transfer = _transfer_time(schedule, stages, [stage.mesh.size for stage in programs], chip)
-    return PipelineSimulation(
-        chip, tuple(stages), simulate_schedule(schedule, TaskTimes(forward, first, second, transfer))
-    )
+    times = TaskTimes(forward, first, second, transfer, gather, reduce)
+    return PipelineSimulation(chip, tuple(stages), simulate_schedule(schedule, times))
 
 
-def _predict_stage(
-    stage: StagePrograms, params: Any, x: Any, result: Any, targets: tuple[Any, ...], splits: bool, chip: Chip
-) -> StagePrediction:
+def _predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePrediction:
     """Plan and simulate the programs of a stage."""
+    _, x, targets, result = stage.types
+    params, totals = stage.gathered_types, stage.sum_types
     forward = _simulate(stage.forward, (params, x, targets), chip)
     pull_back = forward.results[1]
     operands = (params, x, pull_back, split_floats(result)[0])
-    totals = stage.zero_types(params)
-    activations = _device_bytes((x, pull_back))
+    activations = device_bytes((x, pull_back))
     if splits:
         halves = stage.halves(operands)
         leaves = [*tree_util.tree_leaves(operands), *halves.captured]
@@ -205,19 +194,29 @@ def _predict_stage(
         backward = {INPUT: first, WEIGHT: _simulate(halves.second, (totals, shared, kept), chip)}
         weights = len(tree_util.tree_leaves(params))
         activations = max(
-            activations, _device_bytes((shared, [leaves[index] for index in halves.kept if index >= weights]))
+            activations, device_bytes((shared, [leaves[index] for index in halves.kept if index >= weights]))
         )
     else:
         backward = {BACKWARD: _simulate(stage.backward, (*operands, totals), chip)}
-    temporaries = [forward.temporary_bytes - _device_bytes(forward.results)]
+    temporaries = [forward.temporary_bytes - device_bytes(forward.results)]
     temporaries += [program.temporary_bytes for program in backward.values()]
+    gathered, once = 0, {}
+    for kind, conversion, types in (
+        (GATHER, stage.gather, tree_util.tree_leaves(stage.types.params)),
+        (REDUCE, stage.reduce, totals),
+    ):
+        if conversion.function is not None:
+            once[kind] = _simulate(conversion.function, ([types[index] for index in conversion.changes],), chip)
+    if GATHER in once:
+        gathered = device_bytes(once[GATHER].results)
     return StagePrediction(
-        {kind: program.run for kind, program in {FORWARD: forward, **backward}.items()},
-        _device_bytes(params),
-        _device_bytes(totals),
+        {kind: program.run for kind, program in {FORWARD: forward, **backward, **once}.items()},
+        device_bytes(stage.types.params),
+        gathered,
+        device_bytes(totals),
         activations,
         max(0, *temporaries),
-        _device_bytes(result),
+        device_bytes(result),
     )
 
 
@@ -238,21 +237,9 @@ class _Program(NamedTuple):
 
 def _simulate(function: Callable[..., Any], arguments: tuple[Any, ...], chip: Chip) -> _Program:
     """Plan and simulate a program."""
-    prepared = prepare(function, arguments, {}, chip)
+    prepared, results = plan_program(function, arguments, chip)
     run = Simulation(prepared.request, prepared.stages, chip)
-    types, structure = tree_util.tree_flatten(eval_shape(function, *arguments))
-    results = [
-        ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding)
-        for type, sharding in zip(types, prepared.out_shardings, strict=True)
-    ]
-    return _Program(run, tree_util.tree_unflatten(structure, results), run.peak_bytes - _device_bytes(arguments))
-
-
-def _device_bytes(tree: Any) -> int:
-    """Return the bytes of the shards of arrays on one device."""
-    return sum(
-        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in tree_util.tree_leaves(tree)
-    )
+    return _Program(run, results, run.peak_bytes - device_bytes(arguments))
 
 
 def _transfer_time(

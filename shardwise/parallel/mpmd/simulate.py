@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
+
+GATHER, REDUCE = "gather", "reduce"  # work of a rank besides its tasks
 
 
 @final
@@ -22,6 +24,8 @@ class TaskTimes:
         input: the time of an input gradient.
         weight: the time of a weight gradient.
         transfer: the time to send a microbatch's activation or cotangent to another rank.
+        gather: the time in which a rank gathers the parameters of a stage, before the stage's first task.
+        reduce: the time in which a rank reduces the gradients of a stage, after the stage's last task.
 
     Example:
         >>> jax.parallel.TaskTimes(forward=1.0, input=1.2, weight=0.9, transfer=0.1).of(jax.parallel.Task("B", 0, 0))
@@ -32,6 +36,8 @@ class TaskTimes:
     input: float | Sequence[float] = 1.0
     weight: float | Sequence[float] = 1.0
     transfer: float = 0.0
+    gather: float | Sequence[float] = 0.0
+    reduce: float | Sequence[float] = 0.0
 
     def of(self, task: Task) -> float:
         """Return the time of a task."""
@@ -46,6 +52,23 @@ def _at(times: float | Sequence[float], stage: int) -> float:
 
 
 @final
+class CollectiveSpan(NamedTuple):
+    """The time in which a rank gathers the parameters of a stage, or reduces its gradients.
+
+    Attributes:
+        kind: "gather" or "reduce".
+        stage: the index of the stage.
+        start: the start.
+        end: the end.
+    """
+
+    kind: str
+    stage: int
+    start: float
+    end: float
+
+
+@final
 @dataclass(frozen=True)
 class Simulation:
     """The predicted run of a schedule.
@@ -53,6 +76,7 @@ class Simulation:
     Attributes:
         schedule: the schedule.
         spans: for each rank, the start and end of each of its tasks, in order.
+        collectives: for each rank, the times besides its tasks in which it gathers parameters or reduces gradients.
 
     Example:
         >>> schedule = jax.parallel.task_schedule("1f1b", ranks=2, microbatches=2)
@@ -62,16 +86,22 @@ class Simulation:
 
     schedule: TaskSchedule
     spans: tuple[tuple[tuple[float, float], ...], ...]
+    collectives: tuple[tuple["CollectiveSpan", ...], ...] = ()
 
     @cached_property
     def total(self) -> float:
         """The time until the last rank has finished."""
-        return max((spans[-1][1] for spans in self.spans if spans), default=0.0)
+        last_tasks = [spans[-1][1] for spans in self.spans if spans]
+        return max([*last_tasks, *(each.end for rank in self.collectives for each in rank)], default=0.0)
 
     @cached_property
     def idle(self) -> tuple[float, ...]:
-        """For each rank, the time in which it runs no task."""
-        return tuple(self.total - sum(end - start for start, end in spans) for spans in self.spans)
+        """For each rank, the time in which it neither runs a task nor gathers or reduces."""
+        collectives = self.collectives or ((),) * len(self.spans)
+        return tuple(
+            self.total - sum(end - start for start, end in spans) - sum(each.end - each.start for each in others)
+            for spans, others in zip(self.spans, collectives, strict=True)
+        )
 
     @property
     def bubble(self) -> float:
@@ -106,6 +136,10 @@ class Simulation:
                     at = start if change > 0 else end
                     counter = {"name": f"live activations of rank {rank}", "ph": "C", "ts": at * 1e6, "pid": 0}
                     events.append({**counter, "args": {"activations": live}})
+        for rank, others in enumerate(self.collectives):
+            for each in others:
+                span = {"ph": "X", "ts": each.start * 1e6, "dur": (each.end - each.start) * 1e6, "pid": 0, "tid": rank}
+                events.append({"name": f"{each.kind} stage {each.stage}", **span, "args": {"stage": each.stage}})
         Path(path).write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 
@@ -132,7 +166,17 @@ def simulate_schedule(schedule: TaskSchedule, times: TaskTimes) -> Simulation:
     """
     ends: dict[Task, float] = {}
     spans: list[list[tuple[float, float]]] = [[] for _ in schedule.ranks]
+    collectives: list[list[CollectiveSpan]] = [[] for _ in schedule.ranks]
+    free = [0.0] * len(schedule.ranks)
+    finished: dict[tuple[int, int], int] = {}  # microbatches, by stage and rank
     waiting = set(range(len(schedule.ranks)))
+
+    def collect(kind: str, stage: int, rank: int, seconds: float) -> None:
+        """Let a rank gather or reduce."""
+        if seconds:
+            collectives[rank].append(CollectiveSpan(kind, stage, free[rank], free[rank] + seconds))
+            free[rank] += seconds
+
     while waiting:
         before = len(ends)
         for rank in sorted(waiting):
@@ -142,15 +186,21 @@ def simulate_schedule(schedule: TaskSchedule, times: TaskTimes) -> Simulation:
                 arrivals = [_arrival(schedule, rank, each, ends, times) for each in task.dependencies(schedule.stages)]
                 if any(arrival is None for arrival in arrivals):
                     break
-                free = done[-1][1] if done else 0.0
-                start = max([free, *(arrival for arrival in arrivals if arrival is not None)])
-                ends[task] = start + times.of(task)
+                replica = task.stage, rank
+                if replica not in finished:
+                    finished[replica] = 0
+                    collect(GATHER, task.stage, rank, _at(times.gather, task.stage))
+                start = max([free[rank], *(arrival for arrival in arrivals if arrival is not None)])
+                ends[task] = free[rank] = start + times.of(task)
                 done.append((start, ends[task]))
+                finished[replica] += task.ends_activations
+                if task.ends_activations and finished[replica] == schedule.microbatches_of[replica]:
+                    collect(REDUCE, task.stage, rank, _at(times.reduce, task.stage))
             else:
                 waiting.discard(rank)
         if waiting and len(ends) == before:
             raise StrategyError(f"pipeline schedule {schedule.name!r}: the ranks {sorted(waiting)} deadlock")
-    return Simulation(schedule, tuple(map(tuple, spans)))
+    return Simulation(schedule, tuple(map(tuple, spans)), tuple(map(tuple, collectives)))
 
 
 def _arrival(

@@ -2,13 +2,14 @@
 
 The forward program returns the result and the residuals that are not arguments. `backward` computes both gradients.
 `input_gradient` and `weight_gradient` are the halves of the same backward pass. Each program is compiled once, for all
-microbatches.
+microbatches. `gather` and `reduce` run once per step, before and after all others.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
-import shardwise.numpy as jnp
 from shardwise import tree_util
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.jit import jit
@@ -18,6 +19,7 @@ from shardwise.api.transformations.remat import checkpoint
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.control.split_outputs import split_outputs
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.sharding import Sharding
@@ -25,9 +27,50 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.compiler.transforms.replay import replay
+from shardwise.execute.request import memory_limit_of
 from shardwise.parallel.float_leaves import split_floats
+from shardwise.parallel.mpmd.accumulation import Accumulation, add, plan_accumulation, zeros
+from shardwise.parallel.mpmd.array_types import device_bytes, with_shardings
+from shardwise.parallel.mpmd.planned_program import plan_program
 
 StageFunction = Callable[..., Any]  # (params, x, *targets) → the input of the next stage, or the loss
+
+
+@final
+class StageTypes(NamedTuple):
+    """The types of a stage's arguments and result for one microbatch, with shardings.
+
+    Attributes:
+        params: the parameters.
+        x: the input.
+        targets: the further arguments of the last stage.
+        result: the result.
+    """
+
+    params: Any
+    x: Any
+    targets: tuple[Any, ...]
+    result: Any
+
+
+@final
+@dataclass(frozen=True)
+class StageMemory:
+    """What the devices of a stage hold besides the arrays of one microbatch.
+
+    Attributes:
+        microbatches: the number of microbatches that the stage runs in a step.
+        live_activations: the largest number of microbatches whose residuals the rank holds at once.
+        stages: the number of stages on the rank.
+        optimizer_copies: the number of arrays like the parameters that the optimizer keeps.
+        chip: the hardware.
+    """
+
+    microbatches: int
+    live_activations: int
+    stages: int
+    optimizer_copies: int
+    chip: Chip
 
 
 @final
@@ -53,13 +96,16 @@ class StagePrograms:
 
     Attributes:
         mesh: the devices on which the stage runs.
+        types: the types of its arguments and result, with shardings.
+        memory: the memory that is not available to one microbatch.
 
     Args:
         function: the function of the stage.
         name: the name of the stage, for messages and profiles.
         mesh: the devices on which the stage runs.
         spec: the PartitionSpec of the stage's input and result. A leaf with fewer dims uses its first entries.
-        param_shardings: the shardings of the floating-point leaves of the parameters.
+        types: the types of its arguments and result, without shardings, except for the parameters.
+        memory: the memory that is not available to one microbatch.
         remat: whether the backward pass recomputes all residuals, or a policy of `checkpoint` that selects them.
         has_input_gradient: whether the gradient of the stage's input is needed.
     """
@@ -70,24 +116,23 @@ class StagePrograms:
         name: str,
         mesh: Mesh | AbstractMesh,
         spec: PartitionSpec,
-        param_shardings: Sequence[Sharding],
+        types: StageTypes,
+        memory: StageMemory,
         remat: bool | Policy,
         has_input_gradient: bool,
     ):
         self.mesh = mesh
         self._spec = spec
         self._name = name
-        self._param_shardings = list(param_shardings)
+        x, targets, result = map(self.with_shardings, types[1:])
+        self.types = StageTypes(types.params, x, targets, result)
+        self.memory = memory
         self._has_input_gradient = has_input_gradient
         self._function = function
         if remat is not False:
             self._function = checkpoint(function, policy=None if remat is True else remat)
         self._halves: dict[Any, Halves] = {}
         self.forward = jit(self._named(self._forward, "forward"))
-        self.backward = jit(
-            self._named(self._backward, "backward"), out_shardings=(self._param_shardings, None), donate_argnums=(4,)
-        )
-        self.zeros = jit(self._named(_zeros, "zeros"), out_shardings=self._param_shardings)
 
     def _named(self, function: Callable[..., Any], suffix: str) -> Callable[..., Any]:
         """Return the function under the name of the stage."""
@@ -108,12 +153,61 @@ class StagePrograms:
             lambda leaf: ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(leaf.ndim)), types
         )
 
-    def zero_types(self, params: object) -> list[ShapeDtypeStruct]:
-        """Return the types of the sums of gradients."""
-        return [
-            ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-            for leaf, sharding in zip(split_floats(params)[0], self._param_shardings, strict=True)
-        ]
+    @cached_property
+    def accumulation(self) -> Accumulation:
+        """The shardings of parameters and sums of gradients between the first and the last task of a step."""
+        memory, types = self.memory, self.types
+        limit = memory_limit_of(memory.chip)
+        if limit is not None:
+            residuals = plan_program(self.forward, types[:3], memory.chip).results[1]
+            limit -= (memory.live_activations - 1) * device_bytes((types.x, residuals))
+            limit = limit // memory.stages - memory.optimizer_copies * device_bytes(types.params)
+        arguments = (types.params, types.x, types.targets, split_floats(types.result)[0])
+        return plan_accumulation(self._tasks, arguments, memory.microbatches, self.mesh, limit, memory.chip)
+
+    def _tasks(
+        self, params: object, x: object, targets: tuple[Any, ...], cotangents: list[Any]
+    ) -> tuple[Any, list[Array], list[Array]]:
+        """Run the forward and the backward pass of a microbatch."""
+        y, pull_back = stage_vjp(self._function, params, x, targets)
+        param_cotangents, x_cotangents = pull_back(cotangents)
+        return self._constrain(y), param_cotangents, self._constrain(x_cotangents) if self._has_input_gradient else []
+
+    @cached_property
+    def sum_types(self) -> list[ShapeDtypeStruct]:
+        """The types of the sums of gradients."""
+        return with_shardings(split_floats(self.types.params)[0], self.accumulation.sums)  # type: ignore[no-any-return]
+
+    @cached_property
+    def gathered_types(self) -> Any:
+        """The types of the parameters as tasks read them."""
+        return with_shardings(self.types.params, self.accumulation.params)
+
+    @cached_property
+    def gather(self) -> "Conversion":
+        """Converts the leaves of the parameters to the shardings in which tasks read them."""
+        sources = [leaf.sharding for leaf in tree_util.tree_leaves(self.types.params)]
+        return Conversion(self._named(_identity, "gather"), sources, self.accumulation.params)
+
+    @cached_property
+    def reduce(self) -> "Conversion":
+        """Converts the sums of gradients to the shardings of the parameters."""
+        return Conversion(self._named(_identity, "reduce"), self.accumulation.sums, self._float_shardings)
+
+    @property
+    def _float_shardings(self) -> list[Sharding]:
+        return [leaf.sharding for leaf in split_floats(self.types.params)[0]]
+
+    @cached_property
+    def zeros(self) -> Callable[..., Any]:
+        """Returns sums of no gradients, as a function of the parameters."""
+        return jit(self._named(zeros, "zeros"), out_shardings=list(self.accumulation.sums))
+
+    @cached_property
+    def backward(self) -> Callable[..., Any]:
+        """Returns the sums with the gradients of a microbatch added, and the cotangents of the input."""
+        function = self._named(self._backward, "backward")
+        return jit(function, out_shardings=(list(self.accumulation.sums), None), donate_argnums=(4,))
 
     def _constrain(self, tree: object) -> Any:
         """Pin the shardings of arrays that are sent to other meshes."""
@@ -136,7 +230,7 @@ class StagePrograms:
     ) -> tuple[list[Array], list[Array]]:
         """Return the totals with the gradients of a microbatch added, and the cotangents of the input."""
         terms, x_cotangents = self._gradients(params, x, pull_back, cotangents)
-        return _add(totals, terms), x_cotangents
+        return add(totals, terms), x_cotangents
 
     def input_gradient(
         self, params: object, x: object, pull_back: Any, cotangents: list[Any]
@@ -179,13 +273,17 @@ class StagePrograms:
             return outputs[:count], outputs[count:]
 
         def second(totals: list[Array], shared: list[Array], kept: list[Array]) -> list[Array]:
-            return _add(totals, replay(split.second, [*shared, *kept]))
+            return add(totals, replay(split.second, [*shared, *kept]))
 
         return Halves(
             captured,
             split.kept,
             jit(self._named(first, "input_gradient")),
-            jit(self._named(second, "weight_gradient"), out_shardings=self._param_shardings, donate_argnums=(0,)),
+            jit(
+                self._named(second, "weight_gradient"),
+                out_shardings=list(self.accumulation.sums),
+                donate_argnums=(0,),
+            ),
         )
 
 
@@ -202,10 +300,35 @@ def stage_vjp(function: StageFunction, params: object, x: object, targets: tuple
     return y, pull_back
 
 
-def _add(totals: Sequence[Array], terms: Sequence[Array]) -> list[Array]:
-    return [total + term for total, term in zip(totals, terms, strict=True)]
+@final
+class Conversion:
+    """Converts a list of arrays to other shardings in one program, which has only the arrays that change.
+
+    Attributes:
+        changes: the indices of the arrays that change.
+        function: the program; None if no array changes.
+
+    Args:
+        identity: returns its argument, a list of arrays.
+        sources: the shardings of the arrays.
+        targets: the shardings to convert to.
+    """
+
+    def __init__(self, identity: Callable[..., Any], sources: Sequence[Sharding], targets: Sequence[Sharding]):
+        pairs = enumerate(zip(sources, targets, strict=True))
+        self.changes = [index for index, (source, target) in pairs if source is not target]
+        self.function = (
+            jit(identity, out_shardings=[targets[index] for index in self.changes]) if self.changes else None
+        )
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        results = list(arrays)
+        if self.function is not None:
+            converted = self.function([arrays[index] for index in self.changes])
+            for index, array in zip(self.changes, converted, strict=True):
+                results[index] = array
+        return results
 
 
-def _zeros(params: object) -> list[Array]:
-    """Return zeros like the floating-point leaves of the parameters."""
-    return [jnp.zeros_like(leaf) for leaf in split_floats(params)[0]]
+def _identity(arrays: list[Array]) -> list[Array]:
+    return arrays

@@ -34,7 +34,7 @@ class Step:
         microbatch: returns the input of the first stage for a microbatch on a rank.
         targets: returns the further arguments of the last stage for a microbatch on a rank.
         transfers: sends arrays between ranks.
-        totals: the sums of the gradients of each stage on each of its ranks.
+        totals: the sums of the gradients of each stage on each of its ranks; reduced after the last task.
         losses: for each rank, the losses of the microbatches whose last stage it runs.
     """
 
@@ -50,6 +50,8 @@ class Step:
     _saved: dict[Microbatch, tuple[Any, Any]] = field(default_factory=dict)  # the input and the vjp function
     _weights: dict[Microbatch, Callable[[list[Any]], list[Any]]] = field(default_factory=dict)
     _local: dict[str, list[Any]] = field(default_factory=dict)  # values that stay on their rank
+    _gathered: dict[Replica, Any] = field(default_factory=dict)  # parameters as the programs read them
+    _finished: dict[Replica, int] = field(default_factory=lambda: defaultdict(int))  # microbatches
     _last_results: dict[int, list[Any]] = field(default_factory=dict)  # of the last task of each rank
 
     def run(self, rank: int, task: Task) -> None:
@@ -57,8 +59,8 @@ class Step:
         self._wait_for_rank(rank)
         key = task.stage, task.microbatch
         replica = task.stage, rank
-        programs, params = self.programs[replica], self.params[replica]
-        if replica not in self.totals:
+        programs, params = self.programs[replica], self._gathered_params(replica)
+        if task.kind != FORWARD and replica not in self.totals:
             self.totals[replica] = programs.zeros(params)
         if task.kind == FORWARD:
             results = self._run_forward(rank, task, programs, params)
@@ -74,7 +76,19 @@ class Step:
             self._send_cotangents(task, results)
         else:
             self.totals[replica] = results = self._weights.pop(key)(self.totals[replica])
+        if task.ends_activations:
+            self._finished[replica] += 1
+            if self._finished[replica] == self.schedule.microbatches_of[replica]:
+                self.totals[replica] = results = programs.reduce(self.totals[replica])
+                del self._gathered[replica]
         self._last_results[rank] = results
+
+    def _gathered_params(self, replica: Replica) -> Any:
+        """Return the parameters of a stage in the shardings in which its programs read them."""
+        if replica not in self._gathered:
+            leaves, structure = tree_util.tree_flatten(self.params[replica])
+            self._gathered[replica] = tree_util.tree_unflatten(structure, self.programs[replica].gather(leaves))
+        return self._gathered[replica]
 
     def _wait_for_rank(self, rank: int) -> None:
         """Wait for the last task of a rank on CPU devices.

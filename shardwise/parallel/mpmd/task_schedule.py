@@ -1,6 +1,7 @@
 """TaskSchedule: the tasks of every pipeline rank in order, as plain data."""
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -45,6 +46,11 @@ class TaskSchedule:
         """For each stage, the ranks that run it, in ascending order."""
         pairs = {(stage, rank) for (stage, _), rank in self.rank_of.items()}
         return tuple(tuple(sorted(rank for other, rank in pairs if other == stage)) for stage in range(self.stages))
+
+    @cached_property
+    def microbatches_of(self) -> dict[tuple[int, int], int]:
+        """The number of microbatches for which a rank runs a stage, by (stage, rank)."""
+        return dict(Counter((stage, rank) for (stage, _), rank in self.rank_of.items()))
 
     @cached_property
     def peak_activations(self) -> tuple[int, ...]:
