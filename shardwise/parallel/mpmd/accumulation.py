@@ -1,10 +1,9 @@
-"""accumulation: choose how a stage keeps its parameters and the sums of its gradients during a step.
+"""accumulation: how a stage keeps its parameters and the sums of its gradients during a step.
 
-Tasks of different microbatches are separate programs. So that parameters are not gathered and gradients not reduced by
-each of them, the planner plans all tasks of a stage as one loop over its microbatches. It gathers parameters before
-that loop and leaves sums of gradients unreduced until its end, as far as memory permits. The loop is also planned with
-the parameters, the sums, or both pinned to the shardings of the parameters. The programs of the stage use the
-shardings of the fastest loop.
+Tasks of different microbatches are separate programs. So that not each of them gathers parameters and reduces
+gradients, the planner plans all tasks of a stage as one loop over its microbatches. It gathers parameters before that
+loop and leaves sums of gradients unreduced until its end, as far as memory permits. The programs of the stage can then
+use the shardings of that loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,19 +24,16 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.search.gather_in_loops import loop_entries
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.compiler.shardings.named_sharding import NamedSharding, unreduced_sharding
+from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.refine import coarsen_layout
-from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
-from shardwise.explain.simulate import Simulation
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.array_types import device_bytes
 from shardwise.parallel.mpmd.planned_program import plan_program
 
-NEGLIGIBLE = 0.01  # the share of exposed communication below which gathering and reducing once does not pay
-
 # (params, x, targets, cotangents of the result) → result, cotangents of the parameters, cotangents of the input
 StageTasks = Callable[[Any, Any, tuple[Any, ...], list[Any]], tuple[Any, list[Array], list[Array]]]
+Specs = tuple[PartitionSpec | None, ...]  # None for the sharding of the parameter
 
 
 @final
@@ -45,12 +41,17 @@ class Accumulation(NamedTuple):
     """The shardings that a stage uses between the first and the last task of a step.
 
     Attributes:
-        params: the sharding of each leaf of the parameters, as the tasks read them.
-        sums: the sharding of the sum of each gradient; it may be unreduced.
+        params: the spec of each leaf of the parameters, as the tasks read them.
+        sums: the spec of the sum of each gradient; it may be unreduced.
     """
 
-    params: tuple[Sharding, ...]
-    sums: tuple[Sharding, ...]
+    params: Specs
+    sums: Specs
+
+    @staticmethod
+    def unchanged(params: object) -> "Accumulation":
+        """Return the accumulation in which everything has the shardings of the parameters."""
+        return Accumulation((None,) * len(tree_util.tree_leaves(params)), (None,) * len(split_floats(params)[0]))
 
 
 def plan_accumulation(
@@ -60,8 +61,9 @@ def plan_accumulation(
     mesh: Mesh | AbstractMesh,
     memory_limit: int | None,
     chip: Chip,
+    pins_params: bool,
 ) -> Accumulation:
-    """Choose the shardings of a stage's parameters and sums of gradients, by the predicted time of all its tasks.
+    """Return the shardings of parameters and sums in a loop over the microbatches of a stage.
 
     Args:
         tasks: runs the forward and the backward pass of one microbatch.
@@ -70,106 +72,55 @@ def plan_accumulation(
         mesh: the mesh of the stage.
         memory_limit: the bytes that a device may hold for parameters, sums, and one microbatch; None for no limit.
         chip: the hardware to plan for.
+        pins_params: whether the loop must read the parameters in their own shardings.
     """
     params, *others = arguments
-    unchanged = Accumulation(*(tuple(leaf.sharding for leaf in leaves) for leaves in _leaves(params)))
-    if microbatches == 1 or mesh.size == 1:
-        return unchanged
+    leaves, floats = tree_util.tree_leaves(params), split_floats(params)[0]
     stacks = [_stacked(each, microbatches, mesh) for each in others]
     if memory_limit is not None:
         # Only the loop holds the inputs and results of all microbatches at once.
-        memory_limit += 2 * (device_bytes(stacks[0]) + device_bytes(stacks[2]))
-
-    def plan(pins_params: bool, pins_sums: bool) -> _LoopPlan:
-        loop = _loop(tasks, unchanged, pins_params, pins_sums)
-        return _plan_loop(loop, params, stacks, unchanged, mesh, memory_limit, chip)
-
-    pinned = plan(pins_params=True, pins_sums=True)
-    if pinned.exposed < NEGLIGIBLE * pinned.seconds:
-        return unchanged
-    free = plan(pins_params=False, pins_sums=False)
-    plans = [pinned, free]
-    if all(found != default for found, default in zip(free.accumulation, unchanged, strict=True)):
-        plans += [plan(pins_params=True, pins_sums=False), plan(pins_params=False, pins_sums=True)]
-    return min(plans, key=lambda plan: (plan.excess, plan.seconds)).accumulation
-
-
-@final
-class _LoopPlan(NamedTuple):
-    """A plan of all tasks of a stage.
-
-    Attributes:
-        accumulation: the shardings of the loop.
-        excess: the bytes by which it exceeds the memory limit.
-        seconds: its predicted time.
-        exposed: the part of it in which devices wait for communication.
-    """
-
-    accumulation: Accumulation
-    excess: int
-    seconds: float
-    exposed: float
+        memory_limit = max(1, memory_limit + 2 * (device_bytes(stacks[0]) + device_bytes(stacks[2])))
+    # Unused arguments are kept, so that the inputs of the program are the leaves of the arguments.
+    loop = jit(
+        _loop(tasks, [leaf.sharding for leaf in leaves] if pins_params else None),
+        out_shardings=([leaf.sharding for leaf in floats], None),
+        keep_unused=True,
+    )
+    with config.override("memory_limit", -1 if memory_limit is None else memory_limit):
+        stages = plan_program(loop, (params, *stacks), chip).prepared.stages
+    program, entered = stages.problem.program, _entry_layouts(stages)
+    producers = {value: equation for equation in stages.problem.unfolded.equations for value in equation.outputs}
+    return Accumulation(
+        tuple(
+            _spec(entered.get(value), leaf, mesh, stages)
+            for value, leaf in zip(program.inputs[: len(leaves)], leaves, strict=True)
+        ),
+        tuple(
+            _spec(_carry_layout(producers.get(value), stages), leaf, mesh, stages)
+            for value, leaf in zip(program.outputs[: len(floats)], floats, strict=True)
+        ),
+    )
 
 
-def _loop(tasks: StageTasks, shardings: Accumulation, pins_params: bool, pins_sums: bool) -> Callable[..., Any]:
+def _loop(tasks: StageTasks, pins: Sequence[Any] | None) -> Callable[..., Any]:
     """Return a function that runs all tasks of a stage in a loop, and sums its gradients.
 
     Args:
         tasks: the tasks of one microbatch.
-        shardings: the shardings of the parameters and of their gradients.
-        pins_params: whether the loop must read the parameters in their own shardings.
-        pins_sums: whether the sums must have the shardings of the parameters.
+        pins: the shardings in which the loop must read the leaves of the parameters; None if the planner chooses.
     """
 
     def all_tasks(params: Any, *stacks: Any) -> Any:
         def body(sums: Sequence[Array], each: tuple[Any, ...]) -> tuple[list[Array], Any]:
             leaves, structure = tree_util.tree_flatten(params)
-            read = tree_util.tree_unflatten(structure, _pin(leaves, shardings.params)) if pins_params else params
-            result, terms, x_cotangents = tasks(read, *each)
-            totals = add(sums, terms)
-            return _pin(totals, shardings.sums) if pins_sums else totals, (result, x_cotangents)
+            if pins is not None:
+                leaves = list(map(with_sharding_constraint, leaves, pins))
+            result, terms, x_cotangents = tasks(tree_util.tree_unflatten(structure, leaves), *each)
+            return add(sums, terms), (result, x_cotangents)
 
         return scan(body, zeros(params), stacks)
 
     return all_tasks
-
-
-def _pin(arrays: Sequence[Array], shardings: Sequence[Sharding]) -> list[Array]:
-    return [with_sharding_constraint(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
-
-
-def _plan_loop(
-    loop: Callable[..., Any],
-    params: Any,
-    stacks: Sequence[Any],
-    unchanged: Accumulation,
-    mesh: Mesh | AbstractMesh,
-    memory_limit: int | None,
-    chip: Chip,
-) -> _LoopPlan:
-    """Plan a loop over the tasks of a stage, and return the shardings that the planner chose in it."""
-    # Unused arguments are kept, so that the inputs of the program are the leaves of the arguments.
-    jitted = jit(loop, out_shardings=(list(unchanged.sums), None), keep_unused=True)
-    with config.override("memory_limit", -1 if memory_limit is None else max(1, memory_limit)):
-        prepared = plan_program(jitted, (params, *stacks), chip).prepared
-    run, stages = Simulation(prepared.request, prepared.stages, chip), prepared.stages
-    program, entered = stages.problem.program, _entry_layouts(stages)
-    producers = {value: equation for equation in stages.problem.unfolded.equations for value in equation.outputs}
-    param_layouts = [entered.get(value) for value in program.inputs[: len(unchanged.params)]]
-    sum_layouts = [_carry_layout(producers.get(value), stages) for value in program.outputs[: len(unchanged.sums)]]
-    accumulation = Accumulation(
-        *(
-            tuple(_sharding(*each, mesh, stages) for each in zip(layouts, defaults, strict=True))
-            for layouts, defaults in zip((param_layouts, sum_layouts), unchanged, strict=True)
-        )
-    )
-    excess = 0 if memory_limit is None else max(0, run.peak_bytes - memory_limit)
-    return _LoopPlan(accumulation, excess, run.seconds, run.plan.exposed_seconds)
-
-
-def _leaves(params: object) -> tuple[list[Any], list[Any]]:
-    """Return the leaves of the parameters, and those with gradients."""
-    return tree_util.tree_leaves(params), split_floats(params)[0]
 
 
 def zeros(params: object) -> list[Array]:
@@ -207,9 +158,7 @@ def _carry_layout(equation: Equation | None, stages: Stages) -> Layout | None:
     return stages.plan.choices[equation].results[-1] if equation is not None and is_planned else None
 
 
-def _sharding(layout: Layout | None, default: Sharding, mesh: Mesh | AbstractMesh, stages: Stages) -> Sharding:
-    """Return the sharding of a layout; the default if it is not expressible in the axes of the stage's mesh."""
+def _spec(layout: Layout | None, leaf: Any, mesh: Mesh | AbstractMesh, stages: Stages) -> PartitionSpec | None:
+    """Return the spec of a layout; None if it is that of the leaf, or not expressible in the axes of the mesh."""
     coarse = None if layout is None else coarsen_layout(layout, mesh.abstract, stages.problem.mesh)
-    if coarse is None or default.pin((1,) * len(coarse.dims)).layout == coarse:
-        return default
-    return unreduced_sharding(mesh, spec_of(coarse))
+    return None if coarse is None or leaf.sharding.pin(leaf.shape).layout == coarse else spec_of(coarse)

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
@@ -27,12 +28,15 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
 from shardwise.parallel.float_leaves import split_floats
+from shardwise.parallel.mpmd.accumulation import Accumulation
 from shardwise.parallel.mpmd.array_types import microbatch_types, types_of, with_shardings
 from shardwise.parallel.mpmd.check_schedule import check_schedule
+from shardwise.parallel.mpmd.choose_accumulation import StageMemory, choose_accumulation
 from shardwise.parallel.mpmd.make_schedule import task_schedule
 from shardwise.parallel.mpmd.predict import PipelineSimulation, predict_pipeline
+from shardwise.parallel.mpmd.predict_stage import StagePrediction, predict_stage
 from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
-from shardwise.parallel.mpmd.stage_programs import StageFunction, StageMemory, StagePrograms, StageTypes
+from shardwise.parallel.mpmd.stage_programs import StageFunction, StagePrograms, StageTypes
 from shardwise.parallel.mpmd.step import Replica, Step
 from shardwise.parallel.mpmd.task import Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
@@ -162,6 +166,8 @@ class MpmdPipeline:
         self._remat = remat
         self._optimizer_copies = optimizer_copies
         self._programs: dict[Any, StagePrograms] = {}
+        self._accumulations: dict[Any, Accumulation] = {}
+        self._predictions: dict[Any, StagePrediction] = {}
         self._boundary_types: dict[Any, list[Any]] = {}
         self._take_rows = jit(_take_rows, static_argnums=1)
         self._sum = jit(_sum)
@@ -215,9 +221,9 @@ class MpmdPipeline:
         }
         programs = {
             (stage, rank): self._stage_programs(
+                stage,
                 rank,
                 self._stage_types(stage, params[stage], shardings[stage, rank], types, goals),
-                stage,
                 chip_of(self._device_meshes[rank].flat_devices[0].device_kind),
             )
             for stage, rank in shardings
@@ -277,11 +283,12 @@ class MpmdPipeline:
             ]
             programs = [
                 self._stage_programs(
-                    rank, self._stage_types(stage, params[stage], shardings[stage], types, goals), stage, target
+                    stage, rank, self._stage_types(stage, params[stage], shardings[stage], types, goals), target
                 )
                 for stage, rank in enumerate(homes)
             ]
-            return predict_pipeline(self.schedule, programs, target)
+            predictions = [self._predict(each, target) for each in programs]
+            return predict_pipeline(self.schedule, predictions, [each.mesh.size for each in programs], target)
 
         return call
 
@@ -377,28 +384,46 @@ class MpmdPipeline:
             with_shardings(params, shardings), boundary_types[stage], tuple(targets), boundary_types[stage + 1]
         )
 
-    def _stage_programs(self, rank: int, types: StageTypes, stage: int, chip: Chip) -> StagePrograms:
+    def _stage_programs(self, stage: int, rank: int, types: StageTypes, chip: Chip) -> StagePrograms:
         """Return the programs of a stage on a rank for arguments of these types."""
         leaves, structure = tree_util.tree_flatten(types)
         key = stage, rank, structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves), chip
         if key not in self._programs:
-            self._programs[key] = StagePrograms(
-                self._stages[stage],
-                f"stage{stage}",
-                self._meshes[rank],
-                self._specs[rank],
-                types,
-                StageMemory(
-                    self.schedule.microbatches_of[stage, rank],
-                    self.schedule.peak_activations[rank],
-                    sum(rank in ranks for ranks in self.schedule.ranks_of_stage),
-                    self._optimizer_copies,
-                    chip,
-                ),
-                self._remat,
-                has_input_gradient=stage > 0,
+            memory = StageMemory(
+                self.schedule.microbatches_of[stage, rank],
+                self.schedule.peak_activations[rank],
+                sum(rank in ranks for ranks in self.schedule.ranks_of_stage),
+                self._optimizer_copies,
+                chip,
             )
+
+            def build(accumulation: Accumulation) -> StagePrograms:
+                return StagePrograms(
+                    self._stages[stage],
+                    f"stage{stage}",
+                    self._meshes[rank],
+                    self._specs[rank],
+                    types,
+                    accumulation,
+                    self._remat,
+                    has_input_gradient=stage > 0,
+                )
+
+            unchanged = Accumulation.unchanged(types.params)
+            equal = _stage_key(build(unchanged), chip), memory
+            if equal not in self._accumulations:
+                self._accumulations[equal] = choose_accumulation(
+                    build, lambda programs: self._predict(programs, chip), unchanged, memory
+                )
+            self._programs[key] = build(self._accumulations[equal])
         return self._programs[key]
+
+    def _predict(self, programs: StagePrograms, chip: Chip) -> StagePrediction:
+        """Predict the programs of a stage. Equal stages are predicted once."""
+        key = _stage_key(programs, chip), programs.accumulation, chip
+        if key not in self._predictions:
+            self._predictions[key] = predict_stage(programs, self.schedule.splits_backward, chip)
+        return self._predictions[key]
 
     def _microbatch(self, tree: object, programs: StagePrograms, index: int) -> Any:
         """Return the rows of a microbatch in the sharding of activations."""
@@ -485,6 +510,14 @@ class MpmdPipeline:
         )
         shards = {shard.device: shard.data for array in here.values() for shard in array.addressable_shards}
         return join_shards([shards[device] for device in everywhere.local_devices], type, everywhere)
+
+
+def _stage_key(stage: StagePrograms, chip: Chip) -> Any:
+    """Return a key that is equal for stages with equal programs, on meshes of equal shape."""
+    with config.override("target_platform", chip.platform):
+        program = stage.forward.trace(*stage.types[:3]).program
+    layouts = [leaf.sharding.pin(leaf.shape).layout for leaf in tree_util.tree_leaves(stage.types)]
+    return str(replace(program, name="")), tuple(layouts), stage.mesh.abstract
 
 
 def _sharding_on(mesh: Mesh | AbstractMesh, sharding: object) -> NamedSharding:

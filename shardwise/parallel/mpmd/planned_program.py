@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 from shardwise import tree_util
 from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.base.config import config
 from shardwise.compiler.plan.chip import Chip
 from shardwise.execute.executor import LoweredRequest
 from shardwise.explain.plan import prepare
@@ -33,7 +34,8 @@ def plan_program(function: Callable[..., Any], arguments: tuple[Any, ...], chip:
         chip: the hardware to plan for.
     """
     prepared = prepare(function, arguments, {}, chip)
-    types, structure = tree_util.tree_flatten(eval_shape(function, *arguments))
+    with config.override("target_platform", chip.platform):  # attention has other residuals on other platforms
+        types, structure = tree_util.tree_flatten(eval_shape(function, *arguments))
     results = [
         ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding)
         for type, sharding in zip(types, prepared.out_shardings, strict=True)

@@ -6,8 +6,6 @@ microbatches. `gather` and `reduce` run once per step, before and after all othe
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, final
 
 from shardwise import tree_util
@@ -19,19 +17,16 @@ from shardwise.api.transformations.remat import checkpoint
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.control.split_outputs import split_outputs
-from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.named_sharding import NamedSharding, unreduced_sharding
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.compiler.transforms.replay import replay
-from shardwise.execute.request import memory_limit_of
 from shardwise.parallel.float_leaves import split_floats
-from shardwise.parallel.mpmd.accumulation import Accumulation, add, plan_accumulation, zeros
-from shardwise.parallel.mpmd.array_types import device_bytes, with_shardings
-from shardwise.parallel.mpmd.planned_program import plan_program
+from shardwise.parallel.mpmd.accumulation import Accumulation, Specs, add, zeros
+from shardwise.parallel.mpmd.array_types import with_shardings
 
 StageFunction = Callable[..., Any]  # (params, x, *targets) → the input of the next stage, or the loss
 
@@ -51,26 +46,6 @@ class StageTypes(NamedTuple):
     x: Any
     targets: tuple[Any, ...]
     result: Any
-
-
-@final
-@dataclass(frozen=True)
-class StageMemory:
-    """What the devices of a stage hold besides the arrays of one microbatch.
-
-    Attributes:
-        microbatches: the number of microbatches that the stage runs in a step.
-        live_activations: the largest number of microbatches whose residuals the rank holds at once.
-        stages: the number of stages on the rank.
-        optimizer_copies: the number of arrays like the parameters that the optimizer keeps.
-        chip: the hardware.
-    """
-
-    microbatches: int
-    live_activations: int
-    stages: int
-    optimizer_copies: int
-    chip: Chip
 
 
 @final
@@ -97,7 +72,14 @@ class StagePrograms:
     Attributes:
         mesh: the devices on which the stage runs.
         types: the types of its arguments and result, with shardings.
-        memory: the memory that is not available to one microbatch.
+        accumulation: the shardings of parameters and sums of gradients during a step.
+        gathered_types: the types of the parameters as tasks read them.
+        sum_types: the types of the sums of gradients.
+        gather: converts the leaves of the parameters to the shardings in which tasks read them.
+        reduce: converts the sums of gradients to the shardings of the parameters.
+        forward: the forward program.
+        backward: the backward program; it adds the gradients of a microbatch to the sums.
+        zeros: returns sums of no gradients, as a function of the parameters.
 
     Args:
         function: the function of the stage.
@@ -105,7 +87,7 @@ class StagePrograms:
         mesh: the devices on which the stage runs.
         spec: the PartitionSpec of the stage's input and result. A leaf with fewer dims uses its first entries.
         types: the types of its arguments and result, without shardings, except for the parameters.
-        memory: the memory that is not available to one microbatch.
+        accumulation: the shardings of parameters and sums of gradients during a step.
         remat: whether the backward pass recomputes all residuals, or a policy of `checkpoint` that selects them.
         has_input_gradient: whether the gradient of the stage's input is needed.
     """
@@ -117,7 +99,7 @@ class StagePrograms:
         mesh: Mesh | AbstractMesh,
         spec: PartitionSpec,
         types: StageTypes,
-        memory: StageMemory,
+        accumulation: Accumulation,
         remat: bool | Policy,
         has_input_gradient: bool,
     ):
@@ -126,13 +108,26 @@ class StagePrograms:
         self._name = name
         x, targets, result = map(self.with_shardings, types[1:])
         self.types = StageTypes(types.params, x, targets, result)
-        self.memory = memory
+        self.accumulation = accumulation
         self._has_input_gradient = has_input_gradient
         self._function = function
         if remat is not False:
             self._function = checkpoint(function, policy=None if remat is True else remat)
         self._halves: dict[Any, Halves] = {}
+        leaves, floats = tree_util.tree_leaves(types.params), split_floats(types.params)[0]
+        gathered = self._shardings(leaves, accumulation.params)
+        self._sum_shardings = self._shardings(floats, accumulation.sums)
+        self.gathered_types = with_shardings(types.params, gathered)
+        self.sum_types: list[Any] = with_shardings(floats, self._sum_shardings)
+        self.gather = Conversion(self._named(_identity, "gather"), [leaf.sharding for leaf in leaves], gathered)
+        self.reduce = Conversion(
+            self._named(_identity, "reduce"), self._sum_shardings, [leaf.sharding for leaf in floats]
+        )
         self.forward = jit(self._named(self._forward, "forward"))
+        self.backward = jit(
+            self._named(self._backward, "backward"), out_shardings=(self._sum_shardings, None), donate_argnums=(4,)
+        )
+        self.zeros = jit(self._named(zeros, "zeros"), out_shardings=self._sum_shardings)
 
     def _named(self, function: Callable[..., Any], suffix: str) -> Callable[..., Any]:
         """Return the function under the name of the stage."""
@@ -153,19 +148,7 @@ class StagePrograms:
             lambda leaf: ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(leaf.ndim)), types
         )
 
-    @cached_property
-    def accumulation(self) -> Accumulation:
-        """The shardings of parameters and sums of gradients between the first and the last task of a step."""
-        memory, types = self.memory, self.types
-        limit = memory_limit_of(memory.chip)
-        if limit is not None:
-            residuals = plan_program(self.forward, types[:3], memory.chip).results[1]
-            limit -= (memory.live_activations - 1) * device_bytes((types.x, residuals))
-            limit = limit // memory.stages - memory.optimizer_copies * device_bytes(types.params)
-        arguments = (types.params, types.x, types.targets, split_floats(types.result)[0])
-        return plan_accumulation(self._tasks, arguments, memory.microbatches, self.mesh, limit, memory.chip)
-
-    def _tasks(
+    def tasks(
         self, params: object, x: object, targets: tuple[Any, ...], cotangents: list[Any]
     ) -> tuple[Any, list[Array], list[Array]]:
         """Run the forward and the backward pass of a microbatch."""
@@ -173,41 +156,12 @@ class StagePrograms:
         param_cotangents, x_cotangents = pull_back(cotangents)
         return self._constrain(y), param_cotangents, self._constrain(x_cotangents) if self._has_input_gradient else []
 
-    @cached_property
-    def sum_types(self) -> list[ShapeDtypeStruct]:
-        """The types of the sums of gradients."""
-        return with_shardings(split_floats(self.types.params)[0], self.accumulation.sums)  # type: ignore[no-any-return]
-
-    @cached_property
-    def gathered_types(self) -> Any:
-        """The types of the parameters as tasks read them."""
-        return with_shardings(self.types.params, self.accumulation.params)
-
-    @cached_property
-    def gather(self) -> "Conversion":
-        """Converts the leaves of the parameters to the shardings in which tasks read them."""
-        sources = [leaf.sharding for leaf in tree_util.tree_leaves(self.types.params)]
-        return Conversion(self._named(_identity, "gather"), sources, self.accumulation.params)
-
-    @cached_property
-    def reduce(self) -> "Conversion":
-        """Converts the sums of gradients to the shardings of the parameters."""
-        return Conversion(self._named(_identity, "reduce"), self.accumulation.sums, self._float_shardings)
-
-    @property
-    def _float_shardings(self) -> list[Sharding]:
-        return [leaf.sharding for leaf in split_floats(self.types.params)[0]]
-
-    @cached_property
-    def zeros(self) -> Callable[..., Any]:
-        """Returns sums of no gradients, as a function of the parameters."""
-        return jit(self._named(zeros, "zeros"), out_shardings=list(self.accumulation.sums))
-
-    @cached_property
-    def backward(self) -> Callable[..., Any]:
-        """Returns the sums with the gradients of a microbatch added, and the cotangents of the input."""
-        function = self._named(self._backward, "backward")
-        return jit(function, out_shardings=(list(self.accumulation.sums), None), donate_argnums=(4,))
+    def _shardings(self, leaves: Sequence[Any], specs: Specs) -> list[Sharding]:
+        """Return the shardings of parameters or sums of gradients during a step."""
+        return [
+            leaf.sharding if spec is None else unreduced_sharding(self.mesh, spec)
+            for leaf, spec in zip(leaves, specs, strict=True)
+        ]
 
     def _constrain(self, tree: object) -> Any:
         """Pin the shardings of arrays that are sent to other meshes."""
@@ -279,11 +233,7 @@ class StagePrograms:
             captured,
             split.kept,
             jit(self._named(first, "input_gradient")),
-            jit(
-                self._named(second, "weight_gradient"),
-                out_shardings=list(self.accumulation.sums),
-                donate_argnums=(0,),
-            ),
+            jit(self._named(second, "weight_gradient"), out_shardings=self._sum_shardings, donate_argnums=(0,)),
         )
 
 

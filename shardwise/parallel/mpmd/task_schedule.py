@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from shardwise.parallel.mpmd.task import FORWARD, Task
+from shardwise.parallel.mpmd.task import FORWARD, INPUT, WEIGHT, Task
 
 
 @final
@@ -46,6 +46,11 @@ class TaskSchedule:
         """For each stage, the ranks that run it, in ascending order."""
         pairs = {(stage, rank) for (stage, _), rank in self.rank_of.items()}
         return tuple(tuple(sorted(rank for other, rank in pairs if other == stage)) for stage in range(self.stages))
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether backward passes are split into input and weight gradients."""
+        return any(task.kind in (INPUT, WEIGHT) for tasks in self.ranks for task in tasks)
 
     @cached_property
     def microbatches_of(self) -> dict[tuple[int, int], int]:
