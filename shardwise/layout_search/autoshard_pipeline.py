@@ -1,11 +1,13 @@
-"""autoshard_pipeline: choose the stages, microbatches, schedule, meshes and shardings of an MPMD pipeline.
+"""autoshard_pipeline: choose the ranks, stages, microbatches, schedule, meshes and shardings of an MPMD pipeline.
 
-For each number of stages, the model is divided, and `autoshard` chooses the mesh and the shardings of the first, the
-second and the last stage. Each pipeline is then simulated with all schedules and numbers of microbatches.
+For each number of ranks, the model is divided, and `autoshard` chooses the mesh of a rank and the shardings of the
+first, a middle and the last stage. The first schedule is simulated with all numbers of ranks and microbatches. The
+times of its programs estimate all other schedules and numbers of stages per rank, and the fastest of these are
+simulated too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -29,13 +31,18 @@ from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.array_types import microbatch_types, types_of, with_shardings
+from shardwise.parallel.mpmd.make_schedule import task_schedule
 from shardwise.parallel.mpmd.mpmd_pipeline import MpmdPipeline, mpmd_pipeline
 from shardwise.parallel.mpmd.predict import PipelineSimulation
+from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
 from shardwise.parallel.mpmd.split_stages import StagedModel, split_stages
 from shardwise.parallel.mpmd.stage_programs import StageFunction, stage_vjp
+from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, WEIGHT
 
-_SCHEDULES = ("1f1b", "zb-h1")
-_MULTIPLES = (1, 2, 4, 8)  # microbatches per stage to try
+_SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v")
+_CHUNKS = (2, 4)  # stages per rank to try with "interleaved"
+_MULTIPLES = (1, 2, 4, 8)  # microbatches per rank to try
+_SIMULATED = 6  # the number of estimated pipelines to simulate
 _ROWS = 12  # the number of alternatives to print
 
 
@@ -60,6 +67,7 @@ class PipelineAlternative:
     """A pipeline that was compared.
 
     Attributes:
+        ranks: the number of ranks.
         microbatches: the number of microbatches.
         schedule: the name of its schedule.
         model: the model, divided into stages.
@@ -67,8 +75,10 @@ class PipelineAlternative:
         run: its simulation.
         peak_bytes: the most bytes that a device holds, with the state of the optimizer.
         fits: whether the devices have as much memory.
+        optimizer_copies: the number of arrays like the parameters that the optimizer keeps.
     """
 
+    ranks: int
     microbatches: int
     schedule: str
     model: StagedModel
@@ -76,10 +86,17 @@ class PipelineAlternative:
     run: PipelineSimulation
     peak_bytes: int
     fits: bool
+    optimizer_copies: int
+
+    @property
+    def chunks(self) -> int:
+        """The number of stages per rank."""
+        return len(self.layouts) // self.ranks
 
     def __str__(self) -> str:
-        meshes = list(dict.fromkeys(str(layout.mesh) for layout in self.layouts))
-        return f"{len(self.layouts)} stages of {' or '.join(meshes)}, {self.microbatches} microbatches, {self.schedule}"
+        per_rank = f", {self.chunks} per rank," if self.chunks > 1 else ""
+        mesh = self.layouts[0].mesh
+        return f"{len(self.layouts)} stages{per_rank} of {mesh}, {self.microbatches} microbatches, {self.schedule}"
 
 
 @final
@@ -88,7 +105,7 @@ class AutoPipeline:
 
     Attributes:
         alternatives: the compared pipelines, best first.
-        problems: for numbers of stages without a pipeline, why there is none.
+        problems: for numbers of ranks without a pipeline, why there is none.
     """
 
     def __init__(self, name: str, alternatives: Sequence[PipelineAlternative], problems: dict[int, str]):
@@ -113,33 +130,35 @@ class AutoPipeline:
 
     def pipeline(self, devices: Sequence[Any]) -> MpmdPipeline:
         """Return the chosen pipeline on devices, those of the first rank first."""
-        layouts = self.best.layouts
         return mpmd_pipeline(
             self.model.stages,
             self._meshes(devices),
             self.best.microbatches,
             self.best.schedule,
-            spec=[layout.spec for layout in layouts],
+            spec=self.best.layouts[0].spec,
+            optimizer_copies=self.best.optimizer_copies,
         )
 
     def place(self, params: object, devices: Sequence[Any]) -> list[list[Any]]:
         """Return the parameters of each stage, or a tree like them, on the devices of its rank."""
-        parts = zip(self.model.split(params), self.best.layouts, self._meshes(devices), strict=True)
+        meshes, rank_of = self._meshes(devices), self.best.run.run.schedule.rank_of
         return [
-            [device_put(leaf, NamedSharding(mesh, spec)) for leaf, spec in zip(part, layout.param_specs, strict=True)]
-            for part, layout, mesh in parts
+            [
+                device_put(leaf, NamedSharding(meshes[rank_of[stage, 0]], spec))
+                for leaf, spec in zip(part, layout.param_specs, strict=True)
+            ]
+            for stage, (part, layout) in enumerate(zip(self.model.split(params), self.best.layouts, strict=True))
         ]
 
     def _meshes(self, devices: Sequence[Any]) -> list[Mesh]:
         """Return the meshes of all ranks."""
-        shapes = [layout.mesh for layout in self.best.layouts]
-        needed = sum(shape.size for shape in shapes)
+        shape = self.best.layouts[0].mesh
+        needed = self.best.ranks * shape.size
         if len(devices) != needed:
             raise ValueError(f"autoshard_pipeline: the pipeline is for {needed} devices, not {len(devices)}")
-        rest = iter(devices)
         return [
-            Mesh(device_grid([next(rest) for _ in range(shape.size)], shape.axis_sizes), shape.axis_names)
-            for shape in shapes
+            Mesh(device_grid(devices[start : start + shape.size], shape.axis_sizes), shape.axis_names)
+            for start in range(0, needed, shape.size)
         ]
 
     def __str__(self) -> str:
@@ -150,13 +169,14 @@ class AutoPipeline:
             f"{100 * best.run.utilization:.1f}% of peak flops, {human_bytes(best.peak_bytes)} per device",
             "",
         ]
-        rows: list[tuple[str, ...]] = [("stages", "mesh", "microbatches", "schedule", "time", "bubble", "memory", "")]
+        heads = "ranks", "stages", "mesh", "microbatches", "schedule", "time", "bubble", "memory", ""
+        rows: list[tuple[str, ...]] = [heads]
         for each in self.alternatives[:_ROWS]:
-            row = len(each.layouts), each.layouts[len(each.layouts) // 2].mesh, each.microbatches, each.schedule
+            row = each.ranks, len(each.layouts), each.layouts[0].mesh, each.microbatches, each.schedule
             figures = human_seconds(each.run.seconds), f"{each.run.bubble:.0%}", human_bytes(each.peak_bytes)
             rows.append((*map(str, row), *figures, "" if each.fits else "does not fit"))
-        lines += align(rows, (-6, 4, -12, 8, -9, -6, -10, 0))
-        lines += [f"  {stages} stages: {problem}" for stages, problem in self.problems.items()]
+        lines += align(rows, (-5, -6, 4, -12, 8, -9, -6, -10, 0))
+        lines += [f"  {ranks} ranks: {problem}" for ranks, problem in self.problems.items()]
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
@@ -170,18 +190,24 @@ def autoshard_pipeline(
     stages: Sequence[int] | None = None,
     microbatches: Sequence[int] | None = None,
     schedules: Sequence[str] = _SCHEDULES,
+    chunks: Sequence[int] = _CHUNKS,
     optimizer_copies: int = 2,
 ) -> Callable[..., AutoPipeline]:
     """Return a function that chooses the pipeline with the least predicted time that fits in memory. Nothing runs.
+
+    The first schedule is simulated with all numbers of ranks and microbatches, and the 6 best of all other pipelines,
+    whose times are estimated.
 
     Args:
         model: a function `(params, batch, *targets)` that scans over the stacked weights of its layers and returns a
             scalar loss, the mean over the rows.
         hardware: the chip to plan for, as for `simulate`.
         count: the number of chips.
-        stages: the numbers of stages to try; by default the powers of 2 that divide `count`, up to the layers.
-        microbatches: the numbers of microbatches to try; by default 1, 2, 4 and 8 per stage.
-        schedules: the names of the schedules to try, of those with one stage per rank.
+        stages: the numbers of ranks to try; by default the powers of 2 that divide `count`, up to the layers. A rank
+            has one stage, unless the schedule has several.
+        microbatches: the numbers of microbatches to try; by default 1, 2, 4 and 8 per rank.
+        schedules: the names of the schedules to try; the first of them must have one stage per rank.
+        chunks: the numbers of stages per rank to try with the schedule "interleaved".
         optimizer_copies: the number of arrays like the parameters that the optimizer keeps; 2 for Adam.
 
     Returns:
@@ -190,7 +216,8 @@ def autoshard_pipeline(
     Raises:
         HardwareError: if the hardware is unknown.
         ValueError: if a number is not positive.
-        StrategyError: when called, if the model has no scan over layers, or if nothing divides its batch.
+        StrategyError: if a schedule is unknown, or the first has several stages per rank; when called, if the model
+            has no scan over layers, or if nothing divides its batch.
         AutoshardError: when called, if no pipeline fits in memory.
 
     Example:
@@ -201,9 +228,14 @@ def autoshard_pipeline(
         2
     """
     chip = chip_named(hardware)
-    numbers = [count, *(stages or ()), *(microbatches or ())]
+    numbers = [count, *(stages or ()), *(microbatches or ()), *chunks]
     if not all(isinstance(number, (int, np.integer)) and number > 0 for number in numbers) or optimizer_copies < 0:
-        raise ValueError("autoshard_pipeline: `count`, `stages` and `microbatches` must be positive integers")
+        raise ValueError("autoshard_pipeline: `count`, `stages`, `microbatches` and `chunks` must be positive integers")
+    if task_schedule(schedules[0], 2, 2).stages != 2 or len(task_schedule(schedules[0], 2, 2).ranks_of_stage[0]) > 1:
+        raise StrategyError(
+            f"autoshard_pipeline: the first schedule, {schedules[0]!r}, has several stages per rank: put another one, "
+            "such as '1f1b', before it."
+        )
 
     def call(params: object, batch: object, *targets: object) -> AutoPipeline:
         name = function_name(model)
@@ -211,12 +243,16 @@ def autoshard_pipeline(
         found: list[PipelineAlternative] = []
         problems: dict[int, str] = {}
         with Task(f"autoshard_pipeline of `{name}`") as task:
-            for number in stages or search.stage_counts():
-                task.stage = f"{number} stages"
+            for ranks in stages or search.rank_counts():
+                task.stage = f"{ranks} ranks"
                 try:
-                    found += search.alternatives(number, microbatches, schedules)
+                    found += search.alternatives(ranks, microbatches, schedules[0])
                 except AutoshardError as error:
-                    problems[number] = str(error).splitlines()[0]
+                    problems[ranks] = str(error).splitlines()[0]
+            estimates = [each for base in found for each in search.estimates(base, schedules[1:], chunks)]
+            for number, estimate in enumerate(sorted(estimates, key=lambda each: each.seconds)[:_SIMULATED]):
+                task.stage = f"estimate {number + 1} of {min(_SIMULATED, len(estimates))}"
+                found.append(search.simulated(estimate))
         if not found and not problems:
             raise StrategyError(
                 f"autoshard_pipeline: no number of stages divides {count} devices and no number of microbatches the "
@@ -224,7 +260,7 @@ def autoshard_pipeline(
             )
         found.sort(key=lambda each: (not each.fits, each.run.seconds if each.fits else each.peak_bytes))
         if not found or not found[0].fits:
-            reasons = [f"{number} stages: {problem}" for number, problem in problems.items()]
+            reasons = [f"{ranks} ranks: {problem}" for ranks, problem in problems.items()]
             nearest = [f"{found[0]} needs {human_bytes(found[0].peak_bytes)} per device"] if found else []
             raise AutoshardError(
                 f"autoshard_pipeline: no pipeline of `{name}` fits in the {human_bytes(chip.usable_memory)} of "
@@ -235,6 +271,23 @@ def autoshard_pipeline(
         return AutoPipeline(name, found, problems)
 
     return call
+
+
+@final
+class _Estimate(NamedTuple):
+    """A pipeline whose time is estimated from the programs of another one.
+
+    Attributes:
+        base: the simulated pipeline, with the same ranks and microbatches.
+        schedule: the name of its schedule.
+        stages: the number of its stages.
+        seconds: the estimated time.
+    """
+
+    base: PipelineAlternative
+    schedule: str
+    stages: int
+    seconds: float
 
 
 @final
@@ -249,49 +302,79 @@ class _Search:
     chip: Chip
     count: int
     optimizer_copies: int
+    _layouts: dict[tuple[int, bool, bool], StageLayout] = field(default_factory=dict)  # by ranks, is first, is last
 
     @cached_property
     def _rows(self) -> int:
         return min(int(leaf.shape[0]) for leaf in tree_util.tree_leaves((self.batch, self.targets)))
+
+    @cached_property
+    def _layers(self) -> int:
+        return sum(self._divided(1, 1).layers)
 
     def _divided(self, stages: int, microbatches: int) -> StagedModel:
         return split_stages(
             self.model, self.params, self.batch, *self.targets, microbatches=microbatches, stages=stages
         )
 
-    def stage_counts(self) -> Iterator[int]:
+    def rank_counts(self) -> Iterator[int]:
         """Yield the powers of 2 that divide the number of chips, up to the number of layers."""
-        layers, stages = sum(self._divided(1, 1).layers), 1
-        while stages <= layers and self.count % stages == 0:
-            yield stages
-            stages *= 2
+        ranks = 1
+        while ranks <= self._layers and self.count % ranks == 0:
+            yield ranks
+            ranks *= 2
 
     def alternatives(
-        self, stages: int, microbatches: Sequence[int] | None, schedules: Sequence[str]
+        self, ranks: int, microbatches: Sequence[int] | None, schedule: str
     ) -> Iterator[PipelineAlternative]:
-        """Yield the pipelines with a number of stages. All have the shardings of the one with the most microbatches."""
-        if self.count % stages:
+        """Yield the pipelines with a number of ranks. All have the shardings of the one with the most microbatches."""
+        if self.count % ranks:
             return
-        tried = microbatches or [stages * multiple for multiple in _MULTIPLES]
-        counts = sorted({number for number in tried if number >= stages and self._rows % number == 0}, reverse=True)
-        layouts: tuple[StageLayout, ...] | None = None
+        tried = microbatches or [ranks * multiple for multiple in _MULTIPLES]
+        counts = sorted({number for number in tried if number >= ranks and self._rows % number == 0}, reverse=True)
         for number in counts:
-            model = self._divided(stages, number)
-            if layouts is None:
-                layouts = self._layouts(model, number)
-            for schedule in schedules if stages > 1 else schedules[:1]:
-                yield self._alternative(model, layouts, number, schedule)
+            yield self._simulated(ranks, ranks, number, schedule)
 
-    def _alternative(
-        self, model: StagedModel, layouts: tuple[StageLayout, ...], microbatches: int, schedule: str
-    ) -> PipelineAlternative:
+    def estimates(
+        self, base: PipelineAlternative, schedules: Sequence[str], chunks: Sequence[int]
+    ) -> Iterator[_Estimate]:
+        """Yield the pipelines with the ranks and microbatches of another one, and their estimated times.
+
+        A rank has the same layers. Their times are divided by the stages per rank, and a backward pass is divided into
+        equal halves.
+        """
+        if base.ranks == 1:
+            return
+        programs = [{kind: run.seconds for kind, run in stage.programs.items()} for stage in base.run.stages]
+        forward = max(each[FORWARD] for each in programs)
+        backward = max(sum(each.get(kind, 0.0) for kind in (BACKWARD, INPUT, WEIGHT)) for each in programs)
+        for name in schedules:
+            for per_rank in chunks if name == "interleaved" else (1,):
+                if name == "interleaved" and (per_rank == 1 or base.microbatches % base.ranks):
+                    continue
+                schedule = task_schedule(name, base.ranks, base.microbatches, per_rank)
+                if schedule.stages > self._layers:
+                    continue
+                parts = schedule.stages / base.ranks
+                times = TaskTimes(forward / parts, backward / 2 / parts, backward / 2 / parts)
+                yield _Estimate(base, name, schedule.stages, simulate_schedule(schedule, times).total)
+
+    def simulated(self, estimate: _Estimate) -> PipelineAlternative:
+        """Simulate an estimated pipeline."""
+        base = estimate.base
+        return self._simulated(base.ranks, estimate.stages, base.microbatches, estimate.schedule)
+
+    def _simulated(self, ranks: int, stages: int, microbatches: int, schedule: str) -> PipelineAlternative:
         """Simulate a pipeline."""
+        model = self._divided(stages, microbatches)
+        layouts = self._stage_layouts(ranks, model, microbatches)
         pipeline = mpmd_pipeline(
             model.stages,
-            [layout.mesh for layout in layouts],
+            [layouts[0].mesh] * ranks,
             microbatches,
             schedule,
-            spec=[layout.spec for layout in layouts],
+            spec=layouts[0].spec,
+            optimizer_copies=self.optimizer_copies,
         )
         placed = [
             with_shardings(part, [NamedSharding(layout.mesh, spec) for spec in layout.param_specs])
@@ -299,33 +382,49 @@ class _Search:
         ]
         run = pipeline.simulate(self.chip)(placed, self.batch, *self.targets)
         peak = max(run.peak_bytes_with(self.optimizer_copies))
-        return PipelineAlternative(microbatches, schedule, model, layouts, run, peak, peak <= self.chip.usable_memory)
+        fits = peak <= self.chip.usable_memory
+        return PipelineAlternative(
+            ranks, microbatches, schedule, model, layouts, run, peak, fits, self.optimizer_copies
+        )
 
-    def _layouts(self, model: StagedModel, microbatches: int) -> tuple[StageLayout, ...]:
-        """Choose the meshes and shardings of the first, the second and the last stage; others are like the second."""
+    def _stage_layouts(self, ranks: int, model: StagedModel, microbatches: int) -> tuple[StageLayout, ...]:
+        """Choose the mesh of all ranks, and the shardings of the first, a middle and the last stage.
+
+        The mesh and the activations have the shardings that suit a middle stage, because a rank may have several
+        stages. With fewer than three stages, they suit the first.
+        """
         parts = model.split(types_of(self.params))
         x, *goals = (microbatch_types(types_of(tree), microbatches) for tree in (self.batch, *self.targets))
-        found: list[StageLayout] = []
+        arguments, results = [], []
         for stage, (function, params) in enumerate(zip(model.stages, parts, strict=True)):
-            is_last = stage == len(parts) - 1
-            targets = tuple(goals) if is_last else ()
+            targets = tuple(goals) if stage == len(parts) - 1 else ()
             with config.override("target_platform", self.chip.platform):
                 y = eval_shape(function, params, x, *targets)
-            if stage > 1 and not is_last:
-                found.append(found[1])
-            else:
-                found.append(self._layout(function, self.count // len(parts), (params, x, targets), y))
+            arguments.append((params, x, targets))
+            results.append(y)
             x = y
-        return tuple(found)
+        keys = [(ranks, stage == 0, stage == len(parts) - 1) for stage in range(len(parts))]
+        for stage in dict.fromkeys((1 if len(parts) > 2 else 0, 0, len(parts) - 1)):
+            if keys[stage] not in self._layouts:
+                reference = next((layout for (of, *_), layout in self._layouts.items() if of == ranks), None)
+                layout = self._layout(model.stages[stage], ranks, arguments[stage], results[stage], reference)
+                self._layouts[keys[stage]] = layout
+        return tuple(self._layouts[key] for key in keys)
 
-    def _layout(self, function: StageFunction, devices: int, arguments: tuple[Any, ...], y: Any) -> StageLayout:
-        """Choose the mesh and the shardings of a stage by the tasks of one microbatch."""
+    def _layout(
+        self, function: StageFunction, ranks: int, arguments: tuple[Any, ...], y: Any, reference: StageLayout | None
+    ) -> StageLayout:
+        """Choose the shardings of a stage by the tasks of one microbatch, and its mesh, unless a reference has it."""
         params, x, targets = arguments
         copies = [params] * (self.optimizer_copies + 1)  # those of the optimizer, and the sums of gradients
         step = jit(_tasks(function), donate_argnums=(0, 1))
-        search = autoshard(step, hardware=self.chip, count=devices)
+        where: dict[str, Any] = {"count": self.count // ranks} if reference is None else {"mesh": reference.mesh}
+        search = autoshard(step, hardware=self.chip, **where)
         chosen = search(params, copies, x, targets, split_floats(y)[0])
         param_shardings, _, x_shardings, *_ = chosen.in_shardings
+        param_specs = tuple(sharding.spec for _, sharding in _pairs(params, param_shardings))
+        if reference is not None:
+            return StageLayout(reference.mesh, reference.spec, param_specs)
         activations = [
             (leaf.size, sharding.spec)
             for leaf, sharding in (*_pairs(x, x_shardings), *_pairs(split_floats(y)[0], chosen.out_shardings[2]))
@@ -334,7 +433,7 @@ class _Search:
         tokens = [(leaf.size, sharding.spec) for leaf, sharding in _pairs(x, x_shardings)]
         _, spec = max(activations or tokens, key=lambda each: each[0])
         assert isinstance(chosen.mesh, AbstractMesh)
-        return StageLayout(chosen.mesh, spec, tuple(sharding.spec for _, sharding in _pairs(params, param_shardings)))
+        return StageLayout(chosen.mesh, spec, param_specs)
 
 
 def _tasks(function: StageFunction) -> Callable[..., Any]:
