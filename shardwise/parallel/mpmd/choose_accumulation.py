@@ -47,7 +47,8 @@ class StageMemory:
         """Return by how many bytes the rank exceeds the limit if all its stages are like this one."""
         held = (1 + self.optimizer_copies) * prediction.param_bytes
         held += prediction.gathered_bytes + prediction.gradient_bytes
-        held = self.stages * held + self.live_activations * prediction.activation_bytes + prediction.temporary_bytes
+        activations = self.live_activations * max(prediction.activation_bytes, prediction.awaiting_bytes)
+        held = self.stages * held + activations + max(prediction.temporary_bytes.values())
         return 0 if self.limit is None else max(0, held - self.limit)
 
     def seconds(self, prediction: StagePrediction) -> float:
@@ -81,7 +82,7 @@ def choose_accumulation(
         return unchanged
     limit = memory.limit
     if limit is not None:
-        limit -= (memory.live_activations - 1) * first.activation_bytes
+        limit -= (memory.live_activations - 1) * max(first.activation_bytes, first.awaiting_bytes)
         limit = limit // memory.stages - memory.optimizer_copies * first.param_bytes
     types = stage.types
     arguments = (types.params, types.x, types.targets, split_floats(types.result)[0])

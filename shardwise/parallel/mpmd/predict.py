@@ -73,14 +73,24 @@ class PipelineSimulation:
         """Return these bytes with the state of an optimizer that keeps so many arrays like the parameters."""
         schedule = self.run.schedule
         peaks = []
-        for rank, live in enumerate(schedule.peak_activations):
+        for rank, tasks in enumerate(schedule.ranks):
             stages = [stage for number, stage in enumerate(self.stages) if rank in schedule.ranks_of_stage[number]]
-            activations = live * max(stage.activation_bytes for stage in stages)
             held = sum(
                 (1 + optimizer_copies) * stage.param_bytes + stage.gathered_bytes + stage.gradient_bytes
                 for stage in stages
             )
-            peaks.append(held + activations + max(stage.temporary_bytes for stage in stages))
+            live: dict[tuple[int, int], int] = {}  # the bytes of each stage and microbatch
+            peak = 0
+            for task in tasks:
+                stage, key = self.stages[task.stage], (task.stage, task.microbatch)
+                if task.kind == FORWARD:
+                    live[key] = stage.activation_bytes
+                peak = max(peak, sum(live.values()) + stage.temporary_bytes[task.kind])
+                if task.kind == INPUT:
+                    live[key] = stage.awaiting_bytes
+                elif task.ends_activations:
+                    del live[key]
+            peaks.append(held + peak)
         return tuple(peaks)
 
     @property

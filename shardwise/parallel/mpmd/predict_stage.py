@@ -28,7 +28,8 @@ class StagePrediction:
         gathered_bytes: the bytes of the gathered parameters that a device holds besides these.
         gradient_bytes: the bytes of the sums of their gradients.
         activation_bytes: the bytes that a device holds for one microbatch between its forward and its backward pass.
-        temporary_bytes: the most bytes that a program holds besides these.
+        awaiting_bytes: the bytes that it holds for one microbatch between its input and its weight gradient.
+        temporary_bytes: by the kind of a task, the most bytes that its program holds besides these.
         sent_bytes: the bytes of its result that a device sends to the next stage.
 
     Example:
@@ -44,7 +45,8 @@ class StagePrediction:
     gathered_bytes: int
     gradient_bytes: int
     activation_bytes: int
-    temporary_bytes: int
+    awaiting_bytes: int
+    temporary_bytes: dict[str, int]
     sent_bytes: int
 
 
@@ -61,7 +63,7 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
     forward = _simulate(stage.forward, (params, x, targets), chip)
     pull_back = forward.results[1]
     operands = (params, x, pull_back, split_floats(result)[0])
-    activations = device_bytes((x, pull_back))
+    awaiting = 0
     if splits:
         with config.override("target_platform", chip.platform):
             halves = stage.halves(operands)
@@ -70,13 +72,11 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
         shared, kept = first.results[1], [leaves[index] for index in halves.kept]
         backward = {INPUT: first, WEIGHT: _simulate(halves.second, (totals, shared, kept), chip)}
         weights = len(tree_util.tree_leaves(params))
-        activations = max(
-            activations, device_bytes((shared, [leaves[index] for index in halves.kept if index >= weights]))
-        )
+        awaiting = device_bytes((shared, [leaves[index] for index in halves.kept if index >= weights]))
     else:
         backward = {BACKWARD: _simulate(stage.backward, (*operands, totals), chip)}
-    temporaries = [forward.temporary_bytes - device_bytes(forward.results)]
-    temporaries += [program.temporary_bytes for program in backward.values()]
+    temporaries = {kind: program.temporary_bytes for kind, program in backward.items()}
+    temporaries[FORWARD] = max(0, forward.temporary_bytes - device_bytes(forward.results))
     gathered, once = 0, {}
     for kind, conversion, types in (
         (GATHER, stage.gather, tree_util.tree_leaves(stage.types.params)),
@@ -91,8 +91,9 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
         device_bytes(stage.types.params),
         gathered,
         device_bytes(totals),
-        activations,
-        max(0, *temporaries),
+        device_bytes((x, pull_back)),
+        awaiting,
+        temporaries,
         device_bytes(result),
     )
 
