@@ -12,7 +12,7 @@ from shardwise.parallel.mpmd.make_schedule import task_schedule as task_schedule
 from shardwise.parallel.mpmd.mpmd_pipeline import MpmdPipeline as MpmdPipeline
 from shardwise.parallel.mpmd.mpmd_pipeline import mpmd_pipeline as mpmd_pipeline
 from shardwise.parallel.mpmd.predict import PipelineSimulation as PipelineSimulation
-from shardwise.parallel.mpmd.predict import StagePrediction as StagePrediction
+from shardwise.parallel.mpmd.predict_stage import StagePrediction as StagePrediction
 from shardwise.parallel.mpmd.simulate import Simulation as Simulation
 from shardwise.parallel.mpmd.simulate import TaskTimes as TaskTimes
 from shardwise.parallel.mpmd.simulate import simulate_schedule as simulate_schedule

@@ -6,6 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.errors import AutoshardError, HardwareError, StrategyError
+from shardwise.layout_search.autoshard_pipeline import AutoPipeline
 from shardwise.models import Decoder
 
 SMALL = Decoder(4, 64, 4, 4, 16, 128, 256)
@@ -56,7 +57,27 @@ def test_all_are_compared():
         assert sum(layout.mesh.size for layout in each.layouts) == 8
 
 
+@pytest.mark.slow
+def test_other_schedules_are_estimated_and_some_simulated():
+    found = search(schedules=("1f1b", "interleaved", "zb-h1", "zb-v"), chunks=(2,))(SMALL.weights(), TOKENS)
+    assert {(each.schedule, each.chunks) for each in found.alternatives} == {
+        ("1f1b", 1),
+        ("interleaved", 2),
+        ("zb-h1", 1),
+        ("zb-v", 2),
+    }
+    rng = np.random.default_rng(0)
+    weights = sw.tree_util.tree_map(lambda leaf: np.asarray(rng.normal(size=leaf.shape) * 0.1), SMALL.weights())
+    tokens = rng.integers(0, 256, TOKENS.shape).astype(np.int32)
+    (interleaved,) = [each for each in found.alternatives if each.schedule == "interleaved"]
+    chosen = AutoPipeline("loss", [interleaved], {})
+    loss, _ = chosen.pipeline(sw.devices()).value_and_grad(chosen.place(weights, sw.devices()), tokens)
+    np.testing.assert_allclose(loss, SMALL.loss(weights, tokens), rtol=1e-3)
+
+
 def test_errors():
+    with pytest.raises(StrategyError, match="'zb-v', has several stages per rank: put another one, such as '1f1b'"):
+        search(schedules=("zb-v",))
     with pytest.raises(HardwareError):
         search(hardware="nothing")
     with pytest.raises(ValueError, match="positive integers"):

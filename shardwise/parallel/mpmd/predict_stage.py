@@ -75,9 +75,10 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
         awaiting = device_bytes((shared, [leaves[index] for index in halves.kept if index >= weights]))
     else:
         backward = {BACKWARD: _simulate(stage.backward, (*operands, totals), chip)}
-    temporaries = {kind: program.temporary_bytes for kind, program in backward.items()}
+    temporaries: dict[str, int] = {kind: program.temporary_bytes for kind, program in backward.items()}
     temporaries[FORWARD] = max(0, forward.temporary_bytes - device_bytes(forward.results))
-    gathered, once = 0, {}
+    gathered = 0
+    once: dict[str, _Program] = {}
     for kind, conversion, types in (
         (GATHER, stage.gather, tree_util.tree_leaves(stage.types.params)),
         (REDUCE, stage.reduce, totals),
@@ -86,8 +87,10 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
             once[kind] = _simulate(conversion.function, ([types[index] for index in conversion.changes],), chip)
     if GATHER in once:
         gathered = device_bytes(once[GATHER].results)
+    programs: dict[str, _Program] = {FORWARD: forward}
+    programs |= {kind: program for kind, program in (*backward.items(), *once.items())}
     return StagePrediction(
-        {kind: program.run for kind, program in {FORWARD: forward, **backward, **once}.items()},
+        {kind: program.run for kind, program in programs.items()},
         device_bytes(stage.types.params),
         gathered,
         device_bytes(totals),

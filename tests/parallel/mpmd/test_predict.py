@@ -7,10 +7,11 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import HardwareError, StrategyError
+from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.models import Decoder
 from shardwise.parallel import mpmd_pipeline, simulate_schedule, split_stages
 from shardwise.parallel.mpmd.simulate import TaskTimes
-from shardwise.sharding import AbstractMesh
+from shardwise.sharding import AbstractMesh, Mesh
 from shardwise.sharding import PartitionSpec as P
 
 SIZES = Decoder(8, 1024, 8, 8, 128, 4096, 8192)
@@ -67,6 +68,49 @@ def test_split_backward_passes():
     run = predict("zb-h1")
     assert [list(stage.programs) for stage in run.stages] == [["F", "I", "W"]] * RANKS
     assert "zb-h1 of 4 stages on 4 ranks of h100" in str(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_memory_is_close_to_that_of_a_run(schedule):
+    """Compare with the bytes of live arrays and XLA's temporaries at every launch of a run on CPU devices."""
+    small, rng = Decoder(4, 128, 4, 4, 32, 512, 512), np.random.default_rng(0)
+    weights = sw.tree_util.tree_map(
+        lambda leaf: np.asarray(rng.normal(size=leaf.shape) * 0.05, leaf.dtype), small.weights()
+    )
+    tokens = rng.integers(0, 512, (32, 65)).astype(np.int32)
+    staged = split_stages(small.loss, weights, tokens, microbatches=8, stages=4)
+    devices = np.array(sw.devices())
+    meshes = [Mesh(devices[start : start + 2], ("data",)) for start in range(0, 8, 2)]
+    train = mpmd_pipeline(staged.stages, meshes, 8, schedule, spec=P("data"), optimizer_copies=0)
+    params = [
+        [sw.device_put(leaf, sw.NamedSharding(mesh, P())) for leaf in part]
+        for part, mesh in zip(staged.split(weights), meshes, strict=True)
+    ]
+    predicted = train.simulate("cpu")(params, tokens).peak_bytes
+    train.value_and_grad(params, tokens)
+    peaks = [0] * 4
+
+    def record(launch, runs):
+        stats, used = launch.memory_stats(), {x for each in launch.request.signatures for x in each.sharding.devices}
+        needed = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+        for rank, mesh in enumerate(meshes):
+            if runs and mesh.flat_devices[0] in used:
+                held = [x for array in sw.live_arrays() for x in array.addressable_shards]
+                bytes_of_rank = sum(x.data.nbytes for x in held if x.device == mesh.flat_devices[0])
+                peaks[rank] = max(peaks[rank], bytes_of_rank - others[rank] + needed)
+
+    others = [
+        sum(x.data.nbytes for a in sw.live_arrays() for x in a.addressable_shards if x.device == mesh.flat_devices[0])
+        - sum(leaf.nbytes for leaf in part)
+        for mesh, part in zip(meshes, params, strict=True)
+    ]
+    launch_hooks.add(record)
+    try:
+        train.value_and_grad(params, tokens)
+    finally:
+        launch_hooks.remove(record)
+    np.testing.assert_allclose(predicted, peaks, rtol=0.25)
 
 
 def test_one_track_per_rank(one_f_one_b, tmp_path):
