@@ -17,7 +17,7 @@ from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.report import Plan
-from shardwise.compiler.report.time_parts import IDLE, MEMORY, PRODUCTS, time_parts
+from shardwise.compiler.report.time_parts import IDLE, INTERFERENCE, MEMORY, PRODUCTS, time_parts
 from shardwise.compiler.report.timeline import Step, timeline
 from shardwise.compiler.transforms.remat import RECOMPUTED
 from shardwise.execute import plan_report as planning
@@ -27,6 +27,7 @@ from shardwise.explain.plan import prepare
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 
 _PRODUCTS, _MEMORY, _EXPOSED, _IDLE = "products", "memory", "exposed communication", "idle"
+_INTERFERENCE = "interference of collectives"
 
 
 @final
@@ -45,7 +46,8 @@ class Simulation(HtmlReport):
         device_bytes: these bytes, and those of the device's memory that no program can use (`Chip.reserved_memory`).
         fits: whether a device has as much memory.
         bounds: the seconds of a call by their bound: products, memory traffic, exposed communication (and copies from
-            and to host memory), and idle time, such as a pipeline's bubble.
+            and to host memory), the time by which collectives that overlap with kernels slow these down, and idle time,
+            such as a pipeline's bubble.
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
     """
 
@@ -69,6 +71,7 @@ class Simulation(HtmlReport):
             _PRODUCTS: parts[PRODUCTS],
             _MEMORY: parts[MEMORY],
             _EXPOSED: plan.exposed_seconds,
+            _INTERFERENCE: parts[INTERFERENCE],
             _IDLE: parts[IDLE],
         }
 
@@ -107,7 +110,8 @@ class Simulation(HtmlReport):
         return Job(tokens_per_call, tokens, self.seconds, self.plan.mesh.device_count)
 
     def __str__(self) -> str:
-        plan, bounds = self.plan, [name for name in self.bounds if name != _IDLE or self.bounds[name]]
+        plan, rare = self.plan, (_INTERFERENCE, _IDLE)
+        bounds = [name for name in self.bounds if name not in rare or self.bounds[name]]
         shares = ", ".join(f"{self._share(name)} {name}" for name in bounds)
         where = f"mesh {plan.mesh}" if plan.mesh.axis_names else "one device"
         reserved = f" and {text.human_bytes(plan.chip.reserved_memory)} reserved" if plan.chip.reserved_memory else ""

@@ -75,6 +75,8 @@ class Chip:
         attention_fraction: the fraction of the peak flops that fused attention reaches.
         kernel_gap: seconds between the end of a kernel and the start of the next.
         overlaps: whether collectives overlap with compute.
+        interference: the fraction of the compute rate that is lost while a collective runs at the same time, because
+            both share cores and memory bandwidth.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
         product_workspace: bytes that the library of matrix products needs while it computes one.
         prediction_error: the relative error of predicted times, below which two plans are ties: the median error of the
@@ -103,6 +105,7 @@ class Chip:
     attention_fraction: float = 1.0
     kernel_gap: float = 0.0
     overlaps: bool = False
+    interference: float = 0.0
     platform: str = "cpu"
     host_link: float = 0.0
     product_workspace: int = 0

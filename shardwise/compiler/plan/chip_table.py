@@ -36,7 +36,7 @@ _EXTENDS = "extends"
 _PROFILES = "profiles"
 _SOURCES = "sources"
 _KINDS_OF_SOURCES = ("measured", "fitted", ASSUMED)
-FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name == "kernel_gap")
+FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name in ("kernel_gap", "interference"))
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?")
 
@@ -210,6 +210,8 @@ def _checked_number(field: str, value: object, where: str) -> float | int:
         expected, is_valid = "an integer of at least 0", lambda number: number == int(number) and number >= 0
     elif last.endswith("_fraction"):
         expected, is_valid = "a number above 0 and at most 1", lambda number: 0 < number <= 1
+    elif last == "interference":
+        expected, is_valid = "a number of at least 0 and below 1", lambda number: 0 <= number < 1
     elif last in ("kernel_gap", "latency"):
         expected, is_valid = "a number of seconds, at least 0", lambda number: 0 <= number < float("inf")
     else:

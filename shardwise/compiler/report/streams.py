@@ -2,7 +2,8 @@
 
 If the chip overlaps communication with compute, there are three streams: compute, communication, and copies between the
 memories of the device and the host. Each runs its first task in program order whose operands are ready, as a
-latency-hiding scheduler does. Otherwise, all kernels run one after the other.
+latency-hiding scheduler does. While a collective runs, kernels compute at a lower rate (`Chip.interference`), because
+both share cores and memory bandwidth. Otherwise, all kernels run one after the other.
 """
 
 import heapq
@@ -29,7 +30,7 @@ class Task(NamedTuple):
 
     Attributes:
         kernel: the kernel.
-        seconds: the time of all runs.
+        seconds: the time of all runs, if no collective outside them interferes.
         seconds_per_run: the time of one run.
         steps: the number of kernels that take time in one run; for a control op, those of its programs.
         stream: the stream of a single step; several steps are compute. A loop of several steps is one compute task: its
@@ -52,12 +53,15 @@ class Run(NamedTuple):
         programs: the programs.
         tasks: the tasks of each program.
         starts: the time at which each task starts.
+        ends: the time at which each task ends: later than the start plus the seconds of the task, if collectives
+            interfere with it.
         seconds: the time of the run.
     """
 
     programs: Sequence[Program]
     tasks: Sequence[Task]
     starts: Sequence[float]
+    ends: Sequence[float]
     seconds: float
 
 
@@ -77,9 +81,8 @@ def simulate_run(local: LocalProgram, chip: Chip, programs: Sequence[Program]) -
     tasks = [
         _simulate_kernel(local, chip, kernel) for program in programs for kernel in local.kernel_groups(program).kernels
     ]
-    starts = _starts(tasks, chip)
-    end = max((start + task.seconds for start, task in zip(starts, tasks, strict=True)), default=0.0)
-    return Run(programs, tasks, starts, end)
+    starts, ends = _schedule(tasks, chip)
+    return Run(programs, tasks, starts, ends, max(ends, default=0.0))
 
 
 def _simulate_kernel(local: LocalProgram, chip: Chip, kernel: Kernel) -> Task:
@@ -140,74 +143,90 @@ def trip_count(kernel: Kernel) -> int:
     return 1 if count is None else count
 
 
-def _starts(tasks: Sequence[Task], chip: Chip) -> list[float]:
-    """Return the start time of each task."""
+def _schedule(tasks: Sequence[Task], chip: Chip) -> tuple[list[float], list[float]]:
+    """Return the start time and the end time of each task."""
     seconds = [task.seconds for task in tasks]
     if not chip.overlaps:
-        return list(accumulate(seconds, initial=0.0))[:-1]
+        times = list(accumulate(seconds, initial=0.0))
+        return times[:-1], times[1:]
     producers = {value: index for index, task in enumerate(tasks) for value in task.kernel.writes}
     needs = [{producers[value] for value in task.kernel.reads if value in producers} for task in tasks]
-    return list_schedule(seconds, [task.stream for task in tasks], needs)
+    return list_schedule(seconds, [task.stream for task in tasks], needs, chip.interference)
 
 
 def list_schedule(
-    seconds: Sequence[float], streams: Sequence[int], needs: Sequence[set[int]], window: int = _WINDOW
-) -> list[float]:
-    """Return the start time of each task on one of the streams.
+    seconds: Sequence[float],
+    streams: Sequence[int],
+    needs: Sequence[set[int]],
+    interference: float = 0.0,
+    window: int = _WINDOW,
+) -> tuple[list[float], list[float]]:
+    """Return the start time and the end time of each task on one of the streams.
 
     A stream runs its first ready task in program order; if none is ready, the task that becomes ready first.
 
     Args:
-        seconds: the time of each task.
+        seconds: the time of each task, if nothing interferes with it.
         streams: the stream of each task: 0 for compute, 1 for communication, 2 for copies.
         needs: for each task, the earlier tasks that must end before it starts.
+        interference: the fraction of the compute rate that is lost while a task of the communication stream runs.
         window: the number of tasks to look ahead, from the first task that has not started.
     """
     count = len(seconds)
-    starts = [0.0] * count
-    ends = [0.0] * count
+    starts, ends = [0.0] * count, [0.0] * count
     missing = [len(need) for need in needs]
     followers: list[list[int]] = [[] for _ in range(count)]
-    for number, need in enumerate(needs):
+    for index, need in enumerate(needs):
         for other in need:
-            followers[other].append(number)
-    free = [0.0 for _ in _STREAMS]
-    waiting: list[list[tuple[float, int]]] = [[] for _ in _STREAMS]  # ordered by ready time
-    ready: list[list[int]] = [[] for _ in _STREAMS]  # ordered by position
-    first = 0  # the first task that has not started
+            followers[other].append(index)
+    ready: list[list[int]] = [[] for _ in _STREAMS]  # heaps, by position
+    later: list[int] = []  # a heap of the ready tasks beyond the window
+    running: list[int | None] = [None for _ in _STREAMS]
     started = [False] * count
-    later: list[tuple[int, float]] = []  # tasks beyond the window, by position
+    first = 0  # the first task that has not started
+    now = 0.0
 
-    def offer(number: int, time: float) -> None:
-        if number >= first + window:
-            heapq.heappush(later, (number, time))
-        else:
-            heapq.heappush(waiting[streams[number]], (time, number))
+    def add_ready(index: int) -> None:
+        heapq.heappush(later if index >= first + window else ready[streams[index]], index)
 
-    for number in range(count):
-        if not missing[number]:
-            offer(number, 0.0)
-    for _ in range(count):
-        for stream in _STREAMS:
-            while waiting[stream] and waiting[stream][0][0] <= free[stream]:
-                heapq.heappush(ready[stream], heapq.heappop(waiting[stream])[1])
-        starting = [
-            free[stream] if ready[stream] else max(free[stream], waiting[stream][0][0]) if waiting[stream] else None
-            for stream in _STREAMS
-        ]
-        stream = min((s for s in _STREAMS if starting[s] is not None), key=lambda s: (starting[s], s))
-        number = heapq.heappop(ready[stream]) if ready[stream] else heapq.heappop(waiting[stream])[1]
-        start = starting[stream]
-        assert start is not None
-        starts[number], ends[number] = start, start + seconds[number]
-        free[stream] = ends[number]
-        started[number] = True
+    def scale_compute(factor: float) -> None:
+        """Multiply the remaining time of the task that computes now."""
+        if interference and (index := running[COMPUTE]) is not None:
+            ends[index] = now + (ends[index] - now) * factor
+
+    def start(index: int) -> None:
+        nonlocal first
+        is_slowed = streams[index] == COMPUTE and running[COMMUNICATION] is not None
+        starts[index] = now
+        ends[index] = now + seconds[index] / (1 - interference if is_slowed else 1.0)
+        running[streams[index]] = index
+        if streams[index] == COMMUNICATION:
+            scale_compute(1 / (1 - interference))
+        started[index] = True
         while first < count and started[first]:
             first += 1
-        while later and later[0][0] < first + window:
-            offer(*heapq.heappop(later))
-        for follower in followers[number]:
+        while later and later[0] < first + window:
+            add_ready(heapq.heappop(later))
+
+    def complete(index: int) -> None:
+        running[streams[index]] = None
+        if streams[index] == COMMUNICATION:
+            scale_compute(1 - interference)
+        for follower in followers[index]:
             missing[follower] -= 1
             if not missing[follower]:
-                offer(follower, max(ends[other] for other in needs[follower]))
-    return starts
+                add_ready(follower)
+
+    for index in range(count):
+        if not missing[index]:
+            add_ready(index)
+    while True:
+        for done in [index for index in running if index is not None and ends[index] <= now]:
+            complete(done)
+        free = next((stream for stream in _STREAMS if running[stream] is None and ready[stream]), None)
+        if free is not None:
+            start(heapq.heappop(ready[free]))  # it may end at once, so that other tasks are ready
+        elif any(index is not None for index in running):
+            now = min(ends[index] for index in running if index is not None)
+        else:
+            return starts, ends

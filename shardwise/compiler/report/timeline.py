@@ -21,6 +21,8 @@ from shardwise.compiler.report.idle import IdleRow, idle_of, idle_rows
 from shardwise.compiler.report.kernel_times import bytes_sent
 from shardwise.compiler.report.streams import COMPUTE, Run, Task, simulate_run, trip_count
 
+_ROUNDING = 1e-12  # the relative error of times that are sums of many
+
 
 @final
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Step:
         flops: flops of products in all runs.
         accessed: bytes of memory traffic in all runs.
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
+        slowed: the part of `seconds` that collectives add which run at the same time.
         collectives: the number of collectives that are sent in one launch.
         copied: bytes that are copied between the memories of the device and the host in all runs.
         exposed: the part of `seconds` in which the device sends or copies, and does not compute.
@@ -58,6 +61,7 @@ class Step:
     flops: float = 0.0
     accessed: float = 0.0
     idle: float = 0.0
+    slowed: float = 0.0
     collectives: int = 0
     copied: float = 0.0
     exposed: float = 0.0
@@ -65,19 +69,21 @@ class Step:
     iteration: int = 0
     axes: tuple[str, ...] = ()
 
-    def repeated(self, start: float, count: int) -> "Step":
-        """Return the step in a loop that starts at `start` and runs `count` times."""
+    def repeated(self, start: float, count: int, slowdown: float = 1.0) -> "Step":
+        """Return the step in a loop that starts at `start`, runs `count` times, and takes `slowdown` times as long."""
+        scale = count * slowdown
         return replace(
             self,
-            start=start + self.start * count,
-            seconds=self.seconds * count,
+            start=start + self.start * scale,
+            seconds=self.seconds * scale,
             sent=self.sent * count,
             times=self.times * count,
             flops=self.flops * count,
             accessed=self.accessed * count,
-            idle=self.idle * count,
+            idle=self.idle * scale,
+            slowed=self.slowed * count + self.seconds * (scale - count),
             copied=self.copied * count,
-            exposed=self.exposed * count,
+            exposed=self.exposed * scale,
         )
 
 
@@ -178,11 +184,11 @@ class _Steps:
         parts = [self._of_task(task, depth, iteration) for task, iteration in self._with_iterations(run)]
         _expose(run, parts)
         level = _Level([], {})
-        for task, start, part in zip(run.tasks, run.starts, parts, strict=True):
+        for task, start, end, part in zip(run.tasks, run.starts, run.ends, parts, strict=True):
             kernel = task.kernel
-            count = trip_count(kernel)
+            slowdown = _slowdown(task, start, end)
             offset = len(level.steps)
-            steps = [step.repeated(start, count) for step in part.steps]
+            steps = [step.repeated(start, trip_count(kernel), slowdown) for step in part.steps]
             level.steps += map(_with_run_alone, steps) if kernel.root.op.runs_programs_together else steps
             level.numbers.update({equation: offset + number for equation, number in part.numbers.items()})
             # The memory peak may be at an equation without a step, such as a view: report it at the preceding step.
@@ -231,6 +237,7 @@ class _Steps:
             op.flops(*types),
             kernel.bytes_accessed,
             row.share * seconds if row else 0.0,
+            0.0,
             len(self.local.launches.get(kernel.root, (kernel.root,))) if sent else 0,
             op.host_bytes(*types),
             iteration=iteration,
@@ -239,11 +246,17 @@ class _Steps:
         return _Level([step], dict.fromkeys(kernel.equations, 0))
 
 
+def _slowdown(task: Task, start: float, end: float) -> float:
+    """Return how many times as long a task takes because of collectives that run at the same time."""
+    added = end - start - task.seconds
+    return 1 + added / task.seconds if added > _ROUNDING * end else 1.0
+
+
 def _expose(run: Run, parts: Sequence[_Level]) -> None:
     """Set, for each launch of collectives and copy, what runs beside it and for how long it is exposed."""
     computing = sorted(
-        (start, start + task.seconds, _site(part.steps[0]), _site(part.steps[-1]))
-        for task, start, part in zip(run.tasks, run.starts, parts, strict=True)
+        (start, end, _site(part.steps[0]), _site(part.steps[-1]))
+        for task, start, end, part in zip(run.tasks, run.starts, run.ends, parts, strict=True)
         if task.seconds_per_run and task.stream == COMPUTE
     )
     firsts, lasts = [start for start, *_ in computing], [end for _, end, *_ in computing]
