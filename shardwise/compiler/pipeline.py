@@ -5,7 +5,7 @@ Each stage has its own type. A StageDump keeps the result of every pass, if the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -76,6 +76,10 @@ class Stages:
     local: LocalProgram
     module: StableHlo
     out_types: tuple[ArrayType, ...]
+
+    def with_expert_imbalance(self, expert_imbalance: float) -> "Stages":
+        """Return the stages whose predicted times are those of this imbalance of experts."""
+        return replace(self, local=self.local.with_expert_imbalance(expert_imbalance))
 
 
 @pauses_garbage_collection

@@ -246,17 +246,23 @@ def simulate(
     target = chip(hardware) if overlap is None else replace(chip(hardware), overlaps=overlap)
     if mesh is not None and isinstance(function, (Lowered, Compiled)):
         raise ValueError("simulate: a lowered or compiled function has a mesh: pass the function itself, or no mesh")
-    if not 1 <= expert_imbalance < math.inf:
-        raise ValueError(f"simulate: expert_imbalance must be at least 1, the balanced experts, not {expert_imbalance}")
+    check_expert_imbalance("simulate", expert_imbalance)
 
     def call(*args: Any, **keywords: Any) -> Simulation:
         if mesh is not None:
             args, keywords = on_mesh((args, keywords), mesh)
         prepared = prepare(function, args, keywords, target)
-        local = replace(prepared.stages.local, expert_imbalance=expert_imbalance)
-        return Simulation(prepared.request, replace(prepared.stages, local=local), target)
+        return Simulation(prepared.request, prepared.stages.with_expert_imbalance(expert_imbalance), target)
 
     return call
+
+
+def check_expert_imbalance(function: str, expert_imbalance: float) -> None:
+    """Raise a ValueError, with the name of the function that the user called, if an imbalance is less than 1."""
+    if not 1 <= expert_imbalance < math.inf:
+        raise ValueError(
+            f"{function}: expert_imbalance must be at least 1, the balanced experts, not {expert_imbalance}"
+        )
 
 
 def on_mesh(arguments: Any, mesh: AbstractMesh | Mesh) -> Any:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -13,7 +14,7 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
 from shardwise.errors import ShardingError, StrategyError
 from shardwise.explain import text
-from shardwise.explain.simulate import Simulation, simulate
+from shardwise.explain.simulate import Simulation, check_expert_imbalance, simulate
 from shardwise.sharding import AbstractMesh, Mesh
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def sweep(
     hardware: str | Chip | Sequence[str | Chip],
     mesh: AbstractMesh | Mesh | Sequence[AbstractMesh | Mesh] | None = None,
     overlap: bool | None = None,
+    expert_imbalance: float = 1.0,
     **variables: Sequence[Any],
 ) -> Sweep:
     """Simulate a function in all combinations of hardware, meshes and other variables.
@@ -162,6 +164,8 @@ def sweep(
         hardware: the chips, as in `simulate`.
         mesh: the meshes. If `arguments` does not depend on the mesh, their specs are moved to it, as in `simulate`.
         overlap: whether collectives overlap with compute; by default, as on the hardware.
+        expert_imbalance: how many times the mean number of tokens the device with the busiest experts has, as in
+            `simulate`.
         **variables: the values of further parameters of `arguments`.
 
     Returns:
@@ -171,7 +175,7 @@ def sweep(
     Raises:
         HardwareError: if hardware is unknown.
         TypeError: if a variable is not a parameter of `arguments`.
-        ValueError: if a variable has no values.
+        ValueError: if a variable has no values, or if `expert_imbalance` is less than 1.
 
     Example:
         >>> def arguments(mesh, batch):
@@ -182,7 +186,9 @@ def sweep(
         >>> len(runs.rows), runs.best.label("mesh")
         (4, 'data=64')
     """
-    return run_sweep(simulate, function, arguments, hardware, mesh, overlap, variables)
+    check_expert_imbalance("sweep", expert_imbalance)
+    simulate_experts = partial(simulate, expert_imbalance=expert_imbalance)
+    return run_sweep(simulate_experts, function, arguments, hardware, mesh, overlap, variables)
 
 
 def run_sweep(

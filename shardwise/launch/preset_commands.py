@@ -59,6 +59,7 @@ def _autoshard(parsed: Namespace) -> None:
         hardware=target,
         **({"count": parsed.count} if mesh is None else {"mesh": mesh}),
         memory_limit=None if limit is None else int(limit),
+        expert_imbalance=parsed.expert_imbalance,
     )
     with Task(f"autoshard of `{parsed.target}`"):
         result = search(*args)
@@ -102,7 +103,7 @@ def explain_preset(parsed: Namespace, hardware: Chip | None, choice: Mapping[str
         raise CommandError(f"{parsed.target!r} is planned for hardware: write --hardware, such as --hardware h100")
     if parsed.stages or parsed.pin or parsed.measured:
         raise CommandError("--stages, --pin and --measured need a function or a module, not a model")
-    result = _on_mesh(parsed, hardware, _one_mesh(choice))
+    result = _on_mesh(parsed, hardware, _one_mesh(choice), 1.0)
     print(result.plan)
     write_reports(result.simulation, parsed)
 
@@ -116,7 +117,7 @@ def simulate_preset(parsed: Namespace, chips: Sequence[Chip], variables: Mapping
         if parsed.plot:
             raise CommandError("--plot needs several configurations: repeat --mesh or --hardware")
         mesh = _one_mesh({name: values[0] for name, values in variables.items()})
-        run = _on_mesh(parsed, hardware[0], mesh).simulation
+        run = _on_mesh(parsed, hardware[0], mesh, parsed.expert_imbalance).simulation
         print(run)
         write_reports(run, parsed)
         return
@@ -129,7 +130,8 @@ def simulate_preset(parsed: Namespace, chips: Sequence[Chip], variables: Mapping
     step, args = preset_step(parsed.target, parse_batch(parsed, max(mesh.size for mesh in meshes)))
 
     def simulate(step: Any, hardware: Chip, mesh: AbstractMesh, overlap: bool | None) -> Callable[..., Simulation]:
-        return lambda *args: autoshard(step, hardware=hardware, mesh=mesh)(*args).simulation
+        search = autoshard(step, hardware=hardware, mesh=mesh, expert_imbalance=parsed.expert_imbalance)
+        return lambda *args: search(*args).simulation
 
     print_sweep(run_sweep(simulate, step, args, hardware, list(meshes), None, {}), parsed)
 
@@ -146,7 +148,7 @@ def _one_mesh(choice: Mapping[str, Any]) -> AbstractMesh:
     return mesh
 
 
-def _on_mesh(parsed: Namespace, hardware: Chip, mesh: AbstractMesh) -> AutoSharding:
+def _on_mesh(parsed: Namespace, hardware: Chip, mesh: AbstractMesh, expert_imbalance: float) -> AutoSharding:
     """Return the shardings that `autoshard` chooses for a preset on a mesh."""
     step, args = preset_step(parsed.target, parse_batch(parsed, mesh.size))
-    return autoshard(step, hardware=hardware, mesh=mesh)(*args)
+    return autoshard(step, hardware=hardware, mesh=mesh, expert_imbalance=expert_imbalance)(*args)

@@ -156,11 +156,12 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     overlap = False if parsed.no_overlap else None
     if is_script(parsed.target):
         hardware = _single("--hardware", chips)
-        _run_watched(
-            parsed.target,
-            script_arguments,
-            lambda request: print(Simulation(request, partition_request(request, request.target(), hardware)[0])),
-        )
+
+        def show(request: Request) -> None:
+            stages, _ = partition_request(request, request.target(), hardware)
+            print(Simulation(request, stages.with_expert_imbalance(parsed.expert_imbalance)))
+
+        _run_watched(parsed.target, script_arguments, show)
         return
     if is_preset_name(parsed.target):
         simulate_preset(parsed, chips, variables)
@@ -172,13 +173,22 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
         if parsed.plot:
             raise CommandError("--plot needs several configurations: repeat --mesh, --hardware or --set")
         args = target.call_arguments({name: values[0] for name, values in variables.items()})
-        run = simulate(target.function, hardware=chips[0], overlap=overlap)(*args)
+        run = simulate(target.function, hardware=chips[0], overlap=overlap, expert_imbalance=parsed.expert_imbalance)(
+            *args
+        )
         print(run)
         write_reports(run, parsed)
         return
     if parsed.page or parsed.trace:
         raise CommandError("--page and --trace need one configuration: do not repeat --mesh, --hardware or --set")
-    runs = sweep(target.function, target.arguments, hardware=chips, overlap=overlap, **variables)
+    runs = sweep(
+        target.function,
+        target.arguments,
+        hardware=chips,
+        overlap=overlap,
+        expert_imbalance=parsed.expert_imbalance,
+        **variables,
+    )
     print_sweep(runs, parsed)
 
 

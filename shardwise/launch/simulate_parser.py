@@ -3,7 +3,8 @@
 Parsing them does not load the commands.
 """
 
-from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+import math
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -85,6 +86,7 @@ def add_autoshard_arguments(parser: ArgumentParser) -> None:
         metavar="BYTES",
         help="the bytes that each device may hold, such as 70G; by default, its memory",
     )
+    _add_expert_imbalance(parser)
     parser.add_argument("--table", action="store_true", help="print the table of all plans that were compared")
     _add_arguments_function(parser, "")
 
@@ -105,6 +107,23 @@ def _add_batch(parser: ArgumentParser) -> None:
     )
 
 
+def _add_expert_imbalance(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--expert-imbalance",
+        type=_imbalance,
+        default=1.0,
+        metavar="RATIO",
+        help="tokens of the device with the busiest experts, divided by the mean; by default 1, balanced experts",
+    )
+
+
+def _imbalance(text: str) -> float:
+    number = float(text)
+    if not 1 <= number < math.inf:
+        raise ArgumentTypeError(f"must be at least 1, the balanced experts, not {text}")
+    return number
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -122,6 +141,7 @@ def add_simulate_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `shardwise simulate`."""
     _add_target(parser, hardware_required=True, repeatable="; repeat it to sweep")
     parser.add_argument("--list-chips", action=_ListChips, nargs=0, help="print the known chips, and exit")
+    _add_expert_imbalance(parser)
     parser.add_argument("--no-overlap", action="store_true", help="collectives do not run beside compute")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot of a sweep: .png, .svg or .pdf")
 

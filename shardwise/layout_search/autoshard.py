@@ -21,6 +21,7 @@ from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.errors import AutoshardError
 from shardwise.execute.request import memory_limit_of
+from shardwise.explain.simulate import check_expert_imbalance
 from shardwise.explain.text import human_bytes
 from shardwise.layout_search.evaluate import PLAIN, Alternative
 from shardwise.layout_search.meshes import STAGE
@@ -46,6 +47,7 @@ def autoshard(
     stages: Sequence[int] | None = None,
     microbatches: Sequence[int] | None = None,
     chunks: Sequence[int] | None = None,
+    expert_imbalance: float = 1.0,
 ) -> Callable[..., AutoSharding]:
     """Return a function that chooses the mesh and the shardings of all arguments and results of a step.
 
@@ -70,6 +72,8 @@ def autoshard(
         microbatches: for a pipelined step, the numbers of microbatches to try; by default multiples of the stages.
         chunks: for a pipelined step with this parameter, the numbers of stages on each device to try; by default the
             divisors of the number of layers.
+        expert_imbalance: how many times the mean number of tokens the device with the busiest experts has, as in
+            `simulate`. It lengthens plans in which devices exchange tokens, and no others.
 
     Returns:
         A function of the arguments of the step, arrays or ShapeDtypeStructs, that returns an AutoSharding.
@@ -80,7 +84,7 @@ def autoshard(
         ValueError: if more than one of `devices`, `mesh` and `count` is passed, or `count` without `hardware`; if the
             step has static arguments, or keyword parameters that a pipelined step does not have; when called, if the
             mesh has Explicit axes, if constraints in the step are on a mesh of another size, or if no number of
-            microbatches divides the batch.
+            microbatches divides the batch; if `expert_imbalance` is less than 1.
         AutoshardError: when called, if no plan fits in memory. It states the number of devices on which a plan would
             fit.
 
@@ -106,6 +110,7 @@ def autoshard(
         raise TypeError(f"autoshard: `mesh` is a Mesh or an AbstractMesh, not {mesh!r}")
     if memory_limit is not None and (not isinstance(memory_limit, (int, float, np.integer)) or memory_limit <= 0):
         raise ValueError(f"autoshard: `memory_limit` is the bytes that each device may hold, not {memory_limit!r}")
+    check_expert_imbalance("autoshard", expert_imbalance)
     target = None if hardware is None else chip_named(hardware)
     jitted = step if isinstance(step, Jitted) else jit(step)
     if jitted.options.static != NO_ARGUMENTS:
@@ -136,7 +141,7 @@ def autoshard(
         size = found.size if found is not None else len(present) if present is not None else count
         assert size is not None
         limit = memory_limit_of(chip) if memory_limit is None else memory_limit
-        search = VariantSearch(source, chip, limit, options)
+        search = VariantSearch(source, chip, limit, options, expert_imbalance)
         with Task(f"autoshard of `{function_name(jitted.function)}`"):
             alternatives = search.run(size, None if found is None else found.abstract)
         if not alternatives:
@@ -165,6 +170,7 @@ def autoshard(
             chip,
             settings,
             platform,
+            expert_imbalance,
         )
 
     return call

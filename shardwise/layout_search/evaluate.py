@@ -145,6 +145,7 @@ class Evaluator:
         donated: Sequence[int],
         variant: Variant = PLAIN,
         state: SearchState | None = None,
+        expert_imbalance: float = 1.0,
     ):
         self.step = step
         self.chip = chip
@@ -154,6 +155,7 @@ class Evaluator:
         self.known: dict[tuple[AbstractMesh, tuple[Layout, ...]], Alternative] = {}
         self.variant = variant
         self.state = state or SearchState()
+        self.expert_imbalance = expert_imbalance
 
     @property
     def best(self) -> Alternative:
@@ -239,6 +241,7 @@ class Evaluator:
         is_estimated: bool = False,
     ) -> Alternative:
         """Return the predicted costs of the program of one device."""
+        local = local.with_expert_imbalance(self.expert_imbalance)
         times = timeline(local, self.chip, donated=self.donated, lists_alive=False)
         fits = self.memory_limit is None or times.peak_bytes <= self.memory_limit
         bubble = sum(row.idle_seconds for row in times.idle) / times.seconds if times.idle else 0.0

@@ -10,6 +10,7 @@ from shardwise.api.ahead_of_time.aot import Lowered
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import Jitted
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -81,6 +82,7 @@ class AutoSharding:
         chip: Chip,
         settings: Mapping[str, Any],
         platform: Mapping[str, Any],
+        expert_imbalance: float = 1.0,
     ):
         self.mesh = mesh
         self.in_shardings, self.out_shardings = shardings
@@ -91,6 +93,7 @@ class AutoSharding:
         self._chip = chip
         self._settings = settings
         self._platform = platform
+        self._expert_imbalance = expert_imbalance
         self._state = frozenset(state)
         self._source = user_source()
 
@@ -163,12 +166,12 @@ class AutoSharding:
     @cached_property
     def simulation(self) -> Simulation:
         """The predicted run of the chosen plan: time with its interval, utilization and memory."""
-        return Simulation(self._lowered.request, self._lowered.stages, self._chip)
+        return Simulation(self._lowered.request, self._stages, self._chip)
 
     @cached_property
     def plan(self) -> Plan:
         """The plan of the step with these shardings: every collective with its bytes, time, source line and reason."""
-        return request_report(self._lowered.request, self._lowered.stages, self._chip)
+        return request_report(self._lowered.request, self._stages, self._chip)
 
     @cached_property
     def activations(self) -> Activations:
@@ -177,6 +180,11 @@ class AutoSharding:
         state = [index for index, name in enumerate(names) if name in self._state]
         batch = [index for index, name in enumerate(names) if name not in self._state]
         return activations(stages.problem, stages.plan, state, batch)
+
+    @property
+    def _stages(self) -> Stages:
+        """The stages of the chosen plan, with the times of the imbalance of experts."""
+        return self._lowered.stages.with_expert_imbalance(self._expert_imbalance)
 
     @cached_property
     def _lowered(self) -> LoweredRequest:

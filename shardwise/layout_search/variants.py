@@ -29,13 +29,22 @@ class VariantSearch:
         chip: the chip.
         memory_limit: the bytes that each device may hold, or None.
         options: the numbers of stages, microbatches and chunks to try for a pipelined step.
+        expert_imbalance: how many times the mean number of tokens the device with the busiest experts has.
     """
 
-    def __init__(self, source: StepSource, chip: Chip, memory_limit: int | None, options: PipelineOptions):
+    def __init__(
+        self,
+        source: StepSource,
+        chip: Chip,
+        memory_limit: int | None,
+        options: PipelineOptions,
+        expert_imbalance: float = 1.0,
+    ):
         self.source = source
         self.chip = chip
         self.memory_limit = memory_limit
         self.options = options
+        self.expert_imbalance = expert_imbalance
         self._state = SearchState()
 
     def run(self, count: int, mesh: AbstractMesh | None, effort: float = MAX_EQUATIONS) -> list[Alternative]:
@@ -75,7 +84,7 @@ class VariantSearch:
     def _evaluator(self, variant: Variant) -> Evaluator:
         step = self.source.trace(variant)
         donated = [index for index, is_donated in enumerate(step.request.donated) if is_donated]
-        return Evaluator(step, self.chip, self.memory_limit, donated, variant, self._state)
+        return Evaluator(step, self.chip, self.memory_limit, donated, variant, self._state, self.expert_imbalance)
 
 
 def _ranked(evaluators: Sequence[Evaluator]) -> list[Alternative]:

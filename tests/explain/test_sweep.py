@@ -11,6 +11,7 @@ from shardwise.compiler.plan.hardware import chip
 from shardwise.errors import HardwareError
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
+from tests.explain import expert_layer
 
 BF16 = np.dtype(jnp.bfloat16)
 MESHES = [AbstractMesh((size,), ("data",)) for size in (2, 8)]
@@ -100,3 +101,13 @@ def test_bad_input():
         sw.sweep(product, arguments, hardware="h100", mesh=MESHES, batch=[])
     with pytest.raises(HardwareError, match="unknown hardware 'h10'"):
         sw.sweep(product, arguments, hardware=["h100", "h10"], mesh=MESHES)
+
+
+def test_the_busiest_experts_have_the_tokens_of_the_imbalance():
+    balanced, busy = (
+        sw.sweep(expert_layer.step, expert_layer.arguments, hardware="h100", expert_imbalance=ratio)
+        for ratio in (1, 1.5)
+    )
+    assert busy.rows[0].run.seconds == pytest.approx(1.5 * balanced.rows[0].run.seconds)
+    with pytest.raises(ValueError, match="sweep: expert_imbalance must be at least 1"):
+        sw.sweep(expert_layer.step, expert_layer.arguments, hardware="h100", expert_imbalance=0.5)

@@ -101,6 +101,16 @@ class TestFunctions:
         printed = capsys.readouterr().out
         assert "step on mesh data=2 of h100" in printed and "step on mesh data=4 of h100" in printed
 
+    def test_expert_imbalance(self, capsys):
+        def seconds(*options):
+            assert main(["simulate", "tests.explain.expert_layer:step", "--hardware", "h100", *options]) == 0
+            return float(re.search(r"([0-9.]+) µs per call", capsys.readouterr().out)[1])
+
+        assert seconds("--expert-imbalance", "2") == pytest.approx(2 * seconds(), rel=0.02)
+        with pytest.raises(SystemExit):
+            main(["simulate", "tests.explain.expert_layer:step", "--hardware", "h100", "--expert-imbalance", "0.5"])
+        assert "--expert-imbalance: must be at least 1, the balanced experts, not 0.5" in capsys.readouterr().err
+
     def test_explain(self, model, tmp_path, capsys):
         page, trace = tmp_path / "page.html", tmp_path / "trace.json"
         options = ["--mesh", "data=8", "--set", "batch=64", "--page", str(page), "--trace", str(trace)]

@@ -16,6 +16,7 @@ from shardwise.layout_search.search import argument_classes
 from shardwise.layout_search.step import trace_step
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
+from tests.explain import expert_layer
 
 DEFAULT = "mlp"
 
@@ -367,3 +368,15 @@ def test_explicit_meshes_and_static_arguments_are_errors():
         sw.autoshard(sgd, mesh=explicit)(*small())
     with pytest.raises(ValueError, match="static arguments"):
         sw.autoshard(sw.jit(lambda x, n: x * n, static_argnums=1))
+
+
+def test_the_busiest_experts_have_the_tokens_of_the_imbalance():
+    balanced, busy = (
+        sw.autoshard(expert_layer.step, hardware="h100", mesh=expert_layer.MESH, expert_imbalance=ratio)(
+            *expert_layer.arguments()
+        )
+        for ratio in (1, 1.5)
+    )
+    assert busy.seconds == busy.simulation.seconds == busy.plan.seconds == pytest.approx(1.5 * balanced.seconds)
+    with pytest.raises(ValueError, match="autoshard: expert_imbalance must be at least 1"):
+        sw.autoshard(expert_layer.step, hardware="h100", expert_imbalance=0.5)

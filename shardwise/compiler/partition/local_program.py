@@ -1,7 +1,7 @@
 """LocalProgram: the program that every device runs on its shards, with the layouts of its inputs and outputs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import final
@@ -67,6 +67,12 @@ class LocalProgram:
     def __str__(self) -> str:
         ins, outs = ([f"{p.type} {p.layout}" for p in placements] for placements in (self.inputs, self.outputs))
         return format_stage("local", self.program, self.mesh, ins, outs)
+
+    def with_expert_imbalance(self, expert_imbalance: float) -> "LocalProgram":
+        """Return the program whose times are those of this imbalance of experts."""
+        if expert_imbalance == self.expert_imbalance:
+            return self
+        return replace(self, expert_imbalance=expert_imbalance)
 
     def collectives(self) -> list[Equation]:
         """Return the equations that send bytes between devices, in nested programs too."""
