@@ -60,11 +60,17 @@ _LLAMA2 = {
 _LLAMA3 = {"8B": preset("llama3-8b"), "70B": preset("llama3-70b"), "405B": preset("llama3-405b")}
 
 
-def _mpt(chip: str, specs: Specs, table: str, splits: dict[tuple[str, str], str]) -> list[DecoderRun]:
-    """Return the rows of a table of `mpt_rows`. `splits` has the splits of runs on 8 GPUs by model and length."""
+def _mpt(
+    chip: str, specs: Specs, table: str, splits: dict[tuple[str, str], str], fitted_length: str = ""
+) -> list[DecoderRun]:
+    """Return the rows of a table of `mpt_rows`.
+
+    `splits` has the splits of runs on 8 GPUs by model and length. All runs of `fitted_length` are fitted.
+    """
     rows = []
     for line in table.split("\n")[1:-1]:
         model, length, gpus, sequences, microbatches, recomputed, tokens = line.split()
+        split = splits.get((model, length), HELD_OUT) if gpus == "8" else HELD_OUT
         rows.append(
             DecoderRun(
                 chip,
@@ -75,7 +81,7 @@ def _mpt(chip: str, specs: Specs, table: str, splits: dict[tuple[str, str], str]
                 int(sequences),
                 float(tokens),
                 _MOSAIC,
-                split=splits.get((model, length), HELD_OUT) if gpus == "8" else HELD_OUT,
+                split=FITTED if length == fitted_length else split,
                 microbatches=int(microbatches),
                 recomputed={"layers": LAYERS, "nothing": NOTHING, "kept": KEPT}[recomputed],
                 specs=specs,
@@ -88,7 +94,7 @@ _FIT_MPT = {("7B", "2048"): FITTED, ("7B", "65536"): FITTED}
 _MPT_ROWS = (
     *_mpt("a100:eager", (), mpt_rows.A100, {**_FIT_MPT, ("13B", "8192"): DEVELOPED, ("30B", "2048"): DEVELOPED}),
     *_mpt("a100:eager", (("memory", 40e9), ("memory_bandwidth", 1.555e12)), mpt_rows.A100_40_GB, {}),
-    *_mpt("h100:eager", (), mpt_rows.H100, {**_FIT_MPT, ("30B", "2048"): DEVELOPED, ("7B", "8192"): DEVELOPED}),
+    *_mpt("h100:eager", (), mpt_rows.H100, {**_FIT_MPT, ("7B", "8192"): DEVELOPED}, fitted_length="2048"),
 )
 
 # Eager PyTorch on 64 A100s.

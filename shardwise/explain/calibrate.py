@@ -166,6 +166,7 @@ def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devi
         "attention_fraction": sizes.attention is not None,
         "link_fraction": devices > 1,
         "f8_product_fraction": False,  # no program measures it
+        "interference": False,
     }
     measured = [figure for figure in FIGURES if kinds.get(figure, True)]
     return replace(chip, sources=tuple({**dict(base.sources), **dict.fromkeys(measured, "measured")}.items()))

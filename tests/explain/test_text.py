@@ -19,8 +19,8 @@ def test_printed_text(mesh, capsys):
     assert text == f"{plan}\n"
     assert re.sub(r"test_text.py:\d+", "LINE", text).splitlines() == [
         "layers on mesh data=4, model=2: 1 collective, 73.7 kB sent per device",
-        "  about 40.8 µs per call on h100, with overlap: 27.7 µs of compute, 36.2 µs of communication, "
-        "of which 13.1 µs exposed (63.9 µs per call without the schedule of communication)",
+        "  about 40.8 µs per call on h100, with overlap: 27.8 µs of compute, 36.2 µs of communication, "
+        "of which 13.0 µs exposed (63.9 µs per call without the schedule of communication)",
         "",
         "  in  `w`                      f32[6,64,64]     P(None, 'data', None)        6×16×64 per device",
         "  in  `x`                      f32[256,64]      P('data', None)              64×64 per device",
@@ -31,7 +31,7 @@ def test_printed_text(mesh, capsys):
         "scan at LINE has sharding P('data', None); dot at LINE needs P(None, None) (6 times)",
         "",
         "  launch of                    sent      time   exposed line               beside",
-        "  all_gather                73.7 kB   36.2 µs   13.1 µs LINE    dot at LINE, for the next iteration (6 times)",
+        "  all_gather                73.7 kB   36.2 µs   13.0 µs LINE    dot at LINE, for the next iteration (6 times)",
         "",
         "  peak memory: 106.5 kB per device, during dot at LINE",
         "     24.6 kB `w`                      f32[6,16,64]",

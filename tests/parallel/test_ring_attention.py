@@ -191,6 +191,24 @@ def test_fused_kernel_of_gpus_computes_the_blocks(mesh):
         assert_like_reference(lambda *x: unzigzag(attend(*x), 4), operands, rtol=2e-2, causal=True)
 
 
+def test_zigzag_order_is_predicted_to_balance_causal_attention():
+    """The slowest device computes all blocks in contiguous order, and half of each in zigzag order, except its own."""
+    ring = sw.sharding.AbstractMesh((4,), ("sequence",))
+    x = sw.ShapeDtypeStruct(
+        (1, 4096, 8, 64), ml_dtypes.bfloat16, sharding=sw.NamedSharding(ring, sw.P(None, "sequence"))
+    )
+
+    def flops(layout):
+        def attend(q, k, v):
+            return ring_attention(q, k, v, axis="sequence", causal=True, layout=layout, mesh=ring)
+
+        return sw.simulate(attend, hardware="h100")(x, x, x).flops
+
+    block = 2 * 2 * 1024**2 * 8 * 64  # two products
+    assert flops("contiguous") == 3.5 * block
+    assert flops("zigzag") == 2 * block
+
+
 @pytest.mark.slow
 def test_second_derivative(mesh):
     q, k, v, ct, _ = Sizes(1, 8, 2, 1, 4).operands()

@@ -46,6 +46,7 @@ class Cond(DataDependentControl):
     """Apply the branch with index `index` to the operands after it. `index` is operand 0, an i32 in range."""
 
     name = "cond"
+    runs_one_program = True
     branches: tuple[Program, ...]
     may_diverge: bool = field(default=False, repr=False)
 

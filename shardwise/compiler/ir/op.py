@@ -241,6 +241,8 @@ class Op:
         launch: the number of the launch that a collective shares with adjacent ones, or of the group of a barrier.
         runs_programs_together: for an op that holds programs, whether one iteration runs them all, each for another
             iteration, so that none needs another's results.
+        runs_one_program: for an op that holds programs, whether one run of it runs only one of them, as of a
+            conditional.
         registry: all op classes by name.
 
     Boundary ops connect the programs of a control op with the values outside. Other ops keep these defaults:
@@ -279,6 +281,7 @@ class Op:
     writes_host_memory: ClassVar[bool] = False
     launch: int | None = None
     runs_programs_together: ClassVar[bool] = False
+    runs_one_program: ClassVar[bool] = False
     is_boundary: ClassVar[bool] = False
     reduces_operands_first: ClassVar[bool] = False
     reads_slices: ClassVar[bool] = False

@@ -6,6 +6,7 @@
 - The time of any other kernel is its memory traffic divided by the memory bandwidth.
 - A gap follows every kernel before the next one starts.
 - The time of a copy from or to the host is its bytes divided by the bandwidth of the host link.
+- Kernels that run at the same time as a collective take longer, in proportion to the bytes that it sends.
 - The time of a collective is the bytes that a device sends divided by the bandwidth of its ring, plus a latency per
   message (`ring.py`), which is longer between nodes. The op states its bytes and messages (`compiler/traffic.py`); of
   several algorithms, the fastest runs.
@@ -33,6 +34,7 @@ _FILL = 200  # steps along k that fill the pipeline of a tile
 _ATTENTION_FILL = 500  # keys that fill the pipeline of a block of queries
 _SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different cores and added
 _SPREAD = 0.2  # the share by which an assumed figure may be wrong
+_MOST_INTERFERENCE = 0.95  # compute does not stop, however fast a collective is
 ASSUMED = "assumed"
 
 
@@ -75,8 +77,8 @@ class Chip:
         attention_fraction: the fraction of the peak flops that fused attention reaches.
         kernel_gap: seconds between the end of a kernel and the start of the next.
         overlaps: whether collectives overlap with compute.
-        interference: the fraction of the compute rate that is lost while a collective runs at the same time, because
-            both share cores and memory bandwidth.
+        interference: the fraction of the compute rate that is lost while a collective sends at the full rate of the
+            fast links, because both share cores and memory bandwidth.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
         product_workspace: bytes that the library of matrix products needs while it computes one.
         prediction_error: the relative error of predicted times, below which two plans are ties: the median error of the
@@ -139,12 +141,21 @@ class Chip:
             name: min(1.0, getattr(self, name) * rate) if name.endswith("_fraction") else getattr(self, name) / rate
             for name in self.assumed
         }
+        if "interference" in changed:
+            changed["interference"] = min(_MOST_INTERFERENCE, changed["interference"])
         return replace(self, **changed)
 
     @property
     def sending_rate(self) -> float:
         """The bytes per second that a device sends over its fast links."""
         return self.fast_link.bandwidth * self.link_fraction
+
+    def lost_rate(self, sent: float, seconds: float) -> float:
+        """Return the fraction of the compute rate that is lost while a collective sends bytes in some seconds.
+
+        It is proportional to the bytes per second: a collective that waits for slow links leaves compute alone.
+        """
+        return self.interference * min(1.0, sent / (self.sending_rate * seconds)) if seconds else 0.0
 
     def flops(self, dtype: DType) -> float:
         """Return the peak flops per second of matrix products of this dtype."""

@@ -2,8 +2,8 @@
 
 If the chip overlaps communication with compute, there are three streams: compute, communication, and copies between the
 memories of the device and the host. Each runs its first task in program order whose operands are ready, as a
-latency-hiding scheduler does. While a collective runs, kernels compute at a lower rate (`Chip.interference`), because
-both share cores and memory bandwidth. Otherwise, all kernels run one after the other.
+latency-hiding scheduler does. While a collective runs, kernels compute at a lower rate (`Chip.lost_rate`), because both
+share cores and memory bandwidth. Otherwise, all kernels run one after the other.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.report.kernel_times import kernel_seconds
+from shardwise.compiler.report.kernel_times import bytes_sent, kernel_seconds
 
 COMPUTE, COMMUNICATION, COPIES = _STREAMS = range(3)
 
@@ -33,15 +33,18 @@ class Task(NamedTuple):
         seconds: the time of all runs, if no collective outside them interferes.
         seconds_per_run: the time of one run.
         steps: the number of kernels that take time in one run; for a control op, those of its programs.
+        sent: the bytes that the device sends in all runs.
         stream: the stream of a single step; several steps are compute. A loop of several steps is one compute task: its
             collectives overlap with its own kernels, at the loop's level.
-        runs: one run of the programs of a control op: of each program, or of all together.
+        runs: one run of the programs of a control op: of each program, or of all together; of a conditional, of the
+            longest one.
     """
 
     kernel: Kernel
     seconds: float
     seconds_per_run: float
     steps: int
+    sent: float
     stream: int
     runs: tuple["Run", ...] = ()
 
@@ -89,15 +92,18 @@ def _simulate_kernel(local: LocalProgram, chip: Chip, kernel: Kernel) -> Task:
     op = kernel.root.op
     if not op.programs:
         if not (local.bytes_sent(kernel.root) or kernel.bytes_accessed):
-            return Task(kernel, 0.0, 0.0, 0, COMPUTE)
+            return Task(kernel, 0.0, 0.0, 0, 0.0, COMPUTE)
         seconds = kernel_seconds(local, kernel, chip)
-        return Task(kernel, seconds, seconds, 1, _stream(local, kernel))
+        return Task(kernel, seconds, seconds, 1, bytes_sent(local, kernel), _stream(local, kernel))
     groups = (op.programs,) if op.runs_programs_together else [(program,) for program in op.programs]
     runs = tuple(simulate_run(local, chip, programs) for programs in groups)
+    if op.runs_one_program:
+        runs = (max(runs, key=lambda run: run.seconds),)
     tasks = [task for run in runs for task in run.tasks]
     once = sum(run.seconds for run in runs)
     total = _pipelined_seconds(local, chip, kernel, once) if op.runs_programs_together else once * trip_count(kernel)
-    return Task(kernel, total, once, sum(task.steps for task in tasks), _common_stream(tasks), runs)
+    sent = sum(task.sent for task in tasks) * trip_count(kernel)
+    return Task(kernel, total, once, sum(task.steps for task in tasks), sent, _common_stream(tasks), runs)
 
 
 def _stream(local: LocalProgram, kernel: Kernel) -> int:
@@ -151,14 +157,16 @@ def _schedule(tasks: Sequence[Task], chip: Chip) -> tuple[list[float], list[floa
         return times[:-1], times[1:]
     producers = {value: index for index, task in enumerate(tasks) for value in task.kernel.writes}
     needs = [{producers[value] for value in task.kernel.reads if value in producers} for task in tasks]
-    return list_schedule(seconds, [task.stream for task in tasks], needs, chip.interference)
+    streams = [task.stream for task in tasks]
+    lost_rates = [chip.lost_rate(task.sent, task.seconds) if task.stream == COMMUNICATION else 0.0 for task in tasks]
+    return list_schedule(seconds, streams, needs, lost_rates)
 
 
 def list_schedule(
     seconds: Sequence[float],
     streams: Sequence[int],
     needs: Sequence[set[int]],
-    interference: float = 0.0,
+    lost_rates: Sequence[float] = (),
     window: int = _WINDOW,
 ) -> tuple[list[float], list[float]]:
     """Return the start time and the end time of each task on one of the streams.
@@ -169,7 +177,8 @@ def list_schedule(
         seconds: the time of each task, if nothing interferes with it.
         streams: the stream of each task: 0 for compute, 1 for communication, 2 for copies.
         needs: for each task, the earlier tasks that must end before it starts.
-        interference: the fraction of the compute rate that is lost while a task of the communication stream runs.
+        lost_rates: for each task of the communication stream, the fraction of the compute rate that is lost while it
+            runs. By default, nothing is lost.
         window: the number of tasks to look ahead, from the first task that has not started.
     """
     count = len(seconds)
@@ -189,19 +198,24 @@ def list_schedule(
     def add_ready(index: int) -> None:
         heapq.heappush(later if index >= first + window else ready[streams[index]], index)
 
-    def scale_compute(factor: float) -> None:
-        """Multiply the remaining time of the task that computes now."""
-        if interference and (index := running[COMPUTE]) is not None:
-            ends[index] = now + (ends[index] - now) * factor
+    def compute_rate() -> float:
+        """Return the rate of compute now, relative to that without a collective."""
+        collective = running[COMMUNICATION]
+        return 1.0 if collective is None or not lost_rates else 1 - lost_rates[collective]
+
+    def change_rate(before: float) -> None:
+        """Set the end of the task that computes now, whose rate was `before`."""
+        if (index := running[COMPUTE]) is not None and (rate := compute_rate()) != before:
+            ends[index] = now + (ends[index] - now) * before / rate
 
     def start(index: int) -> None:
         nonlocal first
-        is_slowed = streams[index] == COMPUTE and running[COMMUNICATION] is not None
+        stream, before = streams[index], compute_rate()
+        running[stream] = index
         starts[index] = now
-        ends[index] = now + seconds[index] / (1 - interference if is_slowed else 1.0)
-        running[streams[index]] = index
-        if streams[index] == COMMUNICATION:
-            scale_compute(1 / (1 - interference))
+        ends[index] = now + seconds[index] / (before if stream == COMPUTE else 1.0)
+        if stream == COMMUNICATION:
+            change_rate(before)
         started[index] = True
         while first < count and started[first]:
             first += 1
@@ -209,9 +223,10 @@ def list_schedule(
             add_ready(heapq.heappop(later))
 
     def complete(index: int) -> None:
+        before = compute_rate()
         running[streams[index]] = None
         if streams[index] == COMMUNICATION:
-            scale_compute(1 - interference)
+            change_rate(before)
         for follower in followers[index]:
             missing[follower] -= 1
             if not missing[follower]:

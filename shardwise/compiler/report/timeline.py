@@ -4,7 +4,7 @@ A kernel is a group of equations that XLA fuses (`kernels.py`); its time follows
 start from the simulation of the device's streams (`streams.py`).
 
 A kernel in a loop's body is one step, whose time is summed over all iterations. A loop of unknown length counts as one
-iteration; all branches of a conditional are counted.
+iteration, and a conditional as its longest branch.
 """
 
 from bisect import bisect_left, bisect_right
@@ -191,9 +191,11 @@ class _Steps:
             steps = [step.repeated(start, trip_count(kernel), slowdown) for step in part.steps]
             level.steps += map(_with_run_alone, steps) if kernel.root.op.runs_programs_together else steps
             level.numbers.update({equation: offset + number for equation, number in part.numbers.items()})
-            # The memory peak may be at an equation without a step, such as a view: report it at the preceding step.
+            # The memory peak may be at an equation without a step, such as a view, or in a branch that is not the
+            # longest: report it at the preceding step.
             last = max(0, len(level.steps) - 1)
-            level.numbers.update({equation: last for equation in kernel.equations if equation not in part.numbers})
+            inner = (equation for program in kernel.root.op.programs for equation in program.walk())
+            level.numbers.update({each: last for each in (*kernel.equations, *inner) if each not in part.numbers})
         return level
 
     def _with_iterations(self, run: Run) -> Iterator[tuple[Task, int]]:
@@ -272,7 +274,13 @@ def _expose(run: Run, parts: Sequence[_Level]) -> None:
 
 
 def _with_run_alone(step: Step) -> Step:
-    """Return a step of programs that run together. A collective for another iteration runs alone, exposed, once."""
+    """Return a step of programs that run together.
+
+    A collective for another iteration runs alone, exposed, once. In that iteration, it slows no kernel down.
+    """
+    if step.slowed:
+        once = step.slowed / step.times
+        return replace(step, seconds=step.seconds - once, slowed=step.slowed - once)
     if not step.sent or not step.iteration:
         return step
     return replace(step, exposed=step.exposed + (step.seconds - step.exposed) / step.times)

@@ -18,21 +18,21 @@ def tasks(draw):
     return [float(value) for value in seconds], streams, needs
 
 
-@given(tasks(), st.sampled_from([1, 4, 256]), st.sampled_from([0.0, 0.25]))
-def test_needs_are_met_streams_run_one_task_and_do_not_wait_for_nothing(work, window, interference):
+@given(tasks(), st.sampled_from([1, 4, 256]), st.sampled_from([(0.0,), (0.25, 0.0, 0.5)]))
+def test_needs_are_met_streams_run_one_task_and_do_not_wait_for_nothing(work, window, rates):
     seconds, streams, needs = work
-    starts, ends = list_schedule(seconds, streams, needs, interference, window)
+    lost = [rates[index % len(rates)] if stream == COMMUNICATION else 0.0 for index, stream in enumerate(streams)]
+    starts, ends = list_schedule(seconds, streams, needs, lost, window)
     for index, need in enumerate(needs):
         assert all(ends[other] <= starts[index] for other in need)
     for stream in range(3):
         order = sorted((starts[n], ends[n]) for n in range(len(seconds)) if streams[n] == stream)
         assert all(end <= start for (_, end), (start, _) in pairwise(order))
     durations = [end - start for start, end in zip(starts, ends, strict=True)]
-    communicating = [(starts[n], ends[n]) for n in range(len(seconds)) if streams[n] == COMMUNICATION]
     for n, duration in enumerate(durations):
-        beside = sum(max(0.0, min(ends[n], end) - max(starts[n], start)) for start, end in communicating)
-        added = interference * beside if streams[n] == COMPUTE else 0.0
-        assert duration == pytest.approx(seconds[n] + added)
+        beside = [max(0.0, min(ends[n], end) - max(starts[n], start)) for start, end in zip(starts, ends, strict=True)]
+        added = sum(rate * overlap for rate, overlap in zip(lost, beside, strict=True))
+        assert duration == pytest.approx(seconds[n] + (added if streams[n] == COMPUTE else 0.0))
     longest = _critical_path(durations, needs)
     per_stream = [sum(s for s, c in zip(durations, streams, strict=True) if c == stream) for stream in range(3)]
     assert max(longest, *per_stream) - 1e-9 <= max(ends) <= sum(durations) + 1e-9
@@ -51,11 +51,11 @@ def test_the_first_ready_task_runs_first():
 
 
 def test_a_collective_slows_the_kernel_beside_it_down():
-    starts, ends = list_schedule([10.0, 4.0, 1.0], [0, 1, 0], [set(), set(), {0}], interference=0.25)
+    starts, ends = list_schedule([10.0, 4.0, 1.0], [0, 1, 0], [set(), set(), {0}], [0.0, 0.25, 0.0])
     assert starts == [0.0, 0.0, 11.0]
     assert ends == [11.0, 4.0, 12.0]  # 3 seconds of work in the first 4, and 7 after them
 
 
 def test_a_collective_that_starts_later_slows_the_rest_of_a_kernel_down():
-    _, ends = list_schedule([10.0, 2.0, 4.0], [0, 2, 1], [set(), set(), {1}], interference=0.5)
+    _, ends = list_schedule([10.0, 2.0, 4.0], [0, 2, 1], [set(), set(), {1}], [0.0, 0.0, 0.5])
     assert ends == [12.0, 2.0, 6.0]

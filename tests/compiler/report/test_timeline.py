@@ -133,15 +133,15 @@ def test_arguments_and_their_copies_are_live_in_a_program_without_ops():
     assert [held.what for held in found.alive] == ["`x`", "a result"]
 
 
-def gathered_layers(rows):
+def gathered_layers(rows, chip=H200):
     """Return the steps of two layers with gathered weights on a GPU, and their gathers and products."""
-    steps = timeline(local_of_text(layers(2, rows)), H200).steps
+    steps = timeline(local_of_text(layers(2, rows)), chip).steps
     assert [step.op for step in steps] == ["all_gather", "dot", "all_gather", "dot"]
     return steps
 
 
 def test_a_collective_is_exposed_where_nothing_is_computed_beside_it():
-    first, product, second, _ = gathered_layers(rows=256)
+    first, product, second, _ = gathered_layers(rows=256, chip=replace(H200, interference=0.0))
     assert first.exposed == pytest.approx(first.seconds) and first.beside == ()
     assert product.exposed == 0
     assert second.exposed == pytest.approx(second.seconds - product.seconds)
@@ -151,6 +151,29 @@ def test_a_collective_is_exposed_where_nothing_is_computed_beside_it():
 def test_a_collective_beside_a_long_product_is_not_exposed():
     _, product, second, _ = gathered_layers(rows=4096)
     assert second.exposed == 0 < second.seconds < product.seconds
+
+
+def test_a_product_beside_a_collective_takes_longer_by_the_bytes_that_it_sends():
+    alone = gathered_layers(rows=4096, chip=replace(H200, interference=0.0))
+    first, product, second, last = gathered_layers(rows=4096)
+    added = H200.interference * second.sent / H200.sending_rate
+    assert product.slowed == pytest.approx(added) and product.seconds == pytest.approx(alone[1].seconds + added)
+    assert product.idle == 0 and (first.slowed, second.slowed, last.slowed) == (0, 0, 0)
+    assert last.start == pytest.approx(first.seconds + product.seconds)
+
+
+def test_a_collective_in_front_of_a_loop_slows_all_kernels_of_the_loop_down():
+    body = f"d: f32[4096,1024] = {DOT} c w\nreturn d\n"
+    text = (
+        "(x: f32[4096,1024], w: f32[6,1024,1024], v: f32[256,1024]) {\n"
+        f"g: f32[1024,1024] = {GATHER} v\n"
+        "z: f32[4096,1024] = scan[program=program "
+        f"body(c: f32[4096,1024], w: f32[1024,1024]) {{\n{body}}}, length=6, consts=0, carried=1] x w\n"
+        "return z, g\n}"
+    )
+    gather, product = timeline(local_of_text(text), H200).steps
+    assert gather.exposed == 0 and product.times == 6
+    assert product.slowed == pytest.approx(H200.interference * gather.sent / H200.sending_rate)
 
 
 def test_without_overlap_every_collective_is_exposed():
@@ -179,7 +202,7 @@ def test_the_programs_of_a_pipelined_loop_run_together():
     )
     assert gather.seconds < product.seconds
     assert after.seconds == pytest.approx(product.seconds + gather.seconds / count)
-    assert before.seconds == pytest.approx(product.seconds + gather.seconds)
+    assert before.seconds == pytest.approx(product.seconds - product.slowed + gather.seconds)
 
 
 def test_a_pipelined_loop_that_is_bound_by_its_gathers_fetches_once_per_iteration():
@@ -190,7 +213,9 @@ def test_a_pipelined_loop_that_is_bound_by_its_gathers_fetches_once_per_iteratio
     pipelined = replace(plain, program=plain.program.with_equations([software_pipeline(plain, equation)]))
     gather, product = timeline(pipelined, H200).steps
     assert gather.seconds > product.seconds
-    assert timeline(pipelined, H200).seconds == pytest.approx(gather.seconds + product.seconds / count)
+    assert timeline(pipelined, H200).seconds == pytest.approx(
+        gather.seconds + (product.seconds - product.slowed) / count
+    )
 
 
 def test_a_pipelined_loop_holds_what_two_iterations_gather():
@@ -223,3 +248,18 @@ def test_arguments_and_results_in_host_memory_are_copied_on_a_stream_of_their_ow
     library = H200.product_workspace
     assert [step.held - 2 * array for step in found.steps] == [library, array, array, array, array + library]
     assert timeline(local, CPU).steps[1].seconds == 0  # one memory
+
+
+def test_a_conditional_takes_the_time_of_its_longest_branch():
+    x = sw.ShapeDtypeStruct((512, 512), np.float32)
+    flag = sw.ShapeDtypeStruct((), np.bool_)
+
+    def seconds(function, *args):
+        return sw.simulate(function, hardware="h200")(*args).seconds
+
+    long, short = seconds(lambda x: x @ x @ x, x), seconds(lambda x: x @ x, x)
+    assert short < long
+    for branches in ((lambda x: x @ x, lambda x: x @ x @ x), (lambda x: x @ x @ x, lambda x: x @ x)):
+        run = sw.simulate(lambda flag, x, branches=branches: lax.cond(flag, *branches, x), hardware="h200")(flag, x)
+        assert sum(step.seconds for step in run.plan.timeline.steps if step.op == "dot") == pytest.approx(long)
+        assert run.flops == 2 * 2 * 512**3
