@@ -3,8 +3,9 @@
 A matrix product, a collective or an indexed op is a kernel of its own; collectives of one launch are one kernel.
 Elementwise ops, reductions and data movement are fused:
 
-- A value with one consumer is computed inside that consumer. Values that are cheaper to recompute than to store, such
-  as broadcasts and casts, are computed inside each of their consumers.
+- A value with one consumer is computed inside that consumer, and one whose consumers all end in the same elementwise op
+  inside that. Values that are cheaper to recompute than to store, such as broadcasts and casts, are computed inside
+  each of their consumers.
 - Any other result joins the kernel that computed one of its operands, or one that reads the same operand, if both loop
   over the same shape. The kernel then has several results.
 - A reduction along the minor dims may be used by the same kernel, because one thread block has the entire row. A
@@ -23,6 +24,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
+_MAX_MEETING = 32  # the number of equations in which the consumers of a value must meet
 _LOOKBACK = 64  # the number of preceding kernels that an equation may join
 
 Reads = Mapping[Value, int]  # values in memory → bytes read
@@ -123,6 +125,7 @@ class _Grouping:
         self.rows: dict[Value, Value] = {}
         self.outputs = set(program.outputs)
         self.uses: dict[Value, list[Equation]] = {}
+        self.positions = {equation: number for number, equation in enumerate(program.equations)}
         for equation in program.equations:
             for value in equation.inputs if len(equation.inputs) == 1 else dict.fromkeys(equation.inputs):
                 self.uses.setdefault(value, []).append(equation)
@@ -256,7 +259,7 @@ class _Grouping:
         for use in uses:
             if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
                 return False
-        if len(uses) == 1 or equation.op.fusion.duplicates == "always":
+        if len(uses) == 1 or equation.op.fusion.duplicates == "always" or self._meet(uses):
             return True
         if self.platform == "cpu" and is_float(value.type.dtype) and value.type.dtype.itemsize == 2:
             return False  # XLA computes narrow floats as f32, and rounds them once
@@ -268,6 +271,24 @@ class _Grouping:
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _meet(self, uses: Sequence[Equation]) -> bool:
+        """Return whether elementwise equations lead from all of these to one equation, so that one kernel has them all.
+
+        The gradient of an activation is an example: it uses an exponential twice, and multiplies a cotangent.
+        """
+        paths = {self.positions[use]: use for use in uses}
+        for _ in range(_MAX_MEETING):
+            equation = paths.pop(min(paths))
+            if not equation.op.is_elementwise:
+                return False
+            if not paths:
+                return True
+            following = self._consumers(equation.outputs[0])
+            if not following:
+                return False
+            paths.update((self.positions[use], use) for use in following)
+        return False
 
     def _is_normalized(self, equation: Equation) -> bool:
         """Return whether an equation combines rows with their own reductions, as a softmax does.
