@@ -380,37 +380,15 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
         >>> jax.nn.gelu(jnp.array([-1.0, 1.0]), approximate=False)
         Array([-0.15865...,  0.84134...], dtype=float32)
     """
+    return _gelu(x, approximate=bool(approximate))
+
+
+@compiled_function
+def _gelu(x: ArrayLike, *, approximate: bool) -> Any:
     x = as_strong(as_inexact(x, "gelu"))
-    return _approximate_gelu(x) if approximate else _exact_gelu(x)
-
-
-@compiled_function
-def _exact_gelu(x: Array) -> Any:
+    if approximate:
+        return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))
-
-
-@custom_jvp
-@compiled_function
-def _approximate_gelu(x: Array) -> Any:
-    return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
-@compiled_function
-def _approximate_gelu_derivative(x: Array) -> Any:
-    """Return the derivative of `_approximate_gelu`, which is `x · σ(2z)` with `z = √(2/π) (x + 0.044715 x³)`.
-
-    It shares no value but `x` with the function: XLA computes it where it is used, and saves no array for it. Of 16-bit
-    floats it is computed in float32, because its terms cancel.
-    """
-    dtype = type_of(x).dtype
-    x = x.astype(jnp.float32) if dtype.itemsize == 2 else x
-    slope = 2 * math.sqrt(2 / math.pi)
-    squared = x * x
-    gate = Logistic()(slope * x * (1.0 + 0.044715 * squared))
-    return (gate + gate * (1.0 - gate) * x * (slope * (1.0 + 3 * 0.044715 * squared))).astype(dtype)
-
-
-_approximate_gelu.defjvps(lambda tangent, result, x: tangent * _approximate_gelu_derivative(x))
 
 
 def glu(x: ArrayLike, axis: int = -1) -> Array:
