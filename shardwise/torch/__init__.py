@@ -7,17 +7,22 @@ outputs, buffers = function(params, buffers, *inputs)
 """
 
 from shardwise.torch import _installed  # noqa: F401 - before torchax
+from shardwise.torch.distributed_checkpoint import load_distributed_checkpoint, save_distributed_checkpoint
 from shardwise.torch.functional import Functional, ModuleFunction, functional
 from shardwise.torch.ops import register_op
 from shardwise.torch.parallel_plan import plan_rules
+from shardwise.torch.pickled_weights import load_pickled_weights
 from shardwise.torch.weight_files import load_safetensors, save_safetensors
 
 __all__ = [
     "Functional",
     "ModuleFunction",
     "functional",
+    "load_distributed_checkpoint",
+    "load_pickled_weights",
     "load_safetensors",
     "plan_rules",
     "register_op",
+    "save_distributed_checkpoint",
     "save_safetensors",
 ]

@@ -118,6 +118,18 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
+def numpy_dtype(caller: str, name: str, dtype: torch.dtype) -> np.dtype[Any]:
+    """Return a dtype of PyTorch as numpy's.
+
+    Raises:
+        TorchModuleError: if arrays do not have the dtype. It names the caller and the tensor.
+    """
+    try:
+        return to_numpy(torch.empty(0, dtype=dtype)).dtype
+    except (TypeError, RuntimeError):
+        raise TorchModuleError(f"{caller}: {name!r} has dtype {dtype}, which arrays do not have") from None
+
+
 def from_numpy(values: np.ndarray[Any, Any]) -> torch.Tensor:
     """Return a tensor with the memory of a numpy array."""
     source = next((source for source, (_, dtype) in _BITS.items() if values.dtype == dtype), None)

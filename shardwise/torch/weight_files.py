@@ -12,15 +12,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-import shardwise as jax
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import TorchModuleError
 from shardwise.torch.module_state import from_numpy, to_numpy
+from shardwise.torch.stored_tensors import Bounds, StoredTensor, WeightReader, check_writable
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FILE_BYTES = 5 * 10**9  # of the tensors of one file, as transformers writes them
-_NAMES = 5  # the number of names to list in an error
 
 
 def load_safetensors(
@@ -28,6 +27,7 @@ def load_safetensors(
     like: Mapping[str, Array | ShapeDtypeStruct],
     *,
     rename: Callable[[str], str] = lambda name: name,
+    ignore: str | None = None,
     cast: bool = False,
 ) -> dict[str, Array]:
     """Read weights into sharded arrays. Each shard is read alone: no process holds a whole tensor that is sharded.
@@ -38,6 +38,7 @@ def load_safetensors(
         like: the parameters by name: arrays, or ShapeDtypeStructs with shardings. `functional` of a module on the
             `meta` device returns such types. Without a sharding, an array is on the default device.
         rename: returns the name in the file of a parameter's name, such as one without a prefix.
+        ignore: a regular expression for names of tensors that are not parameters, and are not read.
         cast: whether dtypes may differ. Values then have the dtype of `like`.
 
     Returns:
@@ -47,13 +48,15 @@ def load_safetensors(
         FileNotFoundError: if there is no such file.
         TorchModuleError: if the file is damaged, lacks a parameter or has others, or if a shape or a dtype differs.
     """
-    folder = Path(path)
+    reader = WeightReader("load_safetensors", path, rename, ignore, cast)
     with ExitStack() as opened:
-        file_of = _files(folder)
-        names = {name: rename(name) for name in like}
-        _check_names(folder, set(names.values()), set(file_of))
+        file_of = _files(Path(path))
+        names = reader.check_names(like, file_of)
         files = {file: _open(file, opened) for file in dict.fromkeys(file_of.values())}
-        return {name: _read(files[file_of[names[name]]], name, names[name], leaf, cast) for name, leaf in like.items()}
+        return {
+            name: reader.read(name, _stored_tensor(files[file_of[stored]], stored), like[name])
+            for name, stored in names.items()
+        }
 
 
 def _files(path: Path) -> dict[str, Path]:
@@ -82,44 +85,15 @@ def _open(file: Path, opened: ExitStack) -> safe_open:
         raise TorchModuleError(f"load_safetensors: {file} is not a complete safetensors file: {error}") from None
 
 
-def _check_names(path: Path, wanted: set[str], found: set[str]) -> None:
-    problems = [("lacks", sorted(wanted - found)), ("has other tensors:", sorted(found - wanted))]
-    texts = []
-    for verb, names in problems:
-        if names:
-            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-            texts.append(f"{verb} {', '.join(map(repr, names[:_NAMES]))}{more}")
-    if texts:
-        raise TorchModuleError(
-            f"load_safetensors: {path} {'; it '.join(texts)}. Pass `rename` if the names of the file differ by a "
-            "prefix, and only those parameters that the file should have."
-        )
-
-
-def _read(file: safe_open, name: str, name_in_file: str, leaf: Array | ShapeDtypeStruct, cast: bool) -> Array:
-    """Read one tensor."""
-    view = file.get_slice(name_in_file)
+def _stored_tensor(file: safe_open, name: str) -> StoredTensor:
+    view = file.get_slice(name)
     shape = tuple(view.get_shape())
-    if shape != tuple(leaf.shape):
-        raise TorchModuleError(f"load_safetensors: {name!r} has shape {tuple(leaf.shape)}, and {shape} in the file")
-    blocks: dict[tuple[tuple[int, int], ...], np.ndarray[Any, Any]] = {}
 
-    def block(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-        if bounds not in blocks:  # otherwise another device has the same shard
-            part = view[tuple(slice(*each) for each in bounds)] if shape else file.get_tensor(name_in_file)
-            values = to_numpy(part.contiguous())
-            if values.dtype != leaf.dtype and not cast:
-                raise TorchModuleError(
-                    f"load_safetensors: {name!r} has dtype {leaf.dtype}, and {values.dtype} in the file: pass "
-                    "cast=True, or parameters of that dtype"
-                )
-            blocks[bounds] = values.astype(leaf.dtype, copy=False)
-        return blocks[bounds]
+    def read(bounds: Bounds) -> np.ndarray[Any, Any]:
+        block = view[tuple(slice(*each) for each in bounds)] if shape else file.get_tensor(name)
+        return to_numpy(block.contiguous())
 
-    if leaf.sharding is None:
-        return jax.numpy.asarray(block(tuple(slice(0, size) for size in shape)))
-    return jax.make_array_from_callback(shape, leaf.sharding, block)
+    return StoredTensor(shape, read)
 
 
 def save_safetensors(
@@ -144,13 +118,7 @@ def save_safetensors(
         TorchModuleError: if an array has shards in other processes, or if two have one name.
         OSError: if a file cannot be written.
     """
-    names = {name: rename(name) for name in params}
-    if len(set(names.values())) < len(names):
-        raise TorchModuleError("save_safetensors: `rename` returns one name for several parameters")
-    if remote := next((name for name, array in params.items() if not array.is_fully_addressable), None):
-        raise TorchModuleError(
-            f"save_safetensors: {remote!r} has shards in other processes: save a checkpoint (`shardwise.checkpoints`)"
-        )
+    names = check_writable("save_safetensors", params, rename)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     groups = list(_groups(params, file_bytes))
