@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from shardwise.compiler.report.report import CollectiveRow, Plan
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
-    from shardwise.explain import constraints, device_trace, measured_plan, notebook_picture, page, text
+    from shardwise.explain import constraints, device_trace, fused_parts, measured_plan, notebook_picture, page, text
 else:  # their imports take 40 to 60 ms each, and `import shardwise` imports this module
     planning = lazy_module("shardwise.execute.plan_report")
     advising = lazy_module("shardwise.explain.advise")
+    fused_parts = lazy_module("shardwise.explain.fused_parts")
     constraints = lazy_module("shardwise.explain.constraints")
     device_trace = lazy_module("shardwise.explain.device_trace")
     measured_plan = lazy_module("shardwise.explain.measured_plan")
@@ -99,9 +100,15 @@ class Explanation(HtmlReport):
         meshes = [mesh.abstract for mesh in self._prepared.target.meshes]
         return advising.advise_arguments(self.stages, self.plan.chip, meshes)
 
+    @cached_property
+    def fused_parts(self) -> "list[fused_parts.FusedParts]":
+        """The arguments that are fused projections, and whose parts are separated by communication."""
+        return fused_parts.find_fused_parts(self.stages) if self._with_advice else []
+
     def _advice_lines(self) -> list[str]:
         lines = [str(self.advice)] if self.advice.tried else []
-        return [*lines, str(self.argument_advice)] if self.argument_advice.layout is not None else lines
+        lines += [str(self.argument_advice)] if self.argument_advice.layout is not None else []
+        return lines + [str(fused) for fused in self.fused_parts]
 
     def __str__(self) -> str:
         return text.format_report(self.plan, self._advice_lines(), self.measured)

@@ -9,6 +9,7 @@ outputs, buffers = function(params, buffers, *inputs)
 from shardwise.torch import _installed  # noqa: F401 - before torchax
 from shardwise.torch.distributed_checkpoint import load_distributed_checkpoint, save_distributed_checkpoint
 from shardwise.torch.functional import Functional, ModuleFunction, functional
+from shardwise.torch.fused_projections import FusedProjections, fused_projections
 from shardwise.torch.ops import register_op
 from shardwise.torch.parallel_plan import plan_rules
 from shardwise.torch.pickled_weights import load_pickled_weights
@@ -16,8 +17,10 @@ from shardwise.torch.weight_files import load_safetensors, save_safetensors
 
 __all__ = [
     "Functional",
+    "FusedProjections",
     "ModuleFunction",
     "functional",
+    "fused_projections",
     "load_distributed_checkpoint",
     "load_pickled_weights",
     "load_safetensors",

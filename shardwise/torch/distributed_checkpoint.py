@@ -27,8 +27,10 @@ from torch.serialization import _get_layout
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import TorchModuleError
+from shardwise.torch.fused_projections import NOT_FUSED, FusedParameter, FusedProjections
 from shardwise.torch.module_state import from_numpy, numpy_dtype
-from shardwise.torch.stored_tensors import Bounds, StoredTensor, WeightReader, check_writable
+from shardwise.torch.stored_tensors import Bounds, StoredTensor
+from shardwise.torch.weight_names import WeightReader, names_in_file
 
 _LOAD, _SAVE = "load_distributed_checkpoint", "save_distributed_checkpoint"
 _METADATA = ".metadata"
@@ -58,6 +60,7 @@ def load_distributed_checkpoint(
     like: Mapping[str, Array | ShapeDtypeStruct],
     *,
     rename: Callable[[str], str] = lambda name: name,
+    fused: FusedProjections = NOT_FUSED,
     ignore: str | None = None,
     cast: bool = False,
 ) -> dict[str, Array]:
@@ -72,6 +75,7 @@ def load_distributed_checkpoint(
         like: the parameters by name: arrays, or ShapeDtypeStructs with shardings. `functional` of a module on the
             `meta` device returns such types. Without a sharding, an array is on the default device.
         rename: returns the name in the folder of a parameter's name, such as one with the prefix `model.`.
+        fused: the fused projections of a function whose parts are stored apart: `function.fused`.
         ignore: a regular expression for names of tensors that are not parameters, and are not read, such as those of
             an optimizer and the further names of tied parameters.
         cast: whether dtypes may differ. Values then have the dtype of `like`.
@@ -83,7 +87,7 @@ def load_distributed_checkpoint(
         FileNotFoundError: if there is no such folder, or if it lacks a file.
         TorchModuleError: if the folder is damaged, lacks a parameter or has others, or if a shape or a dtype differs.
     """
-    reader = WeightReader(_LOAD, path, rename, ignore, cast)
+    reader = WeightReader(_LOAD, path, rename, fused, ignore, cast)
     folder = _Folder(Path(path))
     tensors = {name: entry for name, entry in folder.entries.items() if entry is not None}
     names = reader.check_names(like, tensors, folder.entries.keys() - tensors.keys())
@@ -288,6 +292,7 @@ def save_distributed_checkpoint(
     params: Mapping[str, Array],
     *,
     rename: Callable[[str], str] = lambda name: name,
+    fused: FusedProjections = NOT_FUSED,
 ) -> None:
     """Write weights to a folder that `torch.distributed.checkpoint.load` reads.
 
@@ -298,13 +303,20 @@ def save_distributed_checkpoint(
         path: the folder, which is created. A checkpoint that it has is replaced.
         params: the arrays by name.
         rename: returns the name in the folder of a parameter's name, such as one with the prefix `model.`.
+        fused: the fused projections of a function whose parts are stored apart: `function.fused`.
 
     Raises:
-        TorchModuleError: if an array has shards in other processes, or if two have one name.
+        TorchModuleError: if an array has shards in other processes, if a part of a fused parameter is missing, or if
+            two parameters have one name.
         OSError: if a file cannot be written.
     """
-    names = check_writable(_SAVE, params, rename)
-    planner = _ShardPlanner({stored: params[name] for name, stored in names.items()})
+    leaves_of = names_in_file(_SAVE, params, rename, fused)
+    tensors = {}
+    for name, leaves in leaves_of.items():
+        parameter = fused.parameter_of(leaves[0])
+        shape = tuple(params[leaves[0]].shape) if parameter is None else parameter.shape
+        tensors[name] = _WrittenTensor(shape, [c for leaf in leaves for c in _chunks(leaf, params[leaf], parameter)])
+    planner = _ShardPlanner(tensors)
     with warnings.catch_warnings():
         # PyTorch warns that no process group is used, and that a checkpoint is replaced.
         warnings.simplefilter("ignore", UserWarning)
@@ -315,37 +327,68 @@ def save_distributed_checkpoint(
 
 @final
 @dataclass(frozen=True)
-class _Chunk:
-    """A shard to be written, as one chunk."""
+class _WrittenChunk:
+    """A block of a tensor to be written: a shard, or an element along the parts of a shard.
+
+    Attributes:
+        offsets: its position in the tensor.
+        shape: its shape.
+        shard: the shard.
+        index: its index in the shard.
+    """
 
     offsets: tuple[int, ...]
+    shape: tuple[int, ...]
     shard: Array
+    index: tuple[slice | int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class _WrittenTensor:
+    """A tensor to be written."""
+
+    shape: tuple[int, ...]
+    chunks: list[_WrittenChunk]
+
+
+def _chunks(leaf: str, array: Array, parameter: FusedParameter | None) -> Iterator[_WrittenChunk]:
+    """Yield the blocks of a tensor that the shards of a leaf have, each shard once."""
+    starts = set()
+    for shard in array.addressable_shards:
+        start = tuple(part.indices(size)[0] for part, size in zip(shard.index, array.shape, strict=True))
+        if start in starts or (array.size and not shard.data.size):
+            continue
+        starts.add(start)
+        if parameter is None:
+            yield _WrittenChunk(start, tuple(shard.data.shape), shard.data, ())
+        else:
+            for offsets, index, shape in parameter.chunks(leaf, start, shard.data):
+                yield _WrittenChunk(offsets, shape, shard.data, index)
 
 
 @final
 class _ShardPlanner(checkpoint.SavePlanner):  # type: ignore[misc]  # mypy does not follow PyTorch
-    """Plans one chunk per shard of arrays."""
+    """Plans the chunks of arrays."""
 
-    def __init__(self, arrays: Mapping[str, Array]):
-        self._arrays = arrays
-        self._chunks = {name: list(_chunks(array)) for name, array in arrays.items()}
+    def __init__(self, tensors: Mapping[str, _WrittenTensor]):
+        self._tensors = tensors
 
     def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
         pass  # the arrays are the state
 
     def create_local_plan(self) -> checkpoint.SavePlan:
         items = []
-        for name, chunks in self._chunks.items():
-            for index, chunk in enumerate(chunks):
-                sizes = torch.Size(chunk.shard.shape)
+        for name, tensor in self._tensors.items():
+            for index, chunk in enumerate(tensor.chunks):
                 data = TensorWriteData(
-                    checkpoint.ChunkStorageMetadata(torch.Size(chunk.offsets), sizes),
+                    checkpoint.ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.shape)),
                     formats.TensorProperties(dtype=from_numpy(np.empty(0, chunk.shard.dtype)).dtype),
-                    torch.Size(self._arrays[name].shape),
+                    torch.Size(tensor.shape),
                 )
                 position = formats.MetadataIndex(name, chunk.offsets, index)
                 items.append(WriteItem(position, WriteItemType.SHARD, tensor_data=data))
-        return checkpoint.SavePlan(items, planner_data={name: (name,) for name in self._arrays})
+        return checkpoint.SavePlan(items, planner_data={name: (name,) for name in self._tensors})
 
     def create_global_plan(self, all_plans: Any) -> tuple[Any, checkpoint.Metadata]:
         plans, metadata = create_default_global_save_plan(all_plans)
@@ -356,15 +399,5 @@ class _ShardPlanner(checkpoint.SavePlanner):  # type: ignore[misc]  # mypy does 
         return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
-        chunk = self._chunks[write_item.index.fqn][write_item.index.index]
-        return from_numpy(np.array(chunk.shard))
-
-
-def _chunks(array: Array) -> Iterator[_Chunk]:
-    """Yield each shard once."""
-    offsets = set()
-    for shard in array.addressable_shards:
-        start = tuple(part.indices(size)[0] for part, size in zip(shard.index, array.shape, strict=True))
-        if start not in offsets and (shard.data.size or not array.size):
-            offsets.add(start)
-            yield _Chunk(start, shard.data)
+        chunk = self._tensors[write_item.index.fqn].chunks[write_item.index.index]
+        return from_numpy(np.array(np.asarray(chunk.shard)[chunk.index]))

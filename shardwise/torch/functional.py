@@ -6,15 +6,18 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+import shardwise.numpy as jnp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import ConcretizationTypeError, NonConcreteBooleanIndexError, TorchModuleError
 from shardwise.lax.gradient import stop_gradient
 from shardwise.torch import ops  # noqa: F401 - registers ops with torchax
 from shardwise.torch._torchax import OperatorNotFound, Tensor, run_on_arrays, swap_tensors
-from shardwise.torch.module_state import Leaf, module_tensors, to_leaf, to_tensor
+from shardwise.torch.fused_projections import Parts, find_fused_parameters
+from shardwise.torch.module_state import Leaf, from_numpy, module_tensors, to_leaf, to_tensor
 from shardwise.torch.outputs import to_arrays, to_tensors
 from shardwise.torch.running_module import (
     cite_model_files,
@@ -25,6 +28,7 @@ from shardwise.torch.running_module import (
     track_modules,
     training_modes,
 )
+from shardwise.torch.separate_parts import SeparateParts, SplitTensor
 
 # A call exchanges the tensors of the module, which another thread must not see.
 _CALL = threading.RLock()
@@ -44,7 +48,7 @@ class Functional(NamedTuple):
     buffers: dict[str, Leaf]
 
 
-def functional(module: torch.nn.Module) -> Functional:
+def functional(module: torch.nn.Module, *, split: Mapping[str, Parts] | None = None) -> Functional:
     """Return a PyTorch module as a pure function, with its parameters and buffers.
 
     The module itself is not changed. Parameters and buffers are dicts from the names of `module.state_dict()`, such as
@@ -54,13 +58,17 @@ def functional(module: torch.nn.Module) -> Functional:
 
     Args:
         module: the module. The function computes in the mode, `train()` or `eval()`, that it has now.
+        split: the fused projections whose parts are stored apart, so that each part is sharded alone. Paths of modules
+            or parameters, in which `*` stands for one name and `**` for any path, and the number of parts of one size,
+            which get a dim of their own ([3 * d, in] is [3, d, in]), or a dict of sizes, which become leaves of their
+            own (`qkv_proj.weight.q`). `fused_projections(module)` returns those that are known.
 
     Returns:
         The function, the parameters and the buffers; see `ModuleFunction`.
 
     Raises:
         TypeError: if `module` is not a module.
-        TorchModuleError: if a tensor of the module cannot be an array.
+        TorchModuleError: if a tensor of the module cannot be an array, or if `split` does not fit the module.
 
     Example:
         >>> function, params, buffers = functional(torch.nn.Linear(4, 2))
@@ -71,12 +79,8 @@ def functional(module: torch.nn.Module) -> Functional:
     if not isinstance(module, torch.nn.Module):
         hint = "; create one: " + f"functional({module.__name__}(...))" if isinstance(module, type) else ""
         raise TypeError(f"functional needs a module of torch.nn, not {module!r}{hint}")
-    function = ModuleFunction(module)
-    leaves = {name: to_leaf(name, tensor) for name, tensor in function.tensors.items()}
-    names = function.names
-    return Functional(
-        function, {name: leaves[name] for name in names.params}, {name: leaves[name] for name in names.buffers}
-    )
+    function = ModuleFunction(module, split or {})
+    return Functional(function, function.initial_leaves("params"), function.initial_leaves("buffers"))
 
 
 @final
@@ -88,11 +92,13 @@ class ModuleFunction:
     Attributes:
         module: the module.
         names: the names of the parameters and buffers, and of tied ones.
+        fused: the fused projections whose parts are stored apart.
     """
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, split: Mapping[str, Parts]):
         self.module = module
         self.names, self.tensors = module_tensors(module)
+        self.fused = find_fused_parameters(module, self.tensors, split)
         self._modes = training_modes(module)
         self._paths = module_paths(module)
         self.__name__ = type(module).__name__
@@ -126,20 +132,22 @@ class ModuleFunction:
             TorchModuleError: if a parameter or a buffer is missing, unknown or has another shape; if torchax lacks an
                 op; if the module's control flow depends on the values of tensors; or if a random op has no key.
         """
-        tensors = {
-            **self._checked(params, self.names.params, "params"),
-            **self._checked(buffers, self.names.buffers, "buffers"),
-        }
-        trained = {name: tensors[name].jax() for name in self.names.params}
+        leaves = {**self._checked(params, "params"), **self._checked(buffers, "buffers")}
+        separate = SeparateParts()
+        tensors = {name: self._tensor(name, leaves, separate) for name in self.tensors}
+        arrays = {name: tensor.jax() for name, tensor in tensors.items()}
         members = {**tensors, **{alias: tensors[name] for alias, name in self.names.aliases.items()}}
         with _CALL, self._in_recorded_modes(), track_modules(self._paths) as stack:
             try:
                 with (
                     run_on_arrays(key if key is not None else _NoKey()),
                     _StopGradients(),
+                    separate,
                     swap_tensors(self.module, members),
                 ):
-                    outputs = to_arrays(self.module(*to_tensors(inputs), **to_tensors(keywords)))
+                    results = self.module(*to_tensors(inputs), **to_tensors(keywords))
+                    separate.update()
+                    outputs = to_arrays(results)
             except (OperatorNotFound, ConcretizationTypeError, NonConcreteBooleanIndexError, AssertionError) as error:
                 place = describe_place(stack, self._paths, error.__traceback__)
                 message = _explanation(error)
@@ -153,12 +161,34 @@ class ModuleFunction:
                 if stack:
                     error.add_note(f"In {describe_place(stack, self._paths, error.__traceback__)}.")
                 raise
-        if changed := [name for name, array in trained.items() if members[name].jax() is not array]:
+        changed = {name for name, array in arrays.items() if members[name].jax() is not array}
+        if trained := [name for name in self.names.params if name in changed]:
             raise TorchModuleError(
-                f"the module assigns to its parameter {changed[0]!r} while it runs, which its caller could not see. "
+                f"the module assigns to its parameter {trained[0]!r} while it runs, which its caller could not see. "
                 "Make it a buffer: buffers are returned"
             )
-        return outputs, {name: members[name].jax() for name in self.names.buffers}
+        return outputs, self._leaves({name: members[name].jax() for name in self.names.buffers})
+
+    def _tensor(self, name: str, leaves: Mapping[str, Array], separate: SeparateParts) -> Any:
+        """Return a tensor of the module as a tensor of torchax. The parts of a fused one are known to `separate`."""
+        if name not in self.fused.parameters:
+            return to_tensors(leaves[name])
+        parameter = self.fused.parameters[name]
+        parts = parameter.parts(leaves)
+        whole = to_tensors(jnp.concatenate(parts, parameter.dim))
+        return separate.add(SplitTensor(whole, parameter.dim, tuple(to_tensors(parts))))
+
+    def initial_leaves(self, role: str) -> dict[str, Leaf]:
+        """Return the leaves of "params" or "buffers" with the values of the module."""
+        return self._leaves({name: to_leaf(name, self.tensors[name]) for name in getattr(self.names, role)})
+
+    def _leaves(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arrays with the parts of fused parameters apart."""
+        leaves: dict[str, Any] = {}
+        for name, array in arrays.items():
+            fused = self.fused.parameters.get(name)
+            leaves |= {name: array} if fused is None else fused.split(array)
+        return leaves
 
     def state_dict(self, params: Mapping[str, Array], buffers: Mapping[str, Array]) -> dict[str, torch.Tensor]:
         """Return parameters and buffers as PyTorch's `state_dict`, for `module.load_state_dict(…, assign=True)`.
@@ -174,38 +204,43 @@ class ModuleFunction:
         Raises:
             TorchModuleError: if a parameter or a buffer is missing, unknown or has another shape.
         """
-        arrays = {
-            **self._checked(params, self.names.params, "params"),
-            **self._checked(buffers, self.names.buffers, "buffers"),
-        }
+        leaves = {**self._checked(params, "params"), **self._checked(buffers, "buffers")}
         tensors: dict[str, torch.Tensor] = {}
         for name, like in self.tensors.items():
-            tensor = to_tensor(arrays[name].jax(), like)
+            fused = self.fused.parameters.get(name)
+            if fused is None:
+                tensor = to_tensor(leaves[name], like)
+            else:
+                tensor = from_numpy(fused.join({leaf: np.array(leaves[leaf]) for leaf in fused.leaves})).to(like.dtype)
             is_parameter = isinstance(like, torch.nn.Parameter)
             # One object for all names of a tied parameter: `load_state_dict` would create one for each name.
             tensors[name] = torch.nn.Parameter(tensor, like.requires_grad) if is_parameter else tensor
         tensors |= {alias: tensors[name] for alias, name in self.names.aliases.items()}
         return {name: tensors[name] for name in self.module.state_dict() if name in tensors}
 
-    def _checked(self, tree: Mapping[str, Array], names: tuple[str, ...], role: str) -> dict[str, Any]:
-        """Return the leaves of `params` or `buffers` as tensors of torchax."""
-        missing, unknown = [name for name in names if name not in tree], [name for name in tree if name not in names]
+    def _checked(self, tree: Mapping[str, Array], role: str) -> Mapping[str, Array]:
+        """Check the names and shapes of `params` or `buffers`."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in getattr(self.names, role):
+            fused = self.fused.parameters.get(name)
+            shapes |= {name: tuple(self.tensors[name].shape)} if fused is None else fused.leaf_shapes()
+        missing, unknown = [name for name in shapes if name not in tree], [name for name in tree if name not in shapes]
         if missing or unknown:
             wrong = unknown[0] if unknown else missing[0]
-            near = get_close_matches(wrong, names, 1) if unknown else []
+            near = get_close_matches(wrong, shapes, 1) if unknown else []
             text = f"{wrong!r} is not a name of the module's" if unknown else f"{wrong!r} is missing in the module's"
             if wrong in self.names.aliases:
                 hint = f" It is tied to {self.names.aliases[wrong]!r}, which has the value."
             else:
                 hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TorchModuleError(f"{self.__name__}: {text} {role}.{hint}")
-        for name in names:
-            if tuple(tree[name].shape) != tuple(self.tensors[name].shape):
+        for name, shape in shapes.items():
+            if tuple(tree[name].shape) != shape:
+                found = tuple(tree[name].shape)
                 raise TorchModuleError(
-                    f"{self.__name__}: {name!r} has shape {tuple(tree[name].shape)} in {role}, and "
-                    f"{tuple(self.tensors[name].shape)} in the module"
+                    f"{self.__name__}: {name!r} has shape {found} in {role}, and {shape} in the module"
                 )
-        return {name: to_tensors(tree[name]) for name in names}
+        return tree
 
     @contextmanager
     def _in_recorded_modes(self) -> Iterator[None]:

@@ -24,6 +24,8 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
+from shardwise.torch.fused_projections import NOT_FUSED, FusedProjections
+from shardwise.torch.module_paths import columns_dim, match_paths, own_parameters, rows_dim
 from shardwise.torch.module_state import module_tensors
 
 Plan = Mapping[str, "ParallelStyle | str"]
@@ -41,13 +43,18 @@ _NAMES: dict[str, Sharded] = {
     "colwise": "columns",
     "colwise_gather_output": "columns",
     "packed_colwise": "columns",
+    "embedding_colwise": "columns",
     "rowwise": "rows",
+    "rowwise_split_input": "rows",
     "packed_rowwise": "rows",
     "embedding_rowwise": "rows",
     "grouped_gemm": "experts",
     "replicated_with_grad_allreduce": "nothing",
+    "mla_kv_a_proj": "nothing",
+    "replicate": "nothing",
     "sequence_parallel": "nothing",
     "all_reduce": "unspecified",
+    "ep_dispatch_experts": "unspecified",
     "moe_identity_expert": "unspecified",
     "moe_tp_experts": "unspecified",
 }
@@ -97,7 +104,12 @@ FAMILIES: dict[str, dict[str, str]] = {
 
 
 def plan_rules(
-    module: torch.nn.Module, plan: Plan | None = None, *, axis: str = "model"
+    module: torch.nn.Module,
+    plan: Plan | None = None,
+    *,
+    axis: str = "model",
+    expert_axis: str | None = None,
+    fused: FusedProjections = NOT_FUSED,
 ) -> list[tuple[str, PartitionSpec]]:
     """Return the rules of a tensor-parallel plan, for `strategies.tensor_parallel(params, mesh, rules)`.
 
@@ -108,39 +120,65 @@ def plan_rules(
             "colwise". Parameters of modules that it does not name are replicated. By default, the plan that a model of
             transformers declares, or that of its family.
         axis: the mesh axis.
+        expert_axis: the mesh axis along which the experts of a mixture are sharded, for families such as Mixtral and
+            Qwen-MoE. Other dims of their weights keep `axis`, unless it is the same.
+        fused: the fused projections whose parts are stored apart: `function.fused` of `functional(module, split=...)`.
 
     Returns:
         Pairs of a regular expression for the name of one parameter, and its spec.
 
     Raises:
-        StrategyError: if a path matches nothing, if a style is unknown, or if there is no plan for the module.
+        StrategyError: if a path matches nothing, if a style is unknown, if there is no plan for the module, or if it
+            has no experts for `expert_axis`.
 
     Example:
         >>> plan_rules(torch.nn.Sequential(torch.nn.Linear(4, 8)), {"0": ColwiseParallel()})
         [('^0\\\\.weight$', P('model', None)), ('^0\\\\.bias$', P('model'))]
     """
     names, tensors = module_tensors(module)
-    modules = dict(module.named_modules())
-    paths = [*modules, *tensors, *names.aliases]
+    paths = [*tensors, *names.aliases]
     specs: dict[str, PartitionSpec] = {}
     for pattern, style in (_declared_plan(module) if plan is None else plan).items():
         sharded = _sharded(pattern, style)
-        matches = [path for path in paths if _expression(pattern).fullmatch(path)]
+        matches = match_paths(module, paths, pattern)
         if plan is not None and not matches:
-            near = get_close_matches(pattern, paths, 1)
+            near = get_close_matches(pattern, [*(path for path, _ in module.named_modules()), *paths], 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise StrategyError(f"plan_rules: {pattern!r} matches no path of {type(module).__name__}.{hint}")
         for path in [] if sharded == "unspecified" else matches:
-            own = (
-                [f"{path}.{name}" for name, _ in modules[path].named_parameters(recurse=False)]
-                if path in modules
-                else [path]
-            )
-            for name in own:
-                owner = modules[name.rpartition(".")[0]]
+            for name in own_parameters(module, path):
                 first = names.aliases.get(name, name)
-                specs.setdefault(first, _spec(sharded, owner, tensors[first].ndim, axis))
-    return [(f"^{re.escape(name)}$", spec) for name, spec in specs.items() if name in names.params]
+                specs.setdefault(first, _spec(sharded, module, name, tensors[first].ndim, axis))
+    if expert_axis is not None:
+        specs |= _expert_specs(module, tensors, specs, expert_axis)
+    rules = []
+    for name, spec in specs.items():
+        if name in names.params:
+            parameter = fused.parameters.get(name)
+            leaf_spec = spec if parameter is None else parameter.spec(spec)
+            rules += [(f"^{re.escape(leaf)}$", leaf_spec) for leaf in fused.leaf_names(name)]
+    return rules
+
+
+def _expert_specs(
+    module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], specs: Mapping[str, PartitionSpec], axis: str
+) -> dict[str, PartitionSpec]:
+    """Return the specs of the weights of experts, [experts, ...], with the experts sharded along an axis."""
+    names = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.ndim == 3 and isinstance(tensor, torch.nn.Parameter) and name.split(".")[-2:-1] == ["experts"]
+    ]
+    if not names:
+        raise StrategyError(
+            f"plan_rules: {type(module).__name__} has no weights of experts for the axis {axis!r}: parameters "
+            "[experts, out, in] of a module named `experts`, as Mixtral's and Qwen-MoE's"
+        )
+    found = {}
+    for name in names:
+        others = [None if each == axis else each for each in specs.get(name, PartitionSpec())][1:]
+        found[name] = PartitionSpec(axis, *others, *[None] * (2 - len(others)))
+    return found
 
 
 def _declared_plan(module: torch.nn.Module) -> Plan:
@@ -166,25 +204,11 @@ def _sharded(pattern: str, style: "ParallelStyle | str") -> Sharded:
     return known
 
 
-def _expression(pattern: str) -> "re.Pattern[str]":
-    parts = re.split(r"(\*\*|\*)", pattern)
-    return re.compile("".join({"**": ".*", "*": "[^.]*"}.get(part, re.escape(part)) for part in parts))
-
-
-def _spec(sharded: Sharded, owner: torch.nn.Module, rank: int, axis: str) -> PartitionSpec:
-    """Return the spec of a parameter by the order of its dims.
-
-    Weights are [out, in], also of experts ([experts, out, in]). Embeddings are [rows, columns], and so are the weights
-    [in, out] of `Conv1D`, a layer of transformers. A bias has the dim of the columns.
-    """
+def _spec(sharded: Sharded, module: torch.nn.Module, name: str, rank: int, axis: str) -> PartitionSpec:
     if sharded == "nothing" or (rank == 1 and sharded != "columns"):
         return PartitionSpec()
-    if rank == 1 or sharded == "experts":
-        dim = 0
-    elif isinstance(owner, torch.nn.modules.conv._ConvNd):
-        dim = 0 if sharded == "columns" else 1
-    elif isinstance(owner, (torch.nn.Embedding, torch.nn.EmbeddingBag)) or type(owner).__name__ == "Conv1D":
-        dim = rank - 1 if sharded == "columns" else rank - 2
+    if sharded == "columns":
+        dim = columns_dim(module, name, rank)
     else:
-        dim = rank - 2 if sharded == "columns" else rank - 1
+        dim = 0 if sharded == "experts" else rows_dim(module, name, rank)
     return PartitionSpec(*(axis if each == dim else None for each in range(rank)))

@@ -16,8 +16,10 @@ import torch
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import TorchModuleError
+from shardwise.torch.fused_projections import NOT_FUSED, FusedProjections
 from shardwise.torch.module_state import numpy_dtype, to_numpy
-from shardwise.torch.stored_tensors import Bounds, StoredTensor, WeightReader
+from shardwise.torch.stored_tensors import Bounds, StoredTensor
+from shardwise.torch.weight_names import WeightReader
 
 _LOAD = "load_pickled_weights"
 _FILE, _INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -28,6 +30,7 @@ def load_pickled_weights(
     like: Mapping[str, Array | ShapeDtypeStruct],
     *,
     rename: Callable[[str], str] = lambda name: name,
+    fused: FusedProjections = NOT_FUSED,
     ignore: str | None = None,
     cast: bool = False,
 ) -> dict[str, Array]:
@@ -43,6 +46,7 @@ def load_pickled_weights(
         like: the parameters by name: arrays, or ShapeDtypeStructs with shardings. `functional` of a module on the
             `meta` device returns such types. Without a sharding, an array is on the default device.
         rename: returns the name in the file of a parameter's name, such as one with the prefix `state_dict.`.
+        fused: the fused projections of a function whose parts are stored apart: `function.fused`.
         ignore: a regular expression for names of tensors that are not parameters, and are not read.
         cast: whether dtypes may differ. Values then have the dtype of `like`.
 
@@ -54,10 +58,11 @@ def load_pickled_weights(
         TorchModuleError: if the file is damaged or names other objects than tensors and containers; if it lacks a
             parameter or has others; or if a shape or a dtype differs.
     """
-    reader = WeightReader(_LOAD, path, rename, ignore, cast)
+    reader = WeightReader(_LOAD, path, rename, fused, ignore, cast)
     values = {name: value for file in _files(Path(path)) for name, value in _flatten(_load(file), "")}
     tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    wanted = {_memory(tensors[rename(name)]) for name in like if rename(name) in tensors}
+    wanted_names = {rename(fused.parameter_name(leaf)) for leaf in like}
+    wanted = {_memory(tensors[name]) for name in wanted_names & tensors.keys()}
     tied = {name for name, tensor in tensors.items() if _memory(tensor) in wanted}
     names = reader.check_names(like, tensors, tied | (values.keys() - tensors.keys()))
     return {

@@ -15,8 +15,10 @@ from safetensors.torch import save_file
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import TorchModuleError
+from shardwise.torch.fused_projections import NOT_FUSED, FusedProjections
 from shardwise.torch.module_state import from_numpy, to_numpy
-from shardwise.torch.stored_tensors import Bounds, StoredTensor, WeightReader, check_writable
+from shardwise.torch.stored_tensors import Bounds, StoredTensor
+from shardwise.torch.weight_names import WeightReader, names_in_file
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FILE_BYTES = 5 * 10**9  # of the tensors of one file, as transformers writes them
@@ -27,6 +29,7 @@ def load_safetensors(
     like: Mapping[str, Array | ShapeDtypeStruct],
     *,
     rename: Callable[[str], str] = lambda name: name,
+    fused: FusedProjections = NOT_FUSED,
     ignore: str | None = None,
     cast: bool = False,
 ) -> dict[str, Array]:
@@ -38,6 +41,7 @@ def load_safetensors(
         like: the parameters by name: arrays, or ShapeDtypeStructs with shardings. `functional` of a module on the
             `meta` device returns such types. Without a sharding, an array is on the default device.
         rename: returns the name in the file of a parameter's name, such as one without a prefix.
+        fused: the fused projections of a function whose parts are stored apart: `function.fused`.
         ignore: a regular expression for names of tensors that are not parameters, and are not read.
         cast: whether dtypes may differ. Values then have the dtype of `like`.
 
@@ -48,7 +52,7 @@ def load_safetensors(
         FileNotFoundError: if there is no such file.
         TorchModuleError: if the file is damaged, lacks a parameter or has others, or if a shape or a dtype differs.
     """
-    reader = WeightReader("load_safetensors", path, rename, ignore, cast)
+    reader = WeightReader("load_safetensors", path, rename, fused, ignore, cast)
     with ExitStack() as opened:
         file_of = _files(Path(path))
         names = reader.check_names(like, file_of)
@@ -101,6 +105,7 @@ def save_safetensors(
     params: Mapping[str, Array],
     *,
     rename: Callable[[str], str] = lambda name: name,
+    fused: FusedProjections = NOT_FUSED,
     file_bytes: int = _FILE_BYTES,
 ) -> None:
     """Write weights to a folder, as transformers does: one file, or several with an index if they are larger.
@@ -112,37 +117,43 @@ def save_safetensors(
         path: the folder, which is created.
         params: the arrays by name.
         rename: returns the name in the file of a parameter's name.
+        fused: the fused projections of a function whose parts are stored apart: `function.fused`.
         file_bytes: the bytes of the tensors in one file.
 
     Raises:
-        TorchModuleError: if an array has shards in other processes, or if two have one name.
+        TorchModuleError: if an array has shards in other processes, if a part of a fused parameter is missing, or if
+            two parameters have one name.
         OSError: if a file cannot be written.
     """
-    names = check_writable("save_safetensors", params, rename)
+    leaves_of = names_in_file("save_safetensors", params, rename, fused)
+    sizes = {name: sum(params[leaf].nbytes for leaf in leaves) for name, leaves in leaves_of.items()}
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    groups = list(_groups(params, file_bytes))
+    groups = list(_groups(sizes, file_bytes))
     files = [_FILE] if len(groups) == 1 else [_part_name(index, len(groups)) for index in range(len(groups))]
     for file, group in zip(files, groups, strict=True):
-        tensors: dict[str, torch.Tensor] = {names[name]: from_numpy(np.array(params[name])) for name in group}
+        tensors: dict[str, torch.Tensor] = {}
+        for name in group:
+            values = {leaf: np.array(params[leaf]) for leaf in leaves_of[name]}
+            parameter = fused.parameter_of(leaves_of[name][0])
+            tensors[name] = from_numpy(next(iter(values.values())) if parameter is None else parameter.join(values))
         save_file(tensors, folder / file, metadata={"format": "pt"})
     if len(groups) > 1:
-        weight_map = {names[name]: file for file, group in zip(files, groups, strict=True) for name in group}
-        total = sum(array.nbytes for array in params.values())
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        weight_map = {name: file for file, group in zip(files, groups, strict=True) for name in group}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         (folder / _INDEX).write_text(json.dumps(index, indent=2))
 
 
-def _groups(params: Mapping[str, Array], file_bytes: int) -> Iterator[list[str]]:
-    """Yield the names of the arrays of each file."""
+def _groups(sizes: Mapping[str, int], file_bytes: int) -> Iterator[list[str]]:
+    """Yield the names of the tensors of each file, by their bytes."""
     group: list[str] = []
     used = 0
-    for name, array in params.items():
-        if group and used + array.nbytes > file_bytes:
+    for name, size in sizes.items():
+        if group and used + size > file_bytes:
             yield group
             group, used = [], 0
         group.append(name)
-        used += array.nbytes
+        used += size
     yield group
 
 

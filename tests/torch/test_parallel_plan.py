@@ -4,13 +4,14 @@ import re
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
 
 import shardwise as jax
 from shardwise import P, strategies
 from shardwise.errors import StrategyError
-from shardwise.torch import functional, plan_rules
+from shardwise.torch import functional, fused_projections, plan_rules
 from tests.torch.models import MODELS, build
 
 TRANSFORMERS = [name for name, (library, _) in MODELS.items() if library == "transformers"]
@@ -96,6 +97,28 @@ def test_experts_of_mixtral():
     assert found["lm_head.weight"] == P("model", None)
     experts = {"**.experts.*_proj": "grouped_gemm"}
     assert specs(build("Mixtral").module, experts)["model.layers.1.mlp.experts.down_proj"] == P("model", None, None)
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen MoE"])
+def test_experts_are_sharded_along_an_axis_of_their_own(name):
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2)
+    configs = {
+        "Mixtral": lambda: transformers.MixtralConfig(**sizes, intermediate_size=64, num_local_experts=4),
+        "Qwen MoE": lambda: transformers.Qwen3MoeConfig(**sizes, moe_intermediate_size=64, num_experts=4, head_dim=8),
+    }
+    module = transformers.AutoModelForCausalLM.from_config(configs[name]())
+    function, params, _ = functional(module, split=fused_projections(module))
+    mesh = jax.make_mesh((2, 2, 2), ("data", "expert", "model"))
+    rules = plan_rules(module, expert_axis="expert", fused=function.fused)
+    found = strategies.tensor_parallel(params, mesh, rules)
+    assert found["model.layers.0.mlp.experts.down_proj"].spec == P("expert", None, "model")
+    assert found["model.layers.0.mlp.experts.gate_up_proj"].spec == P("expert", None, "model", None)  # [e, 2, d, in]
+    assert found["model.layers.0.self_attn.q_proj.weight"].spec == P("model", None)
+    assert found["model.layers.0.mlp.gate.weight"].spec == P()
+    one = dict(plan_rules(module, expert_axis="model"))
+    assert one[r"^model\.layers\.0\.mlp\.experts\.gate_up_proj$"] == P("model", None, None)
+    with pytest.raises(StrategyError, match=r"Layers has no weights of experts for the axis 'expert'"):
+        plan_rules(Layers(), {"norm": "replicate"}, expert_axis="expert")
 
 
 def test_a_tied_name_applies_to_the_first_name():
