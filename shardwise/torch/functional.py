@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as torch_pytree
 
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.methods import Array
@@ -29,6 +30,8 @@ from shardwise.torch.running_module import (
     training_modes,
 )
 from shardwise.torch.separate_parts import SeparateParts, SplitTensor
+from shardwise.torch.unsupported_modules import check_module
+from shardwise.torch.view_aliases import StaleViewError, ViewAliases, check
 
 # A call exchanges the tensors of the module, which another thread must not see.
 _CALL = threading.RLock()
@@ -96,6 +99,7 @@ class ModuleFunction:
     """
 
     def __init__(self, module: torch.nn.Module, split: Mapping[str, Parts]):
+        check_module(module)
         self.module = module
         self.names, self.tensors = module_tensors(module)
         self.fused = find_fused_parameters(module, self.tensors, split)
@@ -142,13 +146,22 @@ class ModuleFunction:
                 with (
                     run_on_arrays(key if key is not None else _NoKey()),
                     _StopGradients(),
+                    ViewAliases(),
                     separate,
                     swap_tensors(self.module, members),
                 ):
                     results = self.module(*to_tensors(inputs), **to_tensors(keywords))
                     separate.update()
+                    for tensor in [*_tensors_of(results), *members.values()]:
+                        check(tensor, "the caller")
                     outputs = to_arrays(results)
-            except (OperatorNotFound, ConcretizationTypeError, NonConcreteBooleanIndexError, AssertionError) as error:
+            except (
+                OperatorNotFound,
+                ConcretizationTypeError,
+                NonConcreteBooleanIndexError,
+                StaleViewError,
+                AssertionError,
+            ) as error:
                 place = describe_place(stack, self._paths, error.__traceback__)
                 message = _explanation(error)
                 if message is None:
@@ -255,6 +268,10 @@ class ModuleFunction:
                 submodule.training = training
 
 
+def _tensors_of(results: object) -> list[Tensor]:
+    return [leaf for leaf in torch_pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+
+
 class _NoKey:
     """Stands for the key of a call without one: an error where an op needs it."""
 
@@ -273,6 +290,11 @@ class _StopGradients(TorchFunctionMode):  # type: ignore[misc]  # mypy does not 
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.register_hook, torch.Tensor.backward):
+            raise TorchModuleError(
+                f"a module calls `{func.__name__}` of a tensor: gradients are those of `jax.grad`, not of PyTorch's "
+                "autograd. Use `jax.custom_vjp` with `register_op`, or change the gradients that `jax.grad` returns"
+            )
         results = func(*args, **(kwargs or {}))
         if torch.is_grad_enabled():
             return results
@@ -307,6 +329,11 @@ def _explanation(error: Exception) -> str | None:
         return (
             f"torchax does not have the op {name}. Register a function of arrays for it: "
             "`shardwise.torch.register_op(op, function)`. The op is used"
+        )
+    if isinstance(error, StaleViewError):
+        return (
+            f"{error}, which torchax does for slices only. Change the tensor itself, `x[...] = values`, or write the "
+            "function without a change in place. It is needed"
         )
     if isinstance(error, AssertionError):
         if "mixed math between XLATensor and torch.Tensor" not in str(error):

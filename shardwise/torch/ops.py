@@ -81,6 +81,19 @@ def _gather(input: Array, dim: int, index: Array, sparse_grad: bool = False) -> 
     return jnp.take_along_axis(input[tuple(slice(size) for size in sizes)], index, axis=dim)
 
 
+def _fill_(x: torch.Tensor, value: torch.Tensor | complex) -> torch.Tensor:
+    """Fill a tensor. torchax 0.0.13 loses the values if it is a slice; so with the next two functions."""
+    return x.copy_(torch.full_like(x, value))
+
+
+def _zero_(x: torch.Tensor) -> torch.Tensor:
+    return x.copy_(torch.zeros_like(x))
+
+
+def _masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor | complex) -> torch.Tensor:
+    return x.copy_(torch.masked_fill(x, mask, value))
+
+
 def _grouped_mm(
     mat_a: Array,
     mat_b: Array,
@@ -139,6 +152,9 @@ def _embedding_bag(
 _register(torch.nn.functional.batch_norm, _batch_norm, is_jax_function=False)
 _register(torch.nn.functional.scaled_dot_product_attention, scaled_dot_product_attention, is_jax_function=False)
 _register(torch.Tensor.detach_, _detach_, is_jax_function=False)
+_register(torch.Tensor.fill_, _fill_, is_jax_function=False)
+_register(torch.Tensor.zero_, _zero_, is_jax_function=False)
+_register(torch.Tensor.masked_fill_, _masked_fill_, is_jax_function=False)
 register_op(torch.ops.aten.detach.default, stop_gradient)  # the identity in torchax 0.0.13
 register_op(torch.ops.aten.gather, _gather)
 register_op(torch.ops.aten._grouped_mm.default, _grouped_mm)

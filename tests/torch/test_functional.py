@@ -357,6 +357,142 @@ def test_a_checkpoint_that_is_not_reentrant_is_an_error_or_recomputes_nothing():
         np.testing.assert_allclose(gradient, np.cos(np.ones(3)), rtol=1e-6)
 
 
+def _assign_to_view(y):
+    y.view(-1)[:3] = 5
+
+
+# Changes in place of a view of `y`. Those of slices change `y`, and the others are errors where `y` is used again.
+VIEW_CHANGES = {
+    "slice": lambda y: y[:, 1:3].mul_(2),
+    "row": lambda y: y[0].zero_(),
+    "slice of a slice": lambda y: y[1:][:, 1:].fill_(7),
+    "masked": lambda y: y[:, :2].masked_fill_(y[:, :2] > 2, -1.0),
+    "copy": lambda y: y[0].copy_(y[1]),
+    "view": lambda y: y.view(-1).add_(1),
+    "assigned view": _assign_to_view,
+    "slice of a view": lambda y: y.view(-1)[2:5].add_(1),
+    "row of a transpose": lambda y: y.t()[0].zero_(),
+    "transpose": lambda y: y.T.mul_(3),
+    "narrow": lambda y: y.narrow(1, 0, 2).mul_(2),
+    "split": lambda y: y.split(2, 1)[0].mul_(2),
+    "unbind": lambda y: torch.unbind(y)[1].mul_(2),
+    "diagonal": lambda y: y.diagonal().zero_(),
+}
+
+
+@pytest.mark.parametrize("name", VIEW_CHANGES)
+def test_changes_of_views_are_those_of_pytorch_or_errors(name):
+    class Change(nn.Module):
+        def forward(self, x):
+            y = x * 1
+            VIEW_CHANGES[name](y)
+            return y + 1
+
+    function, params, buffers = functional(Change())
+    x = np.arange(1, 9, dtype=np.float32).reshape(2, 4)
+    if list(VIEW_CHANGES).index(name) < 5:
+        close(jax.jit(function)(params, buffers, x)[0], Change()(torch.tensor(x)))
+    else:
+        message = r"changed through another view, .* in `the module itself` \(Change, test_functional\.py:"
+        with pytest.raises(TorchModuleError, match=message):
+            function(params, buffers, x)
+
+
+def test_a_changed_view_may_be_used_alone():
+    class Change(nn.Module):
+        def forward(self, x):
+            y = x.view(-1, 2).mul_(2)
+            return y.masked_fill_(y > 4, 0.0)
+
+    function, params, buffers = functional(Change())
+    x = np.arange(1, 9, dtype=np.float32).reshape(2, 4)
+    close(function(params, buffers, x)[0], Change()(torch.tensor(x)))
+
+
+def _hooked(kind):
+    module = nn.Sequential(nn.Linear(4, 4))
+    double = lambda *arguments: (2 * arguments[-1][0],)  # noqa: E731
+    {
+        "forward": lambda: module[0].register_forward_hook(lambda module, inputs, outputs: 2 * outputs),
+        "forward_pre": lambda: module[0].register_forward_pre_hook(double),
+        "backward": lambda: module[0].register_full_backward_hook(double),
+        "backward_pre": lambda: module[0].register_full_backward_pre_hook(double),
+        "tensor": lambda: module[0].weight.register_hook(lambda gradient: 2 * gradient),
+        "accumulate": lambda: module[0].weight.register_post_accumulate_grad_hook(lambda parameter: None),
+    }[kind]()
+    return module
+
+
+@pytest.mark.parametrize("kind", ["forward", "forward_pre"])
+def test_forward_hooks_are_called(kind):
+    module = _hooked(kind)
+    function, params, buffers = functional(module)
+    x = np.ones((2, 4), np.float32)
+    close(jax.jit(function)(params, buffers, x)[0], module(torch.tensor(x)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("backward", r"functional: '0' has a backward hook, which would not be called"),
+        ("backward_pre", r"functional: '0' has a backward hook"),
+        ("tensor", r"functional: '0\.weight' has a hook on its gradient"),
+        ("accumulate", r"functional: '0\.weight' has a hook on its gradient"),
+    ],
+)
+def test_hooks_on_gradients_are_errors(kind, message):
+    with pytest.raises(TorchModuleError, match=message):
+        functional(_hooked(kind))
+
+
+def test_autograd_inside_a_module_is_an_error():
+    class Hook(nn.Module):
+        def forward(self, x):
+            x.register_hook(print)
+            return x
+
+    function, params, buffers = functional(Hook())
+    with pytest.raises(TorchModuleError, match="a module calls `register_hook` of a tensor"):
+        function(params, buffers, np.ones(2, np.float32))
+
+
+def test_wrappers_for_several_devices_are_errors():
+    wrapper = nn.DataParallel.__new__(nn.DataParallel)  # its own constructor needs devices
+    nn.Module.__init__(wrapper)
+    wrapper.module = nn.Linear(2, 2)
+    with pytest.raises(TorchModuleError, match=r"the module itself is DataParallel.*`wrapper\.module`"):
+        functional(wrapper)
+
+
+@pytest.mark.parametrize("compiled", ["module", "submodule", "in place", "forward"])
+def test_compiled_modules_compute_what_they_do_otherwise(compiled):
+    """Under torchax's modes, torch.compile calls the module itself; Shardwise compiles it."""
+
+    class Compiled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        @torch.compile
+        def forward(self, x):
+            return self.linear(x)
+
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    module = {
+        "module": lambda: torch.compile(module),
+        "submodule": lambda: nn.Sequential(torch.compile(module)),
+        "in place": lambda: module.compile() or module,
+        "forward": Compiled,
+    }[compiled]()
+    function, params, buffers = functional(module)
+    assert list(params) == [name for name, _ in module.named_parameters()]  # with `_orig_mod`, as in its state_dict
+    x = np.ones((2, 4), np.float32)
+    weight = list(params.values())
+    expected = x @ np.asarray(weight[0]).T + np.asarray(weight[1])
+    expected = expected if compiled == "forward" else np.maximum(expected, 0)
+    np.testing.assert_allclose(jax.jit(function)(params, buffers, x)[0], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_registered_op_is_used():
     register_op(torch.ops.aten.special_airy_ai.default, lambda x: 3 * x)
 
