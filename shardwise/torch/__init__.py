@@ -13,6 +13,7 @@ from shardwise.torch.fused_projections import FusedProjections, fused_projection
 from shardwise.torch.ops import register_op
 from shardwise.torch.parallel_plan import plan_rules
 from shardwise.torch.pickled_weights import load_pickled_weights
+from shardwise.torch.placements import parallelize_plan, placements_to_spec, spec_to_placements
 from shardwise.torch.weight_files import load_safetensors, save_safetensors
 
 __all__ = [
@@ -24,8 +25,11 @@ __all__ = [
     "load_distributed_checkpoint",
     "load_pickled_weights",
     "load_safetensors",
+    "parallelize_plan",
+    "placements_to_spec",
     "plan_rules",
     "register_op",
     "save_distributed_checkpoint",
     "save_safetensors",
+    "spec_to_placements",
 ]
