@@ -374,7 +374,7 @@ class _ShardPlanner(checkpoint.SavePlanner):  # type: ignore[misc]  # mypy does 
     def __init__(self, tensors: Mapping[str, _WrittenTensor]):
         self._tensors = tensors
 
-    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(self, state_dict: object, storage_meta: object = None, is_coordinator: bool = False) -> None:
         pass  # the arrays are the state
 
     def create_local_plan(self) -> checkpoint.SavePlan:

@@ -289,7 +289,7 @@ class _StopGradients(TorchFunctionMode):  # type: ignore[misc]  # mypy does not 
     is an error.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.register_hook, torch.Tensor.backward):
             raise TorchModuleError(
                 f"a module calls `{func.__name__}` of a tensor: gradients are those of `jax.grad`, not of PyTorch's "

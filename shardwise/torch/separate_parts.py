@@ -86,7 +86,7 @@ class SeparateParts(TorchFunctionMode):  # type: ignore[misc]  # mypy does not f
         for parts in self._parts.values():
             parts.update()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         fused = [parts for value in (*args, *kwargs.values()) if (parts := self.find(value)) is not None]
         if not fused:
@@ -117,7 +117,9 @@ def join(tensors: Sequence[Any], dim: int) -> SplitTensor:
     return SplitTensor(torch.cat(list(tensors), dim), dim, tuple(tensors))
 
 
-def _linear(mode: SeparateParts, func: Rule, input: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(
+    mode: SeparateParts, func: Rule, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> Any:
     parts = mode.find(weight)
     if parts is None or parts.dim != 0:
         return NotImplemented
@@ -126,7 +128,9 @@ def _linear(mode: SeparateParts, func: Rule, input: Any, weight: Any, bias: Any 
     return join(outputs, outputs[0].ndim - 1)
 
 
-def _addmm(mode: SeparateParts, func: Rule, bias: Any, input: Any, weight: Any, **factors: Any) -> Any:
+def _addmm(
+    mode: SeparateParts, func: Rule, bias: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, **factors: object
+) -> Any:
     parts = mode.find(weight)
     if parts is None or parts.dim != 1 or bias.ndim != 1:
         return NotImplemented
@@ -134,7 +138,9 @@ def _addmm(mode: SeparateParts, func: Rule, bias: Any, input: Any, weight: Any, 
     return join([func(each, input, tensor, **factors) for tensor, each in zip(parts.tensors, biases, strict=True)], 1)
 
 
-def _matmul(mode: SeparateParts, func: Rule, input: Any, weight: Any, *others: Any, **options: Any) -> Any:
+def _matmul(
+    mode: SeparateParts, func: Rule, input: torch.Tensor, weight: torch.Tensor, *others: object, **options: object
+) -> Any:
     parts = mode.find(weight)
     if parts is None or weight.ndim < 2 or parts.dim != weight.ndim - 1 or options.get("bias") is not None:
         return NotImplemented
@@ -142,7 +148,7 @@ def _matmul(mode: SeparateParts, func: Rule, input: Any, weight: Any, *others: A
     return join(outputs, outputs[0].ndim - 1)
 
 
-def _add(mode: SeparateParts, func: Rule, left: Any, right: Any, **factors: Any) -> Any:
+def _add(mode: SeparateParts, func: Rule, left: torch.Tensor, right: torch.Tensor, **factors: object) -> Any:
     """Add a bias to a product."""
     parts = mode.find(left)
     if parts is None or parts.dim != left.ndim - 1 or not isinstance(right, Tensor) or right.ndim != 1:
@@ -153,7 +159,7 @@ def _add(mode: SeparateParts, func: Rule, left: Any, right: Any, **factors: Any)
     return join([func(each, bias, **factors) for each, bias in zip(parts.tensors, biases, strict=True)], parts.dim)
 
 
-def _bias_parts(mode: SeparateParts, bias: Any, parts: SplitTensor) -> Sequence[Any]:
+def _bias_parts(mode: SeparateParts, bias: torch.Tensor, parts: SplitTensor) -> Sequence[Any]:
     if bias is None:
         return [None] * len(parts.tensors)
     fused = mode.find(bias)
@@ -163,14 +169,14 @@ def _bias_parts(mode: SeparateParts, bias: Any, parts: SplitTensor) -> Sequence[
     return pieces
 
 
-def _elementwise(mode: SeparateParts, func: Rule, input: Any, *others: Any, **options: Any) -> Any:
+def _elementwise(mode: SeparateParts, func: Rule, input: torch.Tensor, *others: object, **options: object) -> Any:
     parts = mode.find(input)
     if parts is None or any(isinstance(value, torch.Tensor) for value in (*others, *options.values())):
         return NotImplemented
     return join([func(tensor, *others, **options) for tensor in parts.tensors], parts.dim)
 
 
-def _transpose(mode: SeparateParts, func: Rule, input: Any, first: int, second: int) -> Any:
+def _transpose(mode: SeparateParts, func: Rule, input: torch.Tensor, first: int, second: int) -> Any:
     parts = mode.find(input)
     if parts is None:
         return NotImplemented
@@ -179,13 +185,13 @@ def _transpose(mode: SeparateParts, func: Rule, input: Any, first: int, second: 
     return join([func(tensor, first, second) for tensor in parts.tensors], dim)
 
 
-def _matrix_transpose(mode: SeparateParts, func: Rule, input: Any) -> Any:
+def _matrix_transpose(mode: SeparateParts, func: Rule, input: torch.Tensor) -> Any:
     if input.ndim != 2:
         return NotImplemented
     return _transpose(mode, torch.Tensor.transpose, input, 0, 1)
 
 
-def _reshape(mode: SeparateParts, func: Rule, input: Any, *shape: Any) -> Any:
+def _reshape(mode: SeparateParts, func: Rule, input: torch.Tensor, *shape: object) -> Any:
     """Reshape each part if the last dim stays, and stack the parts if they become a dim of their own."""
     parts = mode.find(input)
     if parts is None or parts.dim != input.ndim - 1:
@@ -209,13 +215,13 @@ def _reshape(mode: SeparateParts, func: Rule, input: Any, *shape: Any) -> Any:
     return NotImplemented
 
 
-def _unflatten(mode: SeparateParts, func: Rule, input: Any, dim: int, sizes: Any) -> Any:
+def _unflatten(mode: SeparateParts, func: Rule, input: torch.Tensor, dim: int, sizes: Sequence[int]) -> Any:
     if dim % input.ndim != input.ndim - 1:
         return NotImplemented
     return _reshape(mode, torch.Tensor.reshape, input, [*input.shape[:-1], *sizes])
 
 
-def _split(mode: SeparateParts, func: Rule, input: Any, split_size: Any, dim: int = 0) -> Any:
+def _split(mode: SeparateParts, func: Rule, input: torch.Tensor, split_size: int | Sequence[int], dim: int = 0) -> Any:
     parts = mode.find(input)
     if parts is None or dim % input.ndim != parts.dim:
         return NotImplemented
@@ -223,21 +229,21 @@ def _split(mode: SeparateParts, func: Rule, input: Any, split_size: Any, dim: in
     return parts.tensors if sizes == parts.sizes else NotImplemented
 
 
-def _chunk(mode: SeparateParts, func: Rule, input: Any, chunks: int, dim: int = 0) -> Any:
+def _chunk(mode: SeparateParts, func: Rule, input: torch.Tensor, chunks: int, dim: int = 0) -> Any:
     parts = mode.find(input)
     if parts is None or dim % input.ndim != parts.dim or chunks != len(parts.tensors):
         return NotImplemented
     return parts.tensors if len(set(parts.sizes)) == 1 else NotImplemented
 
 
-def _narrow(mode: SeparateParts, func: Rule, input: Any, dim: int, start: int, length: int) -> Any:
+def _narrow(mode: SeparateParts, func: Rule, input: torch.Tensor, dim: int, start: int, length: int) -> Any:
     parts = mode.find(input)
     if parts is None or dim % input.ndim != parts.dim:
         return NotImplemented
     return _part_at(parts, start, start + length)
 
 
-def _getitem(mode: SeparateParts, func: Rule, input: Any, index: Any) -> Any:
+def _getitem(mode: SeparateParts, func: Rule, input: torch.Tensor, index: object) -> Any:
     """Return a part for `y[..., start:stop]`."""
     parts = mode.find(input)
     indices = index if isinstance(index, tuple) else (index,)
@@ -265,7 +271,7 @@ def _part_at(parts: SplitTensor, start: int, stop: int) -> Any:
     return NotImplemented
 
 
-def _attention(mode: SeparateParts, func: Rule, *args: Any, **kwargs: Any) -> Any:
+def _attention(mode: SeparateParts, func: Rule, *args: object, **kwargs: object) -> Any:
     """Pass the parts of the weight of `torch.nn.MultiheadAttention` as three weights."""
     bound = _ATTENTION.bind(*args, **kwargs)
     parts = mode.find(bound.arguments["in_proj_weight"])

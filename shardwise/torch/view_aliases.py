@@ -79,7 +79,7 @@ class _Memory:
 class ViewAliases(TorchFunctionMode):  # type: ignore[misc]  # mypy does not follow PyTorch
     """Raises StaleViewError where a tensor is used whose memory was changed through another view."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
         tensors = [_owner(value) for value in _flatten((*args, *kwargs.values()))]
