@@ -13,6 +13,8 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from shardwise import tree
+from shardwise.api.ref_index import read_elements, write_elements
+from shardwise.api.ref_view import RefViews, TransformedRef
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
@@ -62,7 +64,7 @@ class AbstractRef:
 
 
 @final
-class Ref:
+class Ref(RefViews):
     """A mutable reference to an array, created by `new_ref`. `ref[...]` reads it; `ref[...] = x` changes it.
 
     Args:
@@ -137,12 +139,12 @@ class Ref:
 
     def __getitem__(self, index: Index) -> Array:
         value = self.value_in(_scopes.innermost)
-        return value if index is Ellipsis else value[index]
+        return value if index is Ellipsis else read_elements(value, index)
 
     def __setitem__(self, index: Index, value: ArrayLike) -> None:
         before = self.value_in(_scopes.innermost)
         is_replaced = index is Ellipsis and getattr(value, "type", None) is self.type and not isinstance(value, Ref)
-        after = self._stored(value if is_replaced else match_type(before.at[index].set(value), self.type))
+        after = self._stored(value if is_replaced else match_type(write_elements(before, index, value), self.type))
         scope = _scopes.innermost
         if scope is not None and scope is not self._scope and scope.is_inside(self._scope):
             scope.write(self, after)
@@ -363,7 +365,7 @@ def freeze(ref: Ref) -> Any:
         >>> jax.freeze(ref)
         Array([1., 1.], dtype=float32)
     """
-    return _checked("freeze", ref).freeze()
+    return _checked_own("freeze", ref).freeze()
 
 
 @documented(_OWN_REF)
@@ -373,7 +375,7 @@ def free_ref(ref: Ref) -> None:
     Example:
         >>> jax.ref.free_ref(jax.new_ref(jnp.ones(2)))
     """
-    _checked("free_ref", ref).freeze()
+    _checked_own("free_ref", ref).freeze()
 
 
 @documented(_REF, returns="The elements.")
@@ -443,7 +445,13 @@ def _all_if_none(index: Index) -> Index:
     return ... if index is None else index
 
 
-def _checked(name: str, ref: object) -> Ref:
+def _checked(name: str, ref: object) -> Any:
+    if not isinstance(ref, (Ref, TransformedRef)):
+        raise TypeError(f"{name}: expected a Ref, which `new_ref` creates, not {ref!r}")
+    return ref
+
+
+def _checked_own(name: str, ref: object) -> Ref:
     if not isinstance(ref, Ref):
         raise TypeError(f"{name}: expected a Ref, which `new_ref` creates, not {ref!r}")
     return ref

@@ -1,78 +1,114 @@
-"""jax.experimental.pallas.tpu: kernels for TPUs.
+"""jax.experimental.pallas.tpu: what kernels for TPUs use. They are interpreted, on TPUs too."""
 
-It is not supported yet: the names exist, and using one is an error.
-"""
+from typing import Any
 
 from shardwise.base.unsupported import set_unsupported_names
+from shardwise.experimental.pallas.arithmetic import bitcast, pack_elementwise, repeat, roll, unpack_elementwise
+from shardwise.experimental.pallas.async_copy import (
+    async_copy,
+    async_remote_copy,
+    get_barrier_semaphore,
+    make_async_copy,
+    make_async_remote_copy,
+    sync_copy,
+)
+from shardwise.experimental.pallas.compiler_params import (
+    GridDimensionSemantics,
+    InterpretParams,
+    SideEffectType,
+    force_tpu_interpret_mode,
+    reset_tpu_interpret_mode_state,
+    set_tpu_interpret_mode,
+)
+from shardwise.experimental.pallas.compiler_params import TpuCompilerParams as CompilerParams
+from shardwise.experimental.pallas.grid_spec import PrefetchScalarGridSpec
+from shardwise.experimental.pallas.hints import touch, trace_value, with_memory_space_constraint
+from shardwise.experimental.pallas.masked import load_masked, store_masked
+from shardwise.experimental.pallas.memory import SemaphoreType
+from shardwise.experimental.pallas.memory import TpuMemorySpace as MemorySpace
+from shardwise.experimental.pallas.pipeline import emit_pipeline
+from shardwise.experimental.pallas.random_bits import prng_random_bits, prng_seed, stochastic_round
+from shardwise.experimental.pallas.semaphores import (
+    DeviceIdType,
+    semaphore_read,
+    semaphore_signal,
+    semaphore_wait,
+)
+
+PARALLEL = GridDimensionSemantics.PARALLEL
+CORE_PARALLEL = GridDimensionSemantics.CORE_PARALLEL
+SUBCORE_PARALLEL = GridDimensionSemantics.SUBCORE_PARALLEL
+ARBITRARY = GridDimensionSemantics.ARBITRARY
+
+CMEM = MemorySpace.CMEM
+SMEM = MemorySpace.SMEM
+VMEM = MemorySpace.VMEM
+VMEM_SHARED = MemorySpace.VMEM_SHARED
+HBM = MemorySpace.HBM
+SEMAPHORE = MemorySpace.SEMAPHORE
+
+
+def load(ref: Any, *, mask: Any = None) -> Any:
+    """Return the elements of a Ref.
+
+    Args:
+        ref: a Ref, or a view such as `ref.at[pl.ds(i, 8)]`.
+        mask: which elements are needed; the others are undefined.
+
+    Returns:
+        An array.
+
+    Raises:
+        TypeError: if the mask does not fit.
+
+    Example:
+        >>> pallas.tpu.load(jax.new_ref(jnp.arange(2)))
+        Array([0, 1], dtype=int32)
+    """
+    return load_masked(ref, mask)
+
+
+def store(ref: Any, val: Any, *, mask: Any = None) -> None:
+    """Write the elements of a Ref.
+
+    Args:
+        ref: a Ref, or a view such as `ref.at[pl.ds(i, 8)]`.
+        val: the new elements.
+        mask: which elements to write; by default all.
+
+    Raises:
+        TypeError: if the mask or the elements do not fit.
+
+    Example:
+        >>> ref = jax.new_ref(jnp.arange(2))
+        >>> pallas.tpu.store(ref, jnp.array([5, 6]), mask=jnp.array([True, False]))
+        >>> ref[...]
+        Array([5, 1], dtype=int32)
+    """
+    store_masked(ref, val, mask)
+
+
+_SUPPORTED = (
+    *("ARBITRARY", "CMEM", "CORE_PARALLEL", "CompilerParams", "DeviceIdType", "GridDimensionSemantics", "HBM"),
+    *("InterpretParams", "MemorySpace", "PARALLEL", "PrefetchScalarGridSpec", "SEMAPHORE", "SMEM", "SUBCORE_PARALLEL"),
+    *("SemaphoreType", "SideEffectType", "VMEM", "VMEM_SHARED", "async_copy", "async_remote_copy", "bitcast"),
+    *("emit_pipeline", "force_tpu_interpret_mode", "get_barrier_semaphore", "load", "make_async_copy"),
+    *("make_async_remote_copy", "pack_elementwise", "prng_random_bits", "prng_seed", "repeat"),
+    *("reset_tpu_interpret_mode_state", "roll", "semaphore_read", "semaphore_signal", "semaphore_wait"),
+    *("set_tpu_interpret_mode", "stochastic_round", "store", "sync_copy", "touch", "trace_value"),
+    *("unpack_elementwise", "with_memory_space_constraint"),
+)
+_UNSUPPORTED = (
+    *("BufferType", "BufferedRef", "BufferedRefBase", "ChipVersion", "CoreType", "LoweringException", "Tiling"),
+    *("TpuInfo", "core_barrier", "create_tensorcore_mesh", "dma_semaphore", "einshape"),
+    *("emit_pipeline_with_allocations", "get_tpu_info", "get_tpu_info_for_chip", "is_tpu_device", "matmul_acc_lhs"),
+    *("matmul_pop", "matmul_push_rhs", "run_on_first_core", "sample_block", "stateful_bernoulli", "stateful_bits"),
+    *("stateful_normal", "stateful_uniform", "to_pallas_key"),
+)
 
 set_unsupported_names(
     __name__,
-    [
-        "ARBITRARY",
-        "BufferType",
-        "BufferedRef",
-        "BufferedRefBase",
-        "CMEM",
-        "CORE_PARALLEL",
-        "ChipVersion",
-        "CompilerParams",
-        "CoreType",
-        "GridDimensionSemantics",
-        "HBM",
-        "InterpretParams",
-        "LoweringException",
-        "MemorySpace",
-        "PARALLEL",
-        "PrefetchScalarGridSpec",
-        "SEMAPHORE",
-        "SMEM",
-        "SUBCORE_PARALLEL",
-        "SemaphoreType",
-        "SideEffectType",
-        "Tiling",
-        "TpuInfo",
-        "VMEM",
-        "VMEM_SHARED",
-        "async_copy",
-        "async_remote_copy",
-        "bitcast",
-        "core_barrier",
-        "create_tensorcore_mesh",
-        "dma_semaphore",
-        "einshape",
-        "emit_pipeline",
-        "emit_pipeline_with_allocations",
-        "force_tpu_interpret_mode",
-        "get_barrier_semaphore",
-        "get_tpu_info",
-        "get_tpu_info_for_chip",
-        "is_tpu_device",
-        "load",
-        "make_async_copy",
-        "make_async_remote_copy",
-        "matmul_acc_lhs",
-        "matmul_pop",
-        "matmul_push_rhs",
-        "pack_elementwise",
-        "prng_random_bits",
-        "prng_seed",
-        "reset_tpu_interpret_mode_state",
-        "roll",
-        "run_on_first_core",
-        "sample_block",
-        "set_tpu_interpret_mode",
-        "stateful_bernoulli",
-        "stateful_bits",
-        "stateful_normal",
-        "stateful_uniform",
-        "stochastic_round",
-        "store",
-        "sync_copy",
-        "to_pallas_key",
-        "touch",
-        "trace_value",
-        "unpack_elementwise",
-        "with_memory_space_constraint",
-    ],
-    "Write the function with `numpy` and `lax`, which XLA compiles into kernels; `pure_callback` calls host code.",
+    _UNSUPPORTED,
+    "Kernels are interpreted on one core: docs/pallas.md lists what they can use.",
+    _SUPPORTED,
 )

@@ -1,0 +1,139 @@
+"""Hints for compilers of kernels, which the interpreter ignores, and output for debugging."""
+
+import string
+from typing import Any
+
+from shardwise import debug
+
+
+def multiple_of(x: Any, values: Any) -> Any:
+    """Return `x`, which is a multiple of `values`; a hint for compilers.
+
+    Args:
+        x: an integer, which may be traced.
+        values: its divisors.
+
+    Returns:
+        `x`.
+
+    Raises:
+        Nothing: the claim is not checked.
+
+    Example:
+        >>> pallas.multiple_of(8, 4)
+        8
+    """
+    del values
+    return x
+
+
+def max_contiguous(x: Any, values: Any) -> Any:
+    """Return `x`, whose first `values` elements are contiguous; a hint for compilers.
+
+    Args:
+        x: an array of indices.
+        values: the number of elements.
+
+    Returns:
+        `x`.
+
+    Raises:
+        Nothing: the claim is not checked.
+
+    Example:
+        >>> pallas.triton.max_contiguous(jnp.arange(2), 2)
+        Array([0, 1], dtype=int32)
+    """
+    del values
+    return x
+
+
+def touch(ref: Any) -> None:
+    """Do nothing; for compilers, a read and a write of a Ref.
+
+    Args:
+        ref: a pytree of Refs.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> pallas.tpu.touch(jax.new_ref(jnp.ones(2)))
+    """
+
+
+def delay(nanos: Any) -> None:
+    """Do nothing; on a device, wait.
+
+    Args:
+        nanos: the time in nanoseconds.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> pallas.delay(10)
+    """
+
+
+def debug_barrier() -> None:
+    """Do nothing; on a GPU, wait for the threads of a step, which the interpreter does not have.
+
+    Example:
+        >>> pallas.triton.debug_barrier()
+    """
+
+
+def with_memory_space_constraint(x: Any, memory_space: Any) -> Any:
+    """Return `x`; for compilers, in another memory.
+
+    Args:
+        x: an array.
+        memory_space: a memory space.
+
+    Returns:
+        `x`.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> pallas.tpu.with_memory_space_constraint(jnp.ones(2), pallas.tpu.HBM)
+        Array([1., 1.], dtype=float32)
+    """
+    del memory_space
+    return x
+
+
+def trace_value(label: str, value: Any) -> None:
+    """Do nothing; on a TPU, write a value to the profile.
+
+    Args:
+        label: its name.
+        value: a scalar.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> pallas.tpu.trace_value("steps", 3)
+    """
+
+
+def debug_print(fmt: str, *args: Any) -> None:
+    """Print values from a kernel.
+
+    Args:
+        fmt: a format string. Without placeholders, the values are printed after it.
+        args: the values.
+
+    Raises:
+        ValueError: if the placeholders do not fit the values.
+
+    Example:
+        >>> def kernel(out_ref):
+        ...     pallas.debug_print("step {}", pallas.program_id(0))
+        >>> _ = pallas.pallas_call(kernel, jnp.zeros(1), grid=(1,))()  # prints "step 0"
+    """
+    has_fields = any(field is not None for _, field, _, _ in string.Formatter().parse(fmt))
+    debug.print(fmt if has_fields else " ".join([fmt, *["{}"] * len(args)]), *args)

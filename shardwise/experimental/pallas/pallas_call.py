@@ -1,0 +1,207 @@
+"""pallas_call: run a kernel, a function of Refs to blocks of arrays, for every step of a grid."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import shardwise.numpy as jnp
+from shardwise import tree
+from shardwise.api.arguments import function_name
+from shardwise.api.jit import jit
+from shardwise.api.ref import Ref
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.trace.provenance import named_scope
+from shardwise.experimental.pallas.block_spec import BlockSpec, no_block_spec
+from shardwise.experimental.pallas.blocks import BlockMapping
+from shardwise.experimental.pallas.grid_context import GridContext
+from shardwise.experimental.pallas.grid_loop import BlockOperand, run_grid
+from shardwise.experimental.pallas.grid_spec import GridSpec, PrefetchScalarGridSpec
+from shardwise.experimental.pallas.memory import MemoryRef, allocate
+from shardwise.lax.manual_axes import make_varying
+
+
+def pallas_call(
+    kernel: Callable[..., None],
+    out_shape: Any,
+    *,
+    grid_spec: GridSpec | None = None,
+    grid: Any = (),
+    in_specs: Any = no_block_spec,
+    out_specs: Any = no_block_spec,
+    scratch_shapes: Any = (),
+    input_output_aliases: Mapping[int, int] | None = None,
+    debug: bool = False,
+    interpret: Any = False,
+    name: str | None = None,
+    compiler_params: Any = None,
+    cost_estimate: Any = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Callable[..., Any]:
+    """Make a function of arrays from a kernel, a function that reads and writes Refs of blocks of them.
+
+    The kernel is interpreted on every device: the function is a loop over the steps of the grid, in row-major order.
+    It works under `jit`, `grad`, `vmap` and `shard_map` as any other function.
+
+    Args:
+        kernel: a function of the Refs of the operands, of the results, and of the scratch buffers, which returns nothing.
+        out_shape: a pytree of `ShapeDtypeStruct`s or other types: the results.
+        grid_spec: the grid and the blocks, instead of the next four parameters.
+        grid: the number of steps along each axis of the grid; an integer for one axis. Sizes may be traced.
+        in_specs: the blocks of the operands, with their structure; by default each step sees all of every operand.
+        out_specs: the blocks of the results, with the structure of `out_shape`.
+        scratch_shapes: the types of the scratch buffers, which keep their values from step to step; a dict passes them
+            by keyword.
+        input_output_aliases: the index of the result that starts with the values of an operand, by the operand's index.
+            Both are counted in the flattened arguments and results.
+        debug, interpret, compiler_params, cost_estimate, metadata: accepted and ignored, because kernels are always
+            interpreted.
+        name: the name of the kernel in reports and errors; by default that of the function.
+
+    Returns:
+        A function of the operands that returns the results. Elements that no step writes are undefined.
+
+    Raises:
+        TypeError: if an argument is of a wrong type, or the kernel returns a value.
+        ValueError: if the specs do not have the structure of the operands or results, if a block shape has another rank
+            than its array, if an index map returns a wrong number of indices, or if an alias does not fit.
+
+    Example:
+        >>> def add(x_ref, y_ref, out_ref):
+        ...     out_ref[...] = x_ref[...] + y_ref[...]
+        >>> block = pallas.BlockSpec((2,), lambda i: (i,))
+        >>> x = jnp.arange(4.0)
+        >>> pallas.pallas_call(add, x, grid=(2,), in_specs=[block, block], out_specs=block)(x, x)
+        Array([0., 2., 4., 6.], dtype=float32)
+    """
+    if not callable(kernel):
+        raise TypeError(f"pallas_call: the kernel must be a function of Refs, not {kernel!r}")
+    title = name or function_name(kernel)
+    if grid_spec is None:
+        grid_spec = GridSpec(grid, in_specs, out_specs, scratch_shapes)
+    else:
+        separate = {"grid": grid, "scratch_shapes": scratch_shapes}
+        repeated = [parameter for parameter, value in separate.items() if value not in ((), [])]
+        specs = {"in_specs": in_specs, "out_specs": out_specs}
+        repeated += [parameter for parameter, value in specs.items() if value is not no_block_spec]
+        if repeated:
+            raise ValueError(
+                f"pallas_call of {title!r}: {', '.join(repeated)} and grid_spec are both given: write them in grid_spec"
+            )
+    results = tuple(out_shape) if isinstance(out_shape, list) else out_shape
+    run = partial(_run, kernel, title, grid_spec, results, dict(input_output_aliases or {}))
+
+    def call(*operands: Any) -> Any:
+        with named_scope(title):
+            return run(*operands)
+
+    call.__name__ = call.__qualname__ = title
+    return jit(call, inline=True)
+
+
+def _run(
+    kernel: Callable[..., None],
+    title: str,
+    spec: GridSpec,
+    out_shape: Any,
+    aliases: dict[int, int],
+    *operands: Any,
+) -> Any:
+    """Run a kernel for every step of its grid, and return the results."""
+    prefetched = spec.num_scalar_prefetch if isinstance(spec, PrefetchScalarGridSpec) else 0
+    if len(operands) < prefetched:
+        raise ValueError(
+            f"pallas_call of {title!r}: num_scalar_prefetch is {prefetched}, and there are {len(operands)} operands: "
+            "pass the scalar prefetch operands first"
+        )
+    leaves, structure = tree.flatten(operands)
+    arrays = [as_operand(leaf, f"pallas_call of {title!r}") for leaf in leaves]
+    varying = tuple({axis: None for array in arrays for axis in array.type.varying})
+    arrays = [make_varying(array, varying) for array in arrays]
+    out_types = _result_types(title, out_shape)
+    _check_aliases(title, aliases, arrays, out_types)
+
+    by_operand = structure.unflatten(arrays)
+    scalars = tree.map(Ref, by_operand[:prefetched])
+    blocked = by_operand[prefetched:]
+    inputs = _block_mappings(title, "in_specs", "operands", spec.in_specs, blocked)
+    outputs = _block_mappings(title, "out_specs", "results", spec.out_specs, out_shape)
+
+    sources = {result: arrays[operand] for operand, result in aliases.items()}
+    initial = [
+        sources[number] if number in sources else allocate(type, varying)[...] for number, type in enumerate(out_types)
+    ]
+    values = [*tree.leaves(blocked), *initial]
+    mappings = [*inputs, *outputs]
+    holders = [Ref(mapping.pad(value)) for mapping, value in zip(mappings, values, strict=True)]
+    scratch = tree.map(lambda buffer: allocate(buffer, varying), spec.scratch_shapes)
+    in_tree, out_tree = tree.structure(blocked), tree.structure(out_shape)
+
+    def step(*refs: Any) -> None:
+        of_results = out_tree.unflatten(refs[len(inputs) :])
+        positional = of_results if isinstance(out_shape, tuple) else (of_results,)
+        positional = (*scalars, *in_tree.unflatten(refs[: len(inputs)]), *positional)
+        if isinstance(scratch, dict):
+            returned = kernel(*positional, **scratch)
+        else:
+            returned = kernel(*positional, *scratch)
+        if returned is not None:
+            raise TypeError(
+                f"pallas_call of {title!r}: the kernel returned {returned!r}, and a kernel returns nothing: write the "
+                "result to a Ref, `out_ref[...] = x`"
+            )
+
+    context = GridContext((), spec.grid, Ref(make_varying(jnp.zeros(2, jnp.uint32), varying)), varying)
+    blocks = [BlockOperand(mapping, holder) for mapping, holder in zip(mappings, holders, strict=True)]
+    run_grid(step, blocks, scalars, context)
+    finished = zip(outputs, holders[len(inputs) :], strict=True)
+    return out_tree.unflatten([mapping.unpad(holder[...]) for mapping, holder in finished])
+
+
+def _result_types(title: str, out_shape: Any) -> list[MemoryRef | Any]:
+    types = tree.leaves(out_shape)
+    for type in types:
+        if not (hasattr(type, "shape") and hasattr(type, "dtype")):
+            raise TypeError(
+                f"pallas_call of {title!r}: out_shape has {type!r}, which has no shape and dtype. Use "
+                "`ShapeDtypeStruct(shape, dtype)`."
+            )
+    return types
+
+
+def _block_mappings(title: str, parameter: str, kind: str, specs: Any, values: Any) -> list[BlockMapping]:
+    """Return the block mapping of each array. `parameter` is the name of the specs, `kind` what they describe."""
+    leaves = tree.leaves(values)
+    if specs is no_block_spec:
+        found: Sequence[Any] = [BlockSpec()] * len(leaves)
+    else:
+        found = tree.leaves(specs)
+        if tree.structure(specs) != tree.structure(values):
+            raise ValueError(
+                f"pallas_call of {title!r}: {parameter} has the structure {tree.structure(specs)}, and the {kind} have "
+                f"{tree.structure(values)}. Write one BlockSpec for each of the {kind}."
+            )
+    mappings = []
+    for path, spec, value in zip(tree.leaf_names(values, kind), found, leaves, strict=True):
+        where = f"pallas_call of {title!r}, {parameter} for {path}"
+        if spec is no_block_spec:
+            spec = BlockSpec()
+        if not isinstance(spec, BlockSpec):
+            raise TypeError(f"{where}: {spec!r} is not a BlockSpec")
+        mappings.append(BlockMapping.from_spec(spec, tuple(value.shape), where))
+    return mappings
+
+
+def _check_aliases(title: str, aliases: dict[int, int], arrays: Sequence[Any], types: Sequence[Any]) -> None:
+    for operand, result in aliases.items():
+        where = f"pallas_call of {title!r}: input_output_aliases has {operand}: {result}"
+        if not (0 <= operand < len(arrays) and 0 <= result < len(types)):
+            raise ValueError(
+                f"{where}, and there are {len(arrays)} operands and {len(types)} results, counted from 0 in the flattened "
+                "arguments, scalar prefetch operands included"
+            )
+        array, type = arrays[operand].type, types[result]
+        if array.shape != tuple(type.shape) or array.dtype != jnp.dtype(type.dtype):
+            raise ValueError(
+                f"{where}, but the operand is {array} and the result has shape {tuple(type.shape)} and dtype "
+                f"{jnp.dtype(type.dtype)}. Alias only arrays of the same type."
+            )
