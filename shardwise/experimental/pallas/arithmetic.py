@@ -57,7 +57,9 @@ def dot(
         dtype('float32')
     """
     if a.ndim != 2 or b.ndim != 2:
-        raise ValueError(f"dot: expected two matrices, not arrays of shapes {a.shape} and {b.shape}: reshape them first")
+        raise ValueError(
+            f"dot: expected two matrices, not arrays of shapes {a.shape} and {b.shape}: reshape them first"
+        )
     if allow_tf32 is not None:
         if precision is not None:
             raise ValueError("dot: pass either allow_tf32 or precision, not both")

@@ -167,7 +167,8 @@ class Rem(Elementwise):
         # XLA's constant folding of an integer remainder by 0 crashes the process.
         is_zero = lower_compare(hlo, "EQ", y, hlo.constant(0, y.type))
         divisor = hlo.op("stablehlo.select", (is_zero, hlo.constant(1, y.type), y), y.type)
-        return hlo.op("stablehlo.select", (is_zero, x, super().lower(hlo, x, divisor)), x.type)
+        remainder = super().lower(hlo, x, divisor)
+        return hlo.op("stablehlo.select", (is_zero, x, remainder), remainder.type)  # `x` may be weakly typed
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
