@@ -14,7 +14,7 @@ FOLDERS = {
     "export": "export/test_export_function.py",
     "experimental/array_serialization": "experimental/array_serialization/test_array_serialization.py",
     "experimental/sparse": "experimental/sparse/test_bcoo.py",
-    "experimental/pallas": "test_unsupported.py",
+    "experimental/pallas": "experimental/pallas/test_pallas.py",
     "extend/mlir": "extend/test_extend_xla_forms.py",
     "stablehlo/ops": "stablehlo/test_load.py",
     "jax_modules/_src": "jax_modules/_src/test_src.py",

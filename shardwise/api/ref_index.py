@@ -1,8 +1,8 @@
 """Reads and writes of a part of an array by the index of a Ref, and the shape of the part.
 
-An index of a Ref is one of an array, whose slices may also have a traced start (`ds`). A part that is a window, of scalars
-and slices, is read by a dynamic slice and written by a dynamic update slice, so both clamp its start alike. Arrays in an
-index select elements inside the window.
+An index of a Ref is one of an array, whose slices may also have a traced start (`ds`). A part that is a window, of
+scalars and slices, is read by a dynamic slice and written by a dynamic update slice, so both clamp its start alike.
+Arrays in an index select elements inside the window.
 """
 
 import operator
@@ -72,8 +72,13 @@ def write_elements(x: Any, index: Any, value: Any) -> Any:
 
 def indexed_shape(shape: tuple[int, ...], index: Any) -> tuple[int, ...]:
     """Return the shape of the elements at an index of a Ref, of an array of this shape."""
-    entries = tuple(_example(entry) for entry in _entries(index))
-    return np.broadcast_to(np.zeros((), np.bool_), shape)[entries].shape
+    entries = _entries(index)
+    sizes = list(shape)
+    if any(isinstance(entry, Slice) for entry in entries) and None not in entries:
+        for dim, entry in enumerate(_expanded(shape, entries)):
+            if isinstance(entry, Slice):  # a masked access may exceed the array
+                sizes[dim] = max(sizes[dim], entry.size)
+    return np.broadcast_to(np.zeros((), np.bool_), sizes)[tuple(map(_example, entries))].shape
 
 
 def _example(entry: Any) -> Any:

@@ -1,7 +1,7 @@
 """TransformedRef: a part of a Ref, or its elements under another shape or dtype, that is read and written in place.
 
-`ref.at[i]`, `ref.reshape(shape)`, `ref.bitcast(dtype)` and `ref.transpose(axes)` return one. A read applies the transforms
-to the array that the Ref holds. A write replaces the elements of the last view, then those of the one before.
+`ref.at[i]`, `ref.reshape(shape)`, `ref.bitcast(dtype)` and `ref.transpose(axes)` return one. A read applies the
+transforms to the array that the Ref holds. A write replaces the elements of the last view, then of the one before.
 """
 
 import math

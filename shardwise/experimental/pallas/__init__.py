@@ -30,18 +30,56 @@ from shardwise.experimental.pallas.semaphores import DeviceIdType, semaphore_rea
 from shardwise.experimental.pallas.sizes import align_to, cdiv, next_power_of_2, strides_from_shape
 from shardwise.numpy import broadcast_to
 
+__all__ = [
+    "ANY",
+    "HOST",
+    "BlockDim",
+    "BlockSpec",
+    "Blocked",
+    "BoundedSlice",
+    "Buffered",
+    "CostEstimate",
+    "DeviceIdType",
+    "Element",
+    "GridSpec",
+    "MemoryRef",
+    "MemorySpace",
+    "RevisitMode",
+    "Slice",
+    "Squeezed",
+    "align_to",
+    "broadcast_to",
+    "cdiv",
+    "debug_print",
+    "delay",
+    "ds",
+    "dslice",
+    "empty",
+    "empty_like",
+    "empty_ref_like",
+    "estimate_cost",
+    "loop",
+    "multiple_of",
+    "next_power_of_2",
+    "no_block_spec",
+    "num_programs",
+    "pallas_call",
+    "program_id",
+    "reciprocal",
+    "run_scoped",
+    "semaphore_read",
+    "semaphore_signal",
+    "semaphore_wait",
+    "squeezed",
+    "strides_from_shape",
+    "when",
+    "with_scoped",
+]
+
 ANY = MemorySpace.ANY
 HOST = MemorySpace.HOST
 dslice = ds
 
-_SUPPORTED = (
-    *("ANY", "BlockDim", "BlockSpec", "Blocked", "BoundedSlice", "Buffered", "CostEstimate", "DeviceIdType", "Element"),
-    *("GridSpec", "HOST", "MemoryRef", "MemorySpace", "RevisitMode", "Slice", "Squeezed", "align_to", "broadcast_to"),
-    *("cdiv", "debug_print", "delay", "ds", "dslice", "empty", "empty_like", "empty_ref_like", "estimate_cost"),
-    *("loop", "multiple_of", "next_power_of_2", "no_block_spec", "num_programs", "pallas_call", "program_id"),
-    *("reciprocal", "run_scoped", "semaphore_read", "semaphore_signal", "semaphore_wait", "squeezed"),
-    *("strides_from_shape", "when", "with_scoped"),
-)
 _UNSUPPORTED = (
     *("CompilerParams", "Indirect", "core_map", "debug_check", "enable_debug_checks", "enable_poison_buffers"),
     *("get_global", "kernel", "lower_as_mlir", "pallas_call_p", "pallas_export_experimental", "run_state"),
@@ -52,5 +90,5 @@ set_unsupported_names(
     __name__,
     _UNSUPPORTED,
     "Use `pallas_call`, whose kernels are interpreted on one core: docs/pallas.md lists what they can use.",
-    _SUPPORTED,
+    __all__,
 )

@@ -232,8 +232,8 @@ def unpack_elementwise(x: Any, *, index: int, packed_dtype: Any, unpacked_dtype:
     factor = _packing_factor("unpack_elementwise", wide, packed)
     if x.dtype.itemsize != wide.itemsize or not 0 <= index < factor:
         raise ValueError(
-            f"unpack_elementwise: {x.dtype} has {factor} elements of {packed}: use an index from 0 to {factor - 1}, and "
-            f"an unpacked dtype of {8 * x.dtype.itemsize} bits"
+            f"unpack_elementwise: {x.dtype} has {factor} elements of {packed}: use an index from 0 to {factor - 1}, "
+            f"and an unpacked dtype of {8 * x.dtype.itemsize} bits"
         )
     unsigned = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * wide.itemsize}"))
     bits = 8 * packed.itemsize

@@ -33,8 +33,8 @@ class AsyncCopyDescriptor:
             )
         if self.src_ref.dtype != self.dst_ref.dtype:
             raise TypeError(
-                f"async copy: the source is of {self.src_ref.dtype} and the destination of {self.dst_ref.dtype}. A copy "
-                "does not convert: read the Ref, and write the converted array."
+                f"async copy: the source is of {self.src_ref.dtype} and the destination of {self.dst_ref.dtype}. A "
+                "copy does not convert: read the Ref, and write the converted array."
             )
         value = self.src_ref[...]
         self.dst_ref[...] = self.dst_ref[...] + value if add else value

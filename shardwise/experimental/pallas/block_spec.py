@@ -100,8 +100,8 @@ class BlockSpec:
     """The block of an array that a step of the grid reads or writes.
 
     Args:
-        block_shape: one entry per dim of the array: an integer; None for a dim of size 1 that the kernel does not see; or
-            a block dim such as `Element(size)`. None instead of a shape is the whole array.
+        block_shape: one entry per dim of the array: an integer; None for a dim of size 1 that the kernel does not see;
+            or a block dim such as `Element(size)`. None instead of a shape is the whole array.
         index_map: a function from the indices of the step, and the scalar prefetch Refs, to one block index per dim.
             By default all are 0.
         memory_space: the memory of the block. The interpreter has only one.
@@ -123,8 +123,8 @@ class BlockSpec:
     def __post_init__(self) -> None:
         if self.index_map is not None and not callable(self.index_map):
             raise TypeError(
-                f"BlockSpec: index_map must be a function of the grid's indices, not {self.index_map!r}. The block shape "
-                "comes first: `BlockSpec((8, 128), lambda i, j: (i, j))`."
+                f"BlockSpec: index_map must be a function of the grid's indices, not {self.index_map!r}. The block "
+                "shape comes first: `BlockSpec((8, 128), lambda i, j: (i, j))`."
             )
         check_memory_space("BlockSpec", self.memory_space)
 

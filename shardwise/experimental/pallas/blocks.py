@@ -30,7 +30,8 @@ class BlockMapping:
         where: which operand or result of which kernel it is, for errors.
         shape: the shape of the array.
         dims: the dims of a block.
-        index_map: maps the indices of a step and the scalar prefetch Refs to the indices of its block; None if all are 0.
+        index_map: maps the indices of a step and the scalar prefetch Refs to the indices of its block; None if all
+            are 0.
     """
 
     where: str
@@ -44,8 +45,8 @@ class BlockMapping:
         block_shape = shape if spec.block_shape is None else tuple(spec.block_shape)
         if len(block_shape) != len(shape):
             raise ValueError(
-                f"{where}: the block shape {block_shape} has {len(block_shape)} dims, and the array of shape {shape} has "
-                f"{len(shape)}. Write one entry per dim; None is a dim of size 1 that the kernel does not see."
+                f"{where}: the block shape {block_shape} has {len(block_shape)} dims, and the array of shape {shape} "
+                f"has {len(shape)}. Write one entry per dim; None is a dim of size 1 that the kernel does not see."
             )
         dims = tuple(as_block_dim(dim, where) for dim in block_shape)
         if any(block_size(dim) < 1 and size for dim, size in zip(dims, shape, strict=True)):
@@ -104,8 +105,9 @@ class BlockMapping:
         entries = tuple(block) if isinstance(block, (tuple, list)) else (block,)
         if len(entries) != len(self.dims):
             raise ValueError(
-                f"{self.where}: the index map returned {len(entries)} indices, and the block shape has {len(self.dims)} "
-                "dims. Return one index per dim of the array, also for dims that are None in the block shape."
+                f"{self.where}: the index map returned {len(entries)} indices, and the block shape has "
+                f"{len(self.dims)} dims. Return one index per dim of the array, also for dims that are None in the "
+                "block shape."
             )
         return [self._start(dim, kind, entry) for dim, (kind, entry) in enumerate(zip(self.dims, entries, strict=True))]
 

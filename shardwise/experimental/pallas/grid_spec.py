@@ -14,7 +14,8 @@ class GridSpec:
     """The grid of a kernel, and the blocks of its operands and results at each step.
 
     Args:
-        grid: the number of steps along each axis of the grid: integers, which may be traced. The last axis is the fastest.
+        grid: the number of steps along each axis of the grid: integers, which may be traced. The last axis is the
+            fastest.
         in_specs: a `BlockSpec` for each operand, in a tuple or list with the structure of the operands.
         out_specs: a `BlockSpec` for each result, with the structure of `out_shape`.
         scratch_shapes: the types of the scratch buffers, such as `pltpu.VMEM(shape, dtype)`.
@@ -82,7 +83,8 @@ def _check_size(size: Any) -> Any:
     """Return the number of steps along an axis of a grid; an array if it may be traced."""
     if isinstance(size, tuple):
         raise UnsupportedError(
-            f"pallas: the grid has an axis with a name, {size!r}. Use the size alone, and `pl.program_id` for the index."
+            f"pallas: the grid has an axis with a name, {size!r}. Use the size alone, and `pl.program_id` for the "
+            "index."
         )
     if isinstance(size, (int, np.integer)) and not isinstance(size, bool):
         if size < 0:

@@ -3,7 +3,7 @@
 import string
 from typing import Any
 
-from shardwise import debug
+from shardwise.api.callbacks.debug_callback import debug_print as print_values
 
 
 def multiple_of(x: Any, values: Any) -> Any:
@@ -136,4 +136,4 @@ def debug_print(fmt: str, *args: Any) -> None:
         >>> _ = pallas.pallas_call(kernel, jnp.zeros(1), grid=(1,))()  # prints "step 0"
     """
     has_fields = any(field is not None for _, field, _, _ in string.Formatter().parse(fmt))
-    debug.print(fmt if has_fields else " ".join([fmt, *["{}"] * len(args)]), *args)
+    print_values(fmt if has_fields else " ".join([fmt, *["{}"] * len(args)]), *args)

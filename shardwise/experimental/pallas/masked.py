@@ -30,8 +30,8 @@ def store_masked(ref: Any, value: Any, mask: Any = None) -> None:
 
 def _last_index(ref: Any) -> tuple[Any, Any]:
     """Return a view as another one and the index into it."""
-    if isinstance(ref, TransformedRef) and isinstance(ref.transforms[-1], IndexTransform):
-        *before, last = ref.transforms
+    *before, last = ref.transforms if isinstance(ref, TransformedRef) else (None,)
+    if isinstance(last, IndexTransform):
         return (TransformedRef(ref.ref, tuple(before)) if before else ref.ref), last.index
     return ref, (...,)
 

@@ -43,7 +43,8 @@ def pallas_call(
     It works under `jit`, `grad`, `vmap` and `shard_map` as any other function.
 
     Args:
-        kernel: a function of the Refs of the operands, of the results, and of the scratch buffers, which returns nothing.
+        kernel: a function of the Refs of the operands, of the results, and of the scratch buffers, which returns
+            nothing.
         out_shape: a pytree of `ShapeDtypeStruct`s or other types: the results.
         grid_spec: the grid and the blocks, instead of the next four parameters.
         grid: the number of steps along each axis of the grid; an integer for one axis. Sizes may be traced.
@@ -99,7 +100,7 @@ def pallas_call(
 
 
 def _run(
-    kernel: Callable[..., None],
+    kernel: Callable[..., Any],
     title: str,
     spec: GridSpec,
     out_shape: Any,
@@ -140,10 +141,8 @@ def _run(
         of_results = out_tree.unflatten(refs[len(inputs) :])
         positional = of_results if isinstance(out_shape, tuple) else (of_results,)
         positional = (*scalars, *in_tree.unflatten(refs[: len(inputs)]), *positional)
-        if isinstance(scratch, dict):
-            returned = kernel(*positional, **scratch)
-        else:
-            returned = kernel(*positional, *scratch)
+        buffers, named = ((), scratch) if isinstance(scratch, dict) else (scratch, {})
+        returned = kernel(*positional, *buffers, **named)
         if returned is not None:
             raise TypeError(
                 f"pallas_call of {title!r}: the kernel returned {returned!r}, and a kernel returns nothing: write the "
@@ -183,11 +182,10 @@ def _block_mappings(title: str, parameter: str, kind: str, specs: Any, values: A
     mappings = []
     for path, spec, value in zip(tree.leaf_names(values, kind), found, leaves, strict=True):
         where = f"pallas_call of {title!r}, {parameter} for {path}"
-        if spec is no_block_spec:
-            spec = BlockSpec()
-        if not isinstance(spec, BlockSpec):
-            raise TypeError(f"{where}: {spec!r} is not a BlockSpec")
-        mappings.append(BlockMapping.from_spec(spec, tuple(value.shape), where))
+        block_spec = BlockSpec() if spec is no_block_spec else spec
+        if not isinstance(block_spec, BlockSpec):
+            raise TypeError(f"{where}: {spec!r} is not a BlockSpec: use `BlockSpec(block_shape, index_map)`")
+        mappings.append(BlockMapping.from_spec(block_spec, tuple(value.shape), where))
     return mappings
 
 
@@ -196,8 +194,8 @@ def _check_aliases(title: str, aliases: dict[int, int], arrays: Sequence[Any], t
         where = f"pallas_call of {title!r}: input_output_aliases has {operand}: {result}"
         if not (0 <= operand < len(arrays) and 0 <= result < len(types)):
             raise ValueError(
-                f"{where}, and there are {len(arrays)} operands and {len(types)} results, counted from 0 in the flattened "
-                "arguments, scalar prefetch operands included"
+                f"{where}, and there are {len(arrays)} operands and {len(types)} results, counted from 0 in the "
+                "flattened arguments, scalar prefetch operands included"
             )
         array, type = arrays[operand].type, types[result]
         if array.shape != tuple(type.shape) or array.dtype != jnp.dtype(type.dtype):

@@ -68,8 +68,8 @@ def emit_pipeline(
         leaves = tree.leaves(refs, is_leaf=lambda node: hasattr(node, "addupdate"))
         if len(leaves) != len(specs):
             raise ValueError(
-                f"emit_pipeline: there are {len(specs)} specs for {len(leaves)} Refs. Write one BlockSpec for each Ref: "
-                "those that are read in in_specs, and those that are written in out_specs."
+                f"emit_pipeline: there are {len(specs)} specs for {len(leaves)} Refs. Write one BlockSpec for each "
+                "Ref: those that are read in in_specs, and those that are written in out_specs."
             )
         mappings = [
             BlockMapping.from_spec(spec, tuple(ref.shape), f"emit_pipeline, block spec {number}")

@@ -1,7 +1,7 @@
 """prng_seed and prng_random_bits: random numbers in kernels.
 
-A TPU's generator is imitated by threefry, so the numbers are other ones than on a TPU, and independent between seeds and
-between calls.
+A TPU's generator is imitated by threefry, so the numbers are other ones than on a TPU, and independent between seeds
+and between calls.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """Semaphores: counters in Refs.
 
-The steps of a grid run one after the other, and copies are complete when they start, so a wait never blocks: it subtracts.
+The steps of a grid run one after the other, and copies are complete when they start, so a wait never blocks: it
+subtracts.
 """
 
 from enum import Enum, unique

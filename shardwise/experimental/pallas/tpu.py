@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from shardwise.base.lazy import Deprecated, set_public_names
 from shardwise.base.unsupported import set_unsupported_names
-from shardwise.experimental.pallas.arithmetic import bitcast, pack_elementwise, repeat, roll, unpack_elementwise
+from shardwise.experimental.pallas.arithmetic import bitcast, pack_elementwise, roll, unpack_elementwise
 from shardwise.experimental.pallas.async_copy import (
     async_copy,
     async_remote_copy,
@@ -28,12 +29,48 @@ from shardwise.experimental.pallas.memory import SemaphoreType
 from shardwise.experimental.pallas.memory import TpuMemorySpace as MemorySpace
 from shardwise.experimental.pallas.pipeline import emit_pipeline
 from shardwise.experimental.pallas.random_bits import prng_random_bits, prng_seed, stochastic_round
-from shardwise.experimental.pallas.semaphores import (
-    DeviceIdType,
-    semaphore_read,
-    semaphore_signal,
-    semaphore_wait,
-)
+
+__all__ = [
+    "ARBITRARY",
+    "CMEM",
+    "CORE_PARALLEL",
+    "HBM",
+    "PARALLEL",
+    "SEMAPHORE",
+    "SMEM",
+    "SUBCORE_PARALLEL",
+    "VMEM",
+    "VMEM_SHARED",
+    "CompilerParams",
+    "GridDimensionSemantics",
+    "InterpretParams",
+    "MemorySpace",
+    "PrefetchScalarGridSpec",
+    "SemaphoreType",
+    "SideEffectType",
+    "async_copy",
+    "async_remote_copy",
+    "bitcast",
+    "emit_pipeline",
+    "force_tpu_interpret_mode",
+    "get_barrier_semaphore",
+    "load",
+    "make_async_copy",
+    "make_async_remote_copy",
+    "pack_elementwise",
+    "prng_random_bits",
+    "prng_seed",
+    "reset_tpu_interpret_mode_state",
+    "roll",
+    "set_tpu_interpret_mode",
+    "stochastic_round",
+    "store",
+    "sync_copy",
+    "touch",
+    "trace_value",
+    "unpack_elementwise",
+    "with_memory_space_constraint",
+]
 
 PARALLEL = GridDimensionSemantics.PARALLEL
 CORE_PARALLEL = GridDimensionSemantics.CORE_PARALLEL
@@ -88,16 +125,6 @@ def store(ref: Any, val: Any, *, mask: Any = None) -> None:
     store_masked(ref, val, mask)
 
 
-_SUPPORTED = (
-    *("ARBITRARY", "CMEM", "CORE_PARALLEL", "CompilerParams", "DeviceIdType", "GridDimensionSemantics", "HBM"),
-    *("InterpretParams", "MemorySpace", "PARALLEL", "PrefetchScalarGridSpec", "SEMAPHORE", "SMEM", "SUBCORE_PARALLEL"),
-    *("SemaphoreType", "SideEffectType", "VMEM", "VMEM_SHARED", "async_copy", "async_remote_copy", "bitcast"),
-    *("emit_pipeline", "force_tpu_interpret_mode", "get_barrier_semaphore", "load", "make_async_copy"),
-    *("make_async_remote_copy", "pack_elementwise", "prng_random_bits", "prng_seed", "repeat"),
-    *("reset_tpu_interpret_mode_state", "roll", "semaphore_read", "semaphore_signal", "semaphore_wait"),
-    *("set_tpu_interpret_mode", "stochastic_round", "store", "sync_copy", "touch", "trace_value"),
-    *("unpack_elementwise", "with_memory_space_constraint"),
-)
 _UNSUPPORTED = (
     *("BufferType", "BufferedRef", "BufferedRefBase", "ChipVersion", "CoreType", "LoweringException", "Tiling"),
     *("TpuInfo", "core_barrier", "create_tensorcore_mesh", "dma_semaphore", "einshape"),
@@ -110,5 +137,17 @@ set_unsupported_names(
     __name__,
     _UNSUPPORTED,
     "Kernels are interpreted on one core: docs/pallas.md lists what they can use.",
-    _SUPPORTED,
+    __all__,
+)
+_SEMAPHORES = ("DeviceIdType", "semaphore_read", "semaphore_signal", "semaphore_wait")
+set_public_names(
+    __name__,
+    __all__,
+    {
+        "repeat": Deprecated("shardwise.experimental.pallas.arithmetic", "use `jax.numpy.tile`."),
+        **{
+            name: Deprecated("shardwise.experimental.pallas.semaphores", f"use `jax.experimental.pallas.{name}`.")
+            for name in _SEMAPHORES
+        },
+    },
 )

@@ -18,6 +18,24 @@ from shardwise.experimental.pallas.compiler_params import TritonCompilerParams a
 from shardwise.experimental.pallas.hints import debug_barrier, max_contiguous
 from shardwise.experimental.pallas.masked import load_masked, store_masked
 
+__all__ = [
+    "CompilerParams",
+    "approx_tanh",
+    "atomic_add",
+    "atomic_and",
+    "atomic_cas",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_xchg",
+    "atomic_xor",
+    "debug_barrier",
+    "dot",
+    "load",
+    "max_contiguous",
+    "store",
+]
+
 
 def load(
     ref: Any,
@@ -72,11 +90,6 @@ def store(ref: Any, val: Any, *, mask: Any = None, eviction_policy: str | None =
     store_masked(ref, val, mask)
 
 
-_SUPPORTED = (
-    *("CompilerParams", "approx_tanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min"),
-    *("atomic_or", "atomic_xchg", "atomic_xor", "debug_barrier", "dot", "load", "max_contiguous", "store"),
-)
-
 set_unsupported_names(
-    __name__, ["elementwise_inline_asm"], "Write the function with `numpy` and `lax`, which run anywhere.", _SUPPORTED
+    __name__, ["elementwise_inline_asm"], "Write the function with `numpy` and `lax`, which run anywhere.", __all__
 )

@@ -23,3 +23,11 @@ def test_integers_by_constants_are_divided_as_at_run_time(function):
 def test_the_derivative_of_rem_along_the_divisor():
     tangent = tangent_of(Rem(), ([7.5, -7.5], [2.0, 2.0]), ([0.0, 0.0], [1.0, 1.0]))
     np.testing.assert_array_equal(tangent, [-3.0, 3.0])
+
+
+def test_a_loop_captures_the_remainder_of_a_weakly_typed_number():
+    def f(x, n):
+        remainder = lax.rem(n, jnp.int32(3))
+        return lax.scan(lambda carry, v: (carry + v * remainder, None), 0.0, x)[0]
+
+    assert sw.jit(f)(jnp.arange(4.0), 5) == 12
