@@ -29,6 +29,7 @@ OWN_PROCESS = (
     "docs/inside-jax.md",
     "docs/installation.md",
     "docs/own-ops.md",
+    "docs/pallas.md",
 )
 NEEDS_JAX = ("docs/inside-jax.md",)
 # Models with many layers or gradients, which take long to compile; searches that plan many alternatives.

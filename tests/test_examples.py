@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NewType, get_args, get_origin
@@ -53,6 +54,7 @@ from shardwise.experimental import (
     mesh_utils,
     ode,
     overlap,
+    pallas,
     pjit,
     rnn,
     scheduling_groups,
@@ -67,6 +69,7 @@ from shardwise.experimental import profiler as experimental_profiler
 from shardwise.experimental import random as stateful_random
 from shardwise.experimental.array_serialization import serialization, tensorstore_impl
 from shardwise.experimental.compilation_cache import compilation_cache
+from shardwise.experimental.pallas import tpu, triton
 from shardwise.extend import backend
 from shardwise.extend import random as extend_random
 from shardwise.extend import sharding as extend_sharding
@@ -77,6 +80,7 @@ NAMESPACES: list[ModuleType] = [
     *(scipy.fft, scipy.optimize, scipy.sparse.linalg, sparse.linalg, stax),
     *(scipy.signal, scipy.ndimage, scipy.cluster.vq),
     *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
+    *(pallas, tpu, triton),
 ]
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.
@@ -110,7 +114,7 @@ NO_EXAMPLE = {
         for name in ("ArrayMapping", "CompoundFactor", "SdyShardingRule")
     },
 }
-SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np, "P": sw.P}
+SCOPE = {"jax": sw, "pallas": pallas, "sw": sw, "jnp": jnp, "lax": lax, "np": np, "P": sw.P}
 
 
 def public(namespace: ModuleType, classes: bool = False) -> Iterator[tuple[str, Any]]:
@@ -119,7 +123,8 @@ def public(namespace: ModuleType, classes: bool = False) -> Iterator[tuple[str, 
         member = getattr(namespace, name)
         module = getattr(member, "__module__", None) or ""
         is_class = isinstance(member, type | NewType)
-        if callable(member) and (classes or not is_class) and module.startswith("shardwise"):
+        is_function = callable(member) and not isinstance(member, Enum)
+        if is_function and (classes or not is_class) and module.startswith("shardwise"):
             yield name, member
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from shardwise.api.jaxprs.primitive import Primitive, Zero, instantiate_zeros
 from shardwise.api.ref import AbstractRef
+from shardwise.api.ref_view import TransformedRef
 from shardwise.base.unsupported import set_unsupported_names
 from shardwise.compiler.ir.op import UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType as AbstractValue
@@ -23,6 +24,7 @@ __all__ = [
     "HiType",
     "MutableHiType",
     "ShapedArray",
+    "TransformedRef",
     "VJPHiPrimitive",
     "Zero",
     "aval_method",
@@ -33,7 +35,7 @@ __all__ = [
     "register_hitype",
 ]
 _UNSUPPORTED = (
-    *("GradAccum", "HiPrim", "HiPspec", "MappingSpec", "NullAccum", "RefAccum", "TransformedRef", "ValAccum"),
+    *("GradAccum", "HiPrim", "HiPspec", "MappingSpec", "NullAccum", "RefAccum", "ValAccum"),
     *("apply_derived_linearization", "bdims_at_front", "jvp_from_lin", "linearize_from_jvp", "transpose_jvp"),
     *("transpose_linearized", "unmap_avals", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp", "vjp_fwd_from_lin"),
     "vmap_rule",

@@ -1,11 +1,10 @@
 """Copies between Refs. A copy is complete when it starts; its semaphore counts the bytes that are not waited for."""
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
-from shardwise.experimental.pallas.semaphores import remote_error
 
 
 @final
@@ -127,18 +126,3 @@ def sync_copy(src_ref: Any, dst_ref: Any, *, add: bool = False) -> None:
         destination[...] = destination[...] + source[...] if add else source[...]
 
     tree.map(copy, src_ref, dst_ref)
-
-
-def make_async_remote_copy(*args: Any, **keywords: Any) -> NoReturn:
-    """Raise UnsupportedError: a kernel runs on one device."""
-    raise remote_error("make_async_remote_copy")
-
-
-def async_remote_copy(*args: Any, **keywords: Any) -> NoReturn:
-    """Raise UnsupportedError: a kernel runs on one device."""
-    raise remote_error("async_remote_copy")
-
-
-def get_barrier_semaphore() -> NoReturn:
-    """Raise UnsupportedError: a kernel runs on one device."""
-    raise remote_error("get_barrier_semaphore")

@@ -132,8 +132,9 @@ def debug_print(fmt: str, *args: Any) -> None:
 
     Example:
         >>> def kernel(out_ref):
-        ...     pallas.debug_print("step {}", pallas.program_id(0))
-        >>> _ = pallas.pallas_call(kernel, jnp.zeros(1), grid=(1,))()  # prints "step 0"
+        ...     pallas.debug_print("step {}", 0)
+        >>> _ = pallas.pallas_call(kernel, jnp.zeros(1))(), jax.effects_barrier()
+        step 0
     """
     has_fields = any(field is not None for _, field, _, _ in string.Formatter().parse(fmt))
     print_values(fmt if has_fields else " ".join([fmt, *["{}"] * len(args)]), *args)

@@ -65,7 +65,10 @@ def semaphore_signal(
         Array(3, dtype=int32)
     """
     if device_id is not None:
-        raise remote_error("semaphore_signal with a device_id")
+        raise UnsupportedError(
+            f"semaphore_signal: device_id={device_id!r}: a kernel runs on one device. Use the collectives of `lax`, "
+            "such as `lax.ppermute`, in `shard_map` around the kernel."
+        )
     if core_index is not None and not (isinstance(core_index, int) and core_index == 0):
         raise UnsupportedError(f"semaphore_signal: core_index={core_index!r}: kernels run on one core. Leave it out.")
     sem_or_view[...] = sem_or_view[...] + inc
@@ -92,11 +95,3 @@ def semaphore_wait(sem_or_view: Any, value: Any = 1, *, decrement: bool = True) 
     """
     if decrement:
         sem_or_view[...] = sem_or_view[...] - value
-
-
-def remote_error(what: str) -> UnsupportedError:
-    """Return the error for an operation on another device."""
-    return UnsupportedError(
-        f"pallas: {what} is not supported: a kernel runs on one device. Use the collectives of `lax`, such as "
-        "`lax.ppermute` and `lax.all_gather`, in `shard_map` around the kernel."
-    )

@@ -7,10 +7,7 @@ from shardwise.base.unsupported import set_unsupported_names
 from shardwise.experimental.pallas.arithmetic import bitcast, pack_elementwise, roll, unpack_elementwise
 from shardwise.experimental.pallas.async_copy import (
     async_copy,
-    async_remote_copy,
-    get_barrier_semaphore,
     make_async_copy,
-    make_async_remote_copy,
     sync_copy,
 )
 from shardwise.experimental.pallas.compiler_params import (
@@ -49,14 +46,11 @@ __all__ = [
     "SemaphoreType",
     "SideEffectType",
     "async_copy",
-    "async_remote_copy",
     "bitcast",
     "emit_pipeline",
     "force_tpu_interpret_mode",
-    "get_barrier_semaphore",
     "load",
     "make_async_copy",
-    "make_async_remote_copy",
     "pack_elementwise",
     "prng_random_bits",
     "prng_seed",
@@ -126,17 +120,42 @@ def store(ref: Any, val: Any, *, mask: Any = None) -> None:
 
 
 _UNSUPPORTED = (
-    *("BufferType", "BufferedRef", "BufferedRefBase", "ChipVersion", "CoreType", "LoweringException", "Tiling"),
-    *("TpuInfo", "core_barrier", "create_tensorcore_mesh", "dma_semaphore", "einshape"),
-    *("emit_pipeline_with_allocations", "get_tpu_info", "get_tpu_info_for_chip", "is_tpu_device", "matmul_acc_lhs"),
-    *("matmul_pop", "matmul_push_rhs", "run_on_first_core", "sample_block", "stateful_bernoulli", "stateful_bits"),
-    *("stateful_normal", "stateful_uniform", "to_pallas_key"),
+    "BufferType",
+    "BufferedRef",
+    "BufferedRefBase",
+    "ChipVersion",
+    "CoreType",
+    "LoweringException",
+    "Tiling",
+    "TpuInfo",
+    "async_remote_copy",
+    "core_barrier",
+    "create_tensorcore_mesh",
+    "dma_semaphore",
+    "einshape",
+    "emit_pipeline_with_allocations",
+    "get_barrier_semaphore",
+    "get_tpu_info",
+    "get_tpu_info_for_chip",
+    "is_tpu_device",
+    "make_async_remote_copy",
+    "matmul_acc_lhs",
+    "matmul_pop",
+    "matmul_push_rhs",
+    "run_on_first_core",
+    "sample_block",
+    "stateful_bernoulli",
+    "stateful_bits",
+    "stateful_normal",
+    "stateful_uniform",
+    "to_pallas_key",
 )
 
 set_unsupported_names(
     __name__,
     _UNSUPPORTED,
-    "Kernels are interpreted on one core: docs/pallas.md lists what they can use.",
+    "Kernels are interpreted on one core of one device. To communicate, use the collectives of `lax` in `shard_map` "
+    "around the kernel; docs/pallas.md lists what kernels can use.",
     __all__,
 )
 _SEMAPHORES = ("DeviceIdType", "semaphore_read", "semaphore_signal", "semaphore_wait")

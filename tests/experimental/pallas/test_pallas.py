@@ -243,7 +243,7 @@ def test_errors_of_pallas_call(options, error, text):
         (lambda ref: ref[7], IndexError, "7 is out of bounds for dim 0, of size 4"),
         (lambda ref: ref[pl.ds(3, 2)], IndexError, r"ds\(3, 2, stride=1\) is out of bounds"),
         (lambda ref: pl.program_id(1), ValueError, "axis 1 does not exist: the grid of the kernel has 1 axes"),
-        (lambda ref: pltpu.make_async_remote_copy(ref, ref), UnsupportedError, "a kernel runs on one device"),
+        (lambda ref: pltpu.make_async_remote_copy(ref, ref), UnsupportedError, "To communicate, use the collectives"),
         (lambda ref: pl.semaphore_signal(ref, device_id=1), UnsupportedError, "Use the collectives of `lax`"),
         (lambda ref: pltpu.async_copy(ref, ref.at[1:], ref), ValueError, r"shape \(4,\) and the destination \(3,\)"),
         (lambda ref: pl.run_scoped(lambda x: None, 3), TypeError, "3 is not the type of a buffer"),
