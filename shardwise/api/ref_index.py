@@ -42,7 +42,7 @@ class Window:
     @property
     def is_plain(self) -> bool:
         """Whether the index selects all elements of the window."""
-        return all(entry == 0 if isinstance(entry, int) else entry == slice(None) for entry in self.inner)
+        return all(isinstance(entry, int) or _is_full(entry) for entry in self.inner)
 
     @property
     def kept_sizes(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def indexed_shape(shape: tuple[int, ...], index: Any) -> tuple[int, ...]:
     """Return the shape of the elements at an index of a Ref, of an array of this shape."""
     entries = _entries(index)
     sizes = list(shape)
-    if any(isinstance(entry, Slice) for entry in entries) and None not in entries:
+    if any(isinstance(entry, Slice) for entry in entries) and all(e is not None for e in entries):
         for dim, entry in enumerate(_expanded(shape, entries)):
             if isinstance(entry, Slice):  # a masked access may exceed the array
                 sizes[dim] = max(sizes[dim], entry.size)
@@ -91,6 +91,11 @@ def _example(entry: Any) -> Any:
     if getattr(entry, "dtype", np.asarray(0).dtype) == np.bool_:
         return np.asarray(entry)  # its elements decide about the shape
     return np.zeros(shape, np.int32) if shape else 0
+
+
+def _is_full(entry: Any) -> bool:
+    """Return whether an entry of an index is `:`."""
+    return isinstance(entry, slice) and entry == slice(None)
 
 
 def _entries(index: Any) -> tuple[Any, ...]:

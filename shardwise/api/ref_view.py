@@ -170,7 +170,8 @@ class RefViews:
 
 
 def transformed(ref: Any, transform: RefTransform) -> "TransformedRef":
-    """Return a view of a Ref or of a view."""
+    """Return a view of a Ref or of a view. Raises ValueError or IndexError if it does not fit."""
+    transform.result_type(ref.type)
     base, transforms = (ref.ref, ref.transforms) if isinstance(ref, TransformedRef) else (ref, ())
     return TransformedRef(base, (*transforms, transform))
 
@@ -247,7 +248,6 @@ class _RefIndexer:
 
     def __getitem__(self, index: Any) -> TransformedRef:
         transform = IndexTransform(index if isinstance(index, tuple) else (index,))
-        transform.result_type(self.ref.type)  # raises an error for an index that does not fit
         return transformed(self.ref, transform)
 
 
