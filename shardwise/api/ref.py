@@ -8,7 +8,7 @@ the Refs after a call. Transformations without a scope, such as `shard_map`, may
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -190,6 +190,9 @@ class Ref(RefViews):
 
     def __repr__(self) -> str:
         return f"Ref({self._value!r})"
+
+
+RefLike: TypeAlias = Ref | TransformedRef
 
 
 @final

@@ -6,12 +6,15 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.ref_view import bitcast_packed
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.dtypes import DTypeLike, is_integer
+from shardwise.lax.precision import PrecisionLike
+from shardwise.typing import ArrayLike
 
 
-def reciprocal(x: Any, *, approx: bool = False, full_range: bool = True) -> Any:
+def reciprocal(x: Array, *, approx: bool = False, full_range: bool = True) -> Any:
     """Return the reciprocal.
 
     Args:
@@ -34,7 +37,12 @@ def reciprocal(x: Any, *, approx: bool = False, full_range: bool = True) -> Any:
 
 
 def dot(
-    a: Any, b: Any, trans_a: bool = False, trans_b: bool = False, allow_tf32: bool | None = None, precision: Any = None
+    a: Array,
+    b: Array,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    allow_tf32: bool | None = None,
+    precision: PrecisionLike = None,
 ) -> Any:
     """Return the product of two matrices, in float32 or int32.
 
@@ -70,7 +78,7 @@ def dot(
     return lax.dot_general(a, b, dims, precision=precision, preferred_element_type=out)
 
 
-def approx_tanh(x: Any) -> Any:
+def approx_tanh(x: Array) -> Any:
     """Return the hyperbolic tangent; the interpreter does not approximate it.
 
     Args:
@@ -89,7 +97,7 @@ def approx_tanh(x: Any) -> Any:
     return jnp.tanh(x)
 
 
-def repeat(x: Any, repeats: int, axis: int) -> Any:
+def repeat(x: Array, repeats: int, axis: int) -> Any:
     """Repeat an array along a dim, as a whole: `[a, b]` becomes `[a, b, a, b]`.
 
     Args:
@@ -112,7 +120,7 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     return jnp.tile(x, [repeats if dim == axis % x.ndim else 1 for dim in range(x.ndim)])
 
 
-def roll(x: Any, shift: Any, axis: int, *, stride: int | None = None, stride_axis: int | None = None) -> Any:
+def roll(x: Array, shift: ArrayLike, axis: int, *, stride: int | None = None, stride_axis: int | None = None) -> Any:
     """Roll the elements of an array along a dim.
 
     Args:
@@ -148,7 +156,7 @@ def roll(x: Any, shift: Any, axis: int, *, stride: int | None = None, stride_axi
     return jnp.concatenate([jnp.roll(part, shift + i * stride, axis) for i, part in enumerate(slices)], stride_axis)
 
 
-def bitcast(x: Any, ty: Any) -> Any:
+def bitcast(x: Array, ty: DTypeLike) -> Any:
     """Return the bits of an array as another dtype.
 
     Elements of another size are packed or unpacked along the second-last dim: two rows of bfloat16 become one of int32.
@@ -173,7 +181,7 @@ def bitcast(x: Any, ty: Any) -> Any:
     return bitcast_packed(x, canonical_dtype(ty))
 
 
-def pack_elementwise(xs: Sequence[Any], *, packed_dtype: Any) -> Any:
+def pack_elementwise(xs: Sequence[Any], *, packed_dtype: DTypeLike) -> Any:
     """Pack the elements of several arrays into those of one, the first array into the low bits.
 
     Args:
@@ -207,7 +215,7 @@ def pack_elementwise(xs: Sequence[Any], *, packed_dtype: Any) -> Any:
     return total
 
 
-def unpack_elementwise(x: Any, *, index: int, packed_dtype: Any, unpacked_dtype: Any) -> Any:
+def unpack_elementwise(x: Array, *, index: int, packed_dtype: DTypeLike, unpacked_dtype: DTypeLike) -> Any:
     """Return one of the arrays that `pack_elementwise` packed.
 
     Args:

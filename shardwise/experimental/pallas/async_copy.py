@@ -5,6 +5,7 @@ from typing import Any, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
+from shardwise.api.ref import RefLike
 
 
 @final
@@ -50,7 +51,7 @@ class AsyncCopyDescriptor:
         return int(self.dst_ref.size) * int(jnp.dtype(self.dst_ref.dtype).itemsize)
 
 
-def make_async_copy(src_ref: Any, dst_ref: Any, sem: Any) -> AsyncCopyDescriptor:
+def make_async_copy(src_ref: RefLike, dst_ref: RefLike, sem: RefLike) -> AsyncCopyDescriptor:
     """Describe a copy between Refs; `start` runs it.
 
     Args:
@@ -77,7 +78,9 @@ def make_async_copy(src_ref: Any, dst_ref: Any, sem: Any) -> AsyncCopyDescriptor
     return AsyncCopyDescriptor(src_ref, dst_ref, sem)
 
 
-def async_copy(src_ref: Any, dst_ref: Any, sem: Any, *, priority: int = 0, add: bool = False) -> AsyncCopyDescriptor:
+def async_copy(
+    src_ref: RefLike, dst_ref: RefLike, sem: RefLike, *, priority: int = 0, add: bool = False
+) -> AsyncCopyDescriptor:
     """Start a copy between Refs; see `make_async_copy`.
 
     Args:
@@ -104,7 +107,7 @@ def async_copy(src_ref: Any, dst_ref: Any, sem: Any, *, priority: int = 0, add: 
     return copy
 
 
-def sync_copy(src_ref: Any, dst_ref: Any, *, add: bool = False) -> None:
+def sync_copy(src_ref: RefLike, dst_ref: RefLike, *, add: bool = False) -> None:
     """Copy between pytrees of Refs.
 
     Args:

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import shardwise.numpy as jnp
+from shardwise.api.ref import RefLike
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.dynamic_index import Slice
+from shardwise.typing import ArrayLike, Index
 
 _ATOMIC = Family(
     {
@@ -19,7 +21,9 @@ _ATOMIC = Family(
 )
 
 
-def _update(ref: Any, index: Any, value: Any, mask: Any, combine: Callable[[Any, Any], Any]) -> Any:
+def _update(
+    ref: RefLike, index: Any, value: ArrayLike, mask: ArrayLike | None, combine: Callable[[Any, Any], Any]
+) -> Any:
     before = ref[index]
     after = combine(before, value)
     ref[index] = after if mask is None else jnp.where(mask, after, before)
@@ -27,7 +31,7 @@ def _update(ref: Any, index: Any, value: Any, mask: Any, combine: Callable[[Any,
 
 
 @documented(_ATOMIC)
-def atomic_xchg(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_xchg(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Replace elements.
 
     Example:
@@ -39,7 +43,7 @@ def atomic_xchg(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> 
 
 
 @documented(_ATOMIC)
-def atomic_add(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_add(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Add to elements. An element whose index repeats gets all the terms.
 
     Example:
@@ -58,7 +62,7 @@ def atomic_add(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> A
 
 
 @documented(_ATOMIC)
-def atomic_max(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_max(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Replace elements by the larger of the element and `val`.
 
     Example:
@@ -71,7 +75,7 @@ def atomic_max(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> A
 
 
 @documented(_ATOMIC)
-def atomic_min(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_min(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Replace elements by the smaller of the element and `val`.
 
     Example:
@@ -84,7 +88,7 @@ def atomic_min(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> A
 
 
 @documented(_ATOMIC)
-def atomic_and(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_and(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Replace integers by their bitwise and with `val`.
 
     Example:
@@ -97,7 +101,7 @@ def atomic_and(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> A
 
 
 @documented(_ATOMIC)
-def atomic_or(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_or(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Replace integers by their bitwise or with `val`.
 
     Example:
@@ -110,7 +114,7 @@ def atomic_or(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> An
 
 
 @documented(_ATOMIC)
-def atomic_xor(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
+def atomic_xor(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: ArrayLike | None = None) -> Any:
     """Replace integers by their bitwise exclusive or with `val`.
 
     Example:
@@ -122,7 +126,7 @@ def atomic_xor(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> A
     return _update(x_ref_or_view, idx, val, mask, jnp.bitwise_xor)
 
 
-def atomic_cas(ref: Any, cmp: Any, val: Any) -> Any:
+def atomic_cas(ref: RefLike, cmp: ArrayLike, val: ArrayLike) -> Any:
     """Replace the element of a scalar Ref, if it is equal to `cmp`.
 
     Args:

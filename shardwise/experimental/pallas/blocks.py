@@ -7,6 +7,7 @@ from typing import Any, final
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.arrays.dynamic_index import Slice
+from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import is_integer
 from shardwise.experimental.pallas.block_spec import (
     BlockDim,
@@ -82,11 +83,11 @@ class BlockMapping:
         """Whether some blocks are partly outside of the array."""
         return any(low or high for low, high, _ in self._padding)
 
-    def pad(self, x: Any) -> Any:
+    def pad(self, x: Array) -> Any:
         """Return the array with undefined elements around it, so that all blocks are inside."""
         return lax.pad(x, undefined((), x.dtype), self._padding) if self.is_padded else x
 
-    def unpad(self, x: Any) -> Any:
+    def unpad(self, x: Array) -> Any:
         """Return the array without the elements that `pad` added."""
         if not self.is_padded:
             return x
@@ -128,12 +129,12 @@ class BlockMapping:
         start = start.astype(jnp.int32)
         return start * kind.block_size if isinstance(kind, Blocked) else start
 
-    def read(self, x: Any, starts: Sequence[Any]) -> Any:
+    def read(self, x: Array, starts: Sequence[Any]) -> Any:
         """Return a block of the padded array, without squeezed dims."""
         block = x if self.sizes == x.shape else lax.dynamic_slice(x, starts, self.sizes, allow_negative_indices=False)
         return lax.squeeze(block, self._squeezed)
 
-    def write(self, x: Any, starts: Sequence[Any], block: Any) -> Any:
+    def write(self, x: Array, starts: Sequence[Any], block: Any) -> Any:
         """Return the padded array with a new block."""
         block = lax.expand_dims(block, self._squeezed)
         if self.sizes == x.shape:

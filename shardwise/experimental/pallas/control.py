@@ -7,10 +7,12 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.arrays.methods import Array
 from shardwise.experimental.pallas.sizes import cdiv
+from shardwise.typing import ArrayLike
 
 
-def when(condition: Any, /) -> Callable[[Callable[[], None]], None]:
+def when(condition: ArrayLike, /) -> Callable[[Callable[[], None]], None]:
     """Run a function, which may write Refs, if a condition holds.
 
     Args:
@@ -41,11 +43,11 @@ def when(condition: Any, /) -> Callable[[Callable[[], None]], None]:
 
 
 def loop(
-    lower: Any,
-    upper: Any,
+    lower: int | Array,
+    upper: int | Array,
     *,
-    init_carry: Any = None,
-    step: Any = 1,
+    init_carry: object = None,
+    step: int | Array = 1,
     unroll: int | bool | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Run a function, which may write Refs, for the integers from `lower` to `upper`.

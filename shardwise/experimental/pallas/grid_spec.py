@@ -32,10 +32,10 @@ class GridSpec:
 
     def __init__(
         self,
-        grid: Any = (),
-        in_specs: Any = no_block_spec,
-        out_specs: Any = no_block_spec,
-        scratch_shapes: Any = (),
+        grid: object = (),
+        in_specs: object = no_block_spec,
+        out_specs: object = no_block_spec,
+        scratch_shapes: object = (),
     ):
         if in_specs is not no_block_spec and not isinstance(in_specs, (tuple, list)):
             raise TypeError(
@@ -65,10 +65,10 @@ class PrefetchScalarGridSpec(GridSpec):
     def __init__(
         self,
         num_scalar_prefetch: int,
-        grid: Any = (),
-        in_specs: Any = no_block_spec,
-        out_specs: Any = no_block_spec,
-        scratch_shapes: Any = (),
+        grid: object = (),
+        in_specs: object = no_block_spec,
+        out_specs: object = no_block_spec,
+        scratch_shapes: object = (),
     ):
         super().__init__(grid, in_specs, out_specs, scratch_shapes)
         if num_scalar_prefetch < 0:

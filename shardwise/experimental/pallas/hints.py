@@ -4,9 +4,12 @@ import string
 from typing import Any
 
 from shardwise.api.callbacks.debug_callback import debug_print as print_values
+from shardwise.api.ref import RefLike
+from shardwise.compiler.arrays.methods import Array
+from shardwise.typing import ArrayLike
 
 
-def multiple_of(x: Any, values: Any) -> Any:
+def multiple_of(x: Array, values: object) -> Any:
     """Return `x`, which is a multiple of `values`; a hint for compilers.
 
     Args:
@@ -27,7 +30,7 @@ def multiple_of(x: Any, values: Any) -> Any:
     return x
 
 
-def max_contiguous(x: Any, values: Any) -> Any:
+def max_contiguous(x: Array, values: object) -> Any:
     """Return `x`, whose first `values` elements are contiguous; a hint for compilers.
 
     Args:
@@ -48,7 +51,7 @@ def max_contiguous(x: Any, values: Any) -> Any:
     return x
 
 
-def touch(ref: Any) -> None:
+def touch(ref: RefLike) -> None:
     """Do nothing; for compilers, a read and a write of a Ref.
 
     Args:
@@ -62,7 +65,7 @@ def touch(ref: Any) -> None:
     """
 
 
-def delay(nanos: Any) -> None:
+def delay(nanos: ArrayLike) -> None:
     """Do nothing; on a device, wait.
 
     Args:
@@ -84,7 +87,7 @@ def debug_barrier() -> None:
     """
 
 
-def with_memory_space_constraint(x: Any, memory_space: Any) -> Any:
+def with_memory_space_constraint(x: Array, memory_space: object) -> Any:
     """Return `x`; for compilers, in another memory.
 
     Args:
@@ -105,7 +108,7 @@ def with_memory_space_constraint(x: Any, memory_space: Any) -> Any:
     return x
 
 
-def trace_value(label: str, value: Any) -> None:
+def trace_value(label: str, value: ArrayLike) -> None:
     """Do nothing; on a TPU, write a value to the profile.
 
     Args:

@@ -4,13 +4,16 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.api.ref import RefLike
 from shardwise.api.ref_index import read_elements, write_elements
 from shardwise.api.ref_view import IndexTransform, TransformedRef
 from shardwise.compiler.arrays.dynamic_index import Slice
+from shardwise.compiler.arrays.methods import Array
 from shardwise.experimental.pallas.memory import undefined
+from shardwise.typing import ArrayLike
 
 
-def load_masked(ref: Any, mask: Any = None, other: Any = None) -> Any:
+def load_masked(ref: RefLike, mask: ArrayLike | None = None, other: ArrayLike | None = None) -> Any:
     """Return the elements of a Ref or view; `other`, or undefined ones, where the mask is false."""
     array, index = _last_index(ref)
     value = array[...]
@@ -18,7 +21,7 @@ def load_masked(ref: Any, mask: Any = None, other: Any = None) -> Any:
     return elements if mask is None or other is None else jnp.where(mask, elements, jnp.asarray(other, elements.dtype))
 
 
-def store_masked(ref: Any, value: Any, mask: Any = None) -> None:
+def store_masked(ref: RefLike, value: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Write elements of a Ref or view, where the mask is true. Elements out of bounds are dropped."""
     array, index = _last_index(ref)
     padded = _padded(array[...], index)
@@ -28,15 +31,16 @@ def store_masked(ref: Any, value: Any, mask: Any = None) -> None:
     array[...] = updated if padded.shape == tuple(array.shape) else updated[tuple(map(slice, array.shape))]
 
 
-def _last_index(ref: Any) -> tuple[Any, Any]:
+def _last_index(ref: RefLike) -> tuple[Any, Any]:
     """Return a view as another one and the index into it."""
-    *before, last = ref.transforms if isinstance(ref, TransformedRef) else (None,)
-    if isinstance(last, IndexTransform):
-        return (TransformedRef(ref.ref, tuple(before)) if before else ref.ref), last.index
+    if isinstance(ref, TransformedRef):
+        *before, last = ref.transforms
+        if isinstance(last, IndexTransform):
+            return (TransformedRef(ref.ref, tuple(before)) if before else ref.ref), last.index
     return ref, (...,)
 
 
-def _padded(x: Any, index: tuple[Any, ...]) -> Any:
+def _padded(x: Array, index: tuple[Any, ...]) -> Any:
     """Return an array with undefined elements at the end of dims that dynamic slices index.
 
     A dynamic slice that exceeded the array would be moved into bounds, and its elements shifted.

@@ -14,7 +14,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.ref import Ref
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.dtypes import DTypeLike, is_inexact, is_integer
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.lax.manual_axes import make_varying
 
@@ -48,7 +48,7 @@ class MemoryRef:
 class _Space(Enum):
     """A memory space. Calling it returns the type of a buffer in it."""
 
-    def __call__(self, shape: Sequence[int], dtype: Any) -> MemoryRef:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike) -> MemoryRef:
         return MemoryRef(ArrayType(tuple(shape), canonical_dtype(dtype)), self)
 
     def from_type(self, type: ArrayType) -> MemoryRef:
@@ -99,7 +99,7 @@ class SemaphoreType(Enum):
         return MemoryRef(ArrayType(tuple(shape), np.dtype(np.int32)), TpuMemorySpace.SEMAPHORE)
 
 
-def check_memory_space(name: str, space: Any) -> None:
+def check_memory_space(name: str, space: object) -> None:
     """Raise TypeError if `space` is neither None nor a memory space."""
     if space is not None and not isinstance(space, _Space):
         raise TypeError(
@@ -108,7 +108,7 @@ def check_memory_space(name: str, space: Any) -> None:
         )
 
 
-def allocate(buffer: Any, varying: Sequence[Any] = ()) -> Ref:
+def allocate(buffer: object, varying: Sequence[Any] = ()) -> Ref:
     """Return a new Ref for a type of buffer. Semaphores are 0, and the values of other buffers undefined.
 
     Args:
@@ -127,7 +127,7 @@ def allocate(buffer: Any, varying: Sequence[Any] = ()) -> Ref:
     return Ref(make_varying(value, varying))
 
 
-def undefined(shape: Sequence[int], dtype: Any) -> Any:
+def undefined(shape: Sequence[int], dtype: DTypeLike) -> Any:
     """Return an array that shows where undefined values are used: NaN, or the least integer."""
     dtype = canonical_dtype(dtype)
     if is_inexact(dtype):

@@ -22,19 +22,19 @@ from shardwise.lax.manual_axes import make_varying
 
 def pallas_call(
     kernel: Callable[..., None],
-    out_shape: Any,
+    out_shape: object,
     *,
     grid_spec: GridSpec | None = None,
-    grid: Any = (),
-    in_specs: Any = no_block_spec,
-    out_specs: Any = no_block_spec,
-    scratch_shapes: Any = (),
+    grid: object = (),
+    in_specs: object = no_block_spec,
+    out_specs: object = no_block_spec,
+    scratch_shapes: object = (),
     input_output_aliases: Mapping[int, int] | None = None,
     debug: bool = False,
-    interpret: Any = False,
+    interpret: object = False,
     name: str | None = None,
-    compiler_params: Any = None,
-    cost_estimate: Any = None,
+    compiler_params: object = None,
+    cost_estimate: object = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Callable[..., Any]:
     """Make a function of arrays from a kernel, a function that reads and writes Refs of blocks of them.
@@ -103,7 +103,7 @@ def _run(
     kernel: Callable[..., Any],
     title: str,
     spec: GridSpec,
-    out_shape: Any,
+    out_shape: object,
     aliases: dict[int, int],
     *operands: Any,
 ) -> Any:
@@ -156,7 +156,7 @@ def _run(
     return out_tree.unflatten([mapping.unpad(holder[...]) for mapping, holder in finished])
 
 
-def _result_types(title: str, out_shape: Any) -> list[MemoryRef | Any]:
+def _result_types(title: str, out_shape: object) -> list[MemoryRef | Any]:
     types = tree.leaves(out_shape)
     for type in types:
         if not (hasattr(type, "shape") and hasattr(type, "dtype")):
@@ -167,7 +167,7 @@ def _result_types(title: str, out_shape: Any) -> list[MemoryRef | Any]:
     return types
 
 
-def _block_mappings(title: str, parameter: str, kind: str, specs: Any, values: Any) -> list[BlockMapping]:
+def _block_mappings(title: str, parameter: str, kind: str, specs: object, values: object) -> list[BlockMapping]:
     """Return the block mapping of each array. `parameter` is the name of the specs, `kind` what they describe."""
     leaves = tree.leaves(values)
     if specs is no_block_spec:

@@ -17,13 +17,13 @@ from shardwise.experimental.pallas.grid_spec import GridSpec
 def emit_pipeline(
     body: Callable[..., None],
     *,
-    grid: Any,
-    in_specs: Any = (),
-    out_specs: Any = (),
-    tiling: Any = None,
-    core_axis: Any = None,
-    core_axis_name: Any = None,
-    dimension_semantics: Any = None,
+    grid: object,
+    in_specs: object = (),
+    out_specs: object = (),
+    tiling: object = None,
+    core_axis: object = None,
+    core_axis_name: object = None,
+    dimension_semantics: object = None,
     trace_scopes: bool = True,
     no_pipelining: bool = False,
     _explicit_indices: bool = False,
@@ -60,7 +60,7 @@ def emit_pipeline(
     specs = [*_as_specs(in_specs), *_as_specs(out_specs)]
     sizes = GridSpec(grid).grid
 
-    def run(*refs: Any, scratches: Any = (), allocations: Any = None) -> None:
+    def run(*refs: Any, scratches: Any = (), allocations: object = None) -> None:
         if allocations is not None:
             raise UnsupportedError(
                 "emit_pipeline: buffers that are allocated outside are not supported. Call it without `allocations`."
@@ -94,5 +94,5 @@ def emit_pipeline(
     return run
 
 
-def _as_specs(specs: Any) -> list[BlockSpec]:
+def _as_specs(specs: object) -> list[BlockSpec]:
     return [spec for spec in tree.leaves(specs) if isinstance(spec, BlockSpec)]

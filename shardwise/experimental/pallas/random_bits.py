@@ -9,10 +9,13 @@ from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise import lax, random
+from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.experimental.pallas.grid_context import current_context
+from shardwise.typing import ArrayLike
 
 
-def prng_seed(*seeds: Any) -> None:
+def prng_seed(*seeds: ArrayLike) -> None:
     """Set the seed of the random numbers of a kernel.
 
     Args:
@@ -61,7 +64,7 @@ def prng_random_bits(shape: Sequence[int]) -> Any:
     return random.bits(used, tuple(shape), jnp.uint32)
 
 
-def stochastic_round(x: Any, random_bits: Any, *, target_dtype: Any) -> Any:
+def stochastic_round(x: Array, random_bits: Array, *, target_dtype: DTypeLike) -> Any:
     """Round floats up or down by chance, so that the expected value is the float.
 
     Args:

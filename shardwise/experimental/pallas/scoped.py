@@ -5,12 +5,14 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.ref import Ref
+from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.dtypes import DTypeLike
 from shardwise.errors import UnsupportedError
 from shardwise.experimental.pallas.grid_context import current_varying
 from shardwise.experimental.pallas.memory import allocate, undefined
 
 
-def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: Any = (), **kw_types: Any) -> Any:
+def run_scoped(f: Callable[..., Any], *types: object, collective_axes: object = (), **kw_types: object) -> Any:
     """Call a function with new buffers.
 
     Args:
@@ -45,7 +47,9 @@ def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: Any = (), **
     )
 
 
-def with_scoped(*types: Any, collective_axes: Any = (), **kw_types: Any) -> Callable[[Callable[..., Any]], Any]:
+def with_scoped(
+    *types: object, collective_axes: object = (), **kw_types: object
+) -> Callable[[Callable[..., Any]], Any]:
     """Make a decorator that calls a function with new buffers after its arguments; see `run_scoped`.
 
     Args:
@@ -68,14 +72,19 @@ def with_scoped(*types: Any, collective_axes: Any = (), **kw_types: Any) -> Call
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            return run_scoped(lambda *refs, **named: function(*args, *refs, **named), *types, **kw_types)
+            return run_scoped(
+                lambda *refs, **named: function(*args, *refs, **named),
+                *types,
+                collective_axes=collective_axes,
+                **kw_types,
+            )
 
         return call
 
     return decorate
 
 
-def empty(shape: Any, dtype: Any) -> Any:
+def empty(shape: Any, dtype: DTypeLike) -> Any:
     """Return an array of undefined values.
 
     Args:
@@ -95,7 +104,7 @@ def empty(shape: Any, dtype: Any) -> Any:
     return undefined(tuple(shape), dtype)
 
 
-def empty_like(x: Any) -> Any:
+def empty_like(x: Array) -> Any:
     """Return arrays of undefined values, like those of a pytree.
 
     Args:
@@ -114,7 +123,7 @@ def empty_like(x: Any) -> Any:
     return tree.map(lambda leaf: empty(leaf.shape, leaf.dtype), x)
 
 
-def empty_ref_like(x: Any) -> Ref:
+def empty_ref_like(x: Array) -> Ref:
     """Return a Ref of undefined values.
 
     Args:

@@ -7,7 +7,9 @@ subtracts.
 from enum import Enum, unique
 from typing import Any
 
+from shardwise.api.ref import RefLike
 from shardwise.errors import UnsupportedError
+from shardwise.typing import ArrayLike
 
 
 @unique
@@ -18,7 +20,7 @@ class DeviceIdType(Enum):
     LOGICAL = "logical"
 
 
-def semaphore_read(sem_or_view: Any) -> Any:
+def semaphore_read(sem_or_view: RefLike) -> Any:
     """Return the count of a semaphore.
 
     Args:
@@ -38,12 +40,12 @@ def semaphore_read(sem_or_view: Any) -> Any:
 
 
 def semaphore_signal(
-    sem_or_view: Any,
-    inc: Any = 1,
+    sem_or_view: RefLike,
+    inc: ArrayLike = 1,
     *,
-    device_id: Any = None,
+    device_id: object = None,
     device_id_type: DeviceIdType = DeviceIdType.MESH,
-    core_index: Any = None,
+    core_index: object = None,
 ) -> None:
     """Add to a semaphore.
 
@@ -74,7 +76,7 @@ def semaphore_signal(
     sem_or_view[...] = sem_or_view[...] + inc
 
 
-def semaphore_wait(sem_or_view: Any, value: Any = 1, *, decrement: bool = True) -> None:
+def semaphore_wait(sem_or_view: RefLike, value: ArrayLike = 1, *, decrement: bool = True) -> None:
     """Subtract from a semaphore. It never blocks, because everything before it is complete.
 
     Args:

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from shardwise import lax
+from shardwise.compiler.arrays.methods import Array
 
 
-def _are_static(*values: Any) -> bool:
+def _are_static(*values: object) -> bool:
     return all(isinstance(value, (int, np.integer)) for value in values)
 
 
-def cdiv(a: Any, b: Any) -> Any:
+def cdiv(a: int | Array, b: int | Array) -> Any:
     """Divide integers and round up.
 
     Args:
@@ -32,7 +33,7 @@ def cdiv(a: Any, b: Any) -> Any:
     return (a + b - 1) // b if _are_static(a, b) else lax.div(a + (b - 1), b)
 
 
-def align_to(a: Any, alignment: Any) -> Any:
+def align_to(a: int | Array, alignment: int | Array) -> Any:
     """Round an integer up to a multiple of another one.
 
     Args:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise.api.ref import RefLike
 from shardwise.base.lazy import Deprecated, set_public_names
 from shardwise.base.unsupported import set_unsupported_names
 from shardwise.experimental.pallas.arithmetic import bitcast, pack_elementwise, roll, unpack_elementwise
@@ -26,6 +27,7 @@ from shardwise.experimental.pallas.memory import SemaphoreType
 from shardwise.experimental.pallas.memory import TpuMemorySpace as MemorySpace
 from shardwise.experimental.pallas.pipeline import emit_pipeline
 from shardwise.experimental.pallas.random_bits import prng_random_bits, prng_seed, stochastic_round
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "ARBITRARY",
@@ -79,7 +81,7 @@ HBM = MemorySpace.HBM
 SEMAPHORE = MemorySpace.SEMAPHORE
 
 
-def load(ref: Any, *, mask: Any = None) -> Any:
+def load(ref: RefLike, *, mask: ArrayLike | None = None) -> Any:
     """Return the elements of a Ref.
 
     Args:
@@ -99,7 +101,7 @@ def load(ref: Any, *, mask: Any = None) -> Any:
     return load_masked(ref, mask)
 
 
-def store(ref: Any, val: Any, *, mask: Any = None) -> None:
+def store(ref: RefLike, val: ArrayLike, *, mask: ArrayLike | None = None) -> None:
     """Write the elements of a Ref.
 
     Args:

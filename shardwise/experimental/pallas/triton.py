@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise.api.ref import RefLike
 from shardwise.base.unsupported import set_unsupported_names
 from shardwise.experimental.pallas.arithmetic import approx_tanh, dot
 from shardwise.experimental.pallas.atomics import (
@@ -17,6 +18,7 @@ from shardwise.experimental.pallas.atomics import (
 from shardwise.experimental.pallas.compiler_params import TritonCompilerParams as CompilerParams
 from shardwise.experimental.pallas.hints import debug_barrier, max_contiguous
 from shardwise.experimental.pallas.masked import load_masked, store_masked
+from shardwise.typing import ArrayLike
 
 __all__ = [
     "CompilerParams",
@@ -38,10 +40,10 @@ __all__ = [
 
 
 def load(
-    ref: Any,
+    ref: RefLike,
     *,
-    mask: Any = None,
-    other: Any = None,
+    mask: ArrayLike | None = None,
+    other: ArrayLike | None = None,
     cache_modifier: str | None = None,
     eviction_policy: str | None = None,
     volatile: bool = False,
@@ -68,7 +70,7 @@ def load(
     return load_masked(ref, mask, other)
 
 
-def store(ref: Any, val: Any, *, mask: Any = None, eviction_policy: str | None = None) -> None:
+def store(ref: RefLike, val: ArrayLike, *, mask: ArrayLike | None = None, eviction_policy: str | None = None) -> None:
     """Write the elements of a Ref.
 
     Args:
