@@ -11,6 +11,7 @@ vocabulary, devices exchange two numbers per row.
 from collections.abc import Sequence
 from typing import Any, final
 
+import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float, numpy_carrier
@@ -25,7 +26,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
-from shardwise.compiler.ops.elementwise.select import Select
+from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
@@ -103,7 +104,10 @@ class CrossEntropy(RowLoss):
         axes = context.sharding_of(last, 0)[0]
         valid = valid_mask(context, logits.type.shape, last, 0)
         if valid is not None:
-            logits = Select()(valid, logits, full_like(logits, -np.inf))
+            is_word = Compare("LT")(targets, full_like(targets, context.global_types[0].shape[-1]))
+            targets = Select()(is_word, targets, full_like(targets, -1))  # not the index of padding
+            # Not -inf: the logsumexp of a shard that has only padding would be NaN.
+            logits = Select()(valid, logits, full_like(logits, float(ml_dtypes.finfo(logits.type.dtype).min)))
         results = self(logits, self._local_targets(context, logits, targets))
         if not axes:
             return results

@@ -20,7 +20,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.triton_ir import TritonBuilder, supports_dtype
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.jvp import jvp_program
+from shardwise.compiler.transforms.jvp import jvp, jvp_program
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap
 
@@ -108,9 +108,12 @@ class Kernel(Op):
         return evaluate(plain_program(self, tuple(ArrayType(x.shape, x.dtype) for x in operands)), operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """The tangents are those of `plain`, in a linear call whose transpose is `gradient`."""
+        """The tangents are those of `plain`, in a linear call whose transpose is `gradient` if there is one."""
         types = tuple(x.type.strong() for x in primals)
         active = tuple(tangent is not None for tangent in tangents)
+        if type(self).gradient is Kernel.gradient:
+            results, found = jvp(plain_program(self, types), primals, tangents)
+            return tuple(results), tuple(found)
         results = self(*primals)
         program, transposed = _linear_programs(self, types, active)
         call = LinearCall(program, len(primals) + len(results), transposed)

@@ -27,6 +27,8 @@ from shardwise.compiler.ir.format import format_op
 from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
+from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
+from shardwise.compiler.kernels.norm import Norm, NormGrad
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
@@ -1032,6 +1034,23 @@ def attention_cases() -> list[Case]:
     return cases
 
 
+def kernel_cases() -> list[Case]:
+    cases = []
+    for rows in ("[5]", "[3,4]", "[2,3,4]"):
+        width = rows.strip("[]").split(",")[-1]
+        for centred, adds in itertools.product((False, True), repeat=2):
+            fields = (centred, 0.5, adds, centred)
+            parameters = [f"f32[{width}]"] * (1 + centred)
+            cases.append(case(Norm(*fields), " ".join([f"f32{rows}"] * (1 + adds) + parameters)))
+            cases.append(
+                case(NormGrad(*fields), " ".join([*[f"f32{rows}"] * 2, parameters[0], *[f"f32{rows}"] * adds]))
+            )
+        leading = "[" + ",".join(rows.strip("[]").split(",")[:-1]) + "]"
+        cases.append(case(CrossEntropy(), f"f32{rows} i32{leading}"))
+        cases.append(case(CrossEntropyGrad(), f"f32{rows} i32{leading} " + " ".join([f"f32{leading}"] * 3)))
+    return cases
+
+
 def solve_cases() -> list[Case]:
     """Systems with a scalar or diagonal matrix, with and without a solver of the transposed system."""
 
@@ -1385,6 +1404,7 @@ def op_cases() -> tuple[Case, ...]:
         *dot_cases(),
         *fft_cases(),
         *attention_cases(),
+        *kernel_cases(),
         *linalg_cases(),
         *conv_cases(),
         *window_cases(),

@@ -96,6 +96,7 @@ CONTROL = {"cond", "scan", "while"}
 # Their derivatives are those of the system, and of the user's transpose: tests/lax, tests/api/transformations.
 LINEAR_SOLVE = {"linear_solve", "linear_call"}
 ATTENTION = {"fused_attention", "fused_attention_grad"}
+KERNELS = {"norm", "norm_grad", "cross_entropy", "cross_entropy_grad"}
 
 # For each law, the ops that it does not apply to.
 EXCEPTIONS = {
@@ -113,6 +114,7 @@ EXCEPTIONS = {
             *FACTORS,
             *SOLVES,
             *ATTENTION,
+            *KERNELS,
             *LINEAR_SOLVE,
         ),
         *RANDOM - {"random_bits"},
@@ -156,13 +158,25 @@ EXCEPTIONS = {
     # not linear, or pinned
     sums_pass_through: {
         *(*BITWISE, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *CUSTOM_DERIVATIVE - {"stop_gradient"}),
-        *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL, *FACTORS, *RANDOM, *ATTENTION),
+        *(
+            "is_finite",
+            "call",
+            "compare",
+            "constrain",
+            "full",
+            "iota",
+            *CONTROL,
+            *FACTORS,
+            *RANDOM,
+            *ATTENTION,
+            *KERNELS,
+        ),
         *LINEAR_SOLVE,
     },
     # the padding of the result is unknown
     padding_is_as_stated: {
         *(*REDUCTIONS, *POSITIONS, *CUMULATIVE, *ORDERED, *INDEXED, *WINDOWS, *CONTROL, *FACTORS, *SOLVES, *RANDOM),
-        *("call", "dot", "fft", "iota", *ATTENTION, *LINEAR_SOLVE),
+        *("call", "dot", "fft", "iota", *ATTENTION, *KERNELS, *LINEAR_SOLVE),
     },
 }
 
