@@ -107,7 +107,8 @@ class CrossEntropy(RowLoss):
             is_word = Compare("LT")(targets, full_like(targets, context.global_types[0].shape[-1]))
             targets = Select()(is_word, targets, full_like(targets, -1))  # not the index of padding
             # Not -inf: the logsumexp of a shard that has only padding would be NaN.
-            logits = Select()(valid, logits, full_like(logits, float(ml_dtypes.finfo(logits.type.dtype).min)))
+            least = float(ml_dtypes.finfo(logits.type.dtype).min)  # type: ignore[no-untyped-call]
+            logits = Select()(valid, logits, full_like(logits, least))
         results = self(logits, self._local_targets(context, logits, targets))
         if not axes:
             return results
