@@ -137,6 +137,7 @@ def test_wrong_arguments(call, error, message):
         call()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_compiled_library(tmp_path):
     library = tmp_path / "librms.so"

@@ -109,6 +109,7 @@ def test_derivatives(op, operands):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5), ours, theirs)
 
 
+@pytest.mark.table(default=6)
 @pytest.mark.parametrize("spec", [P("data", "model"), P(None, "data"), P("model", None, "data")], ids=str)
 @pytest.mark.parametrize(("op", "operands"), DIFFERENTIABLE, ids=lambda value: getattr(value, "name", ""))
 def test_uneven_shards(op, operands, spec):

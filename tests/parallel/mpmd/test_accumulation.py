@@ -76,6 +76,7 @@ def test_gradients_of_replicated_weights_are_reduced_once(schedule, gradient):
         assert collectives[f"stage{number}_reduce"] == {"all-reduce"}
 
 
+@pytest.mark.slow
 def test_sharded_weights_are_gathered_once_and_their_gradients_reduced_once():
     with launched() as (counts, collectives):
         run(4, "1f1b", P("data"))
@@ -96,6 +97,7 @@ def test_the_bytes_of_gradients_do_not_grow_with_the_microbatches(microbatches):
         run(microbatches, "1f1b", P())
 
 
+@pytest.mark.slow
 def test_a_memory_limit_reduces_the_gradients_of_every_microbatch():
     with launched() as (counts, _):
         run(4, "1f1b", P("data"), memory_limit=WEIGHT_BYTES)
