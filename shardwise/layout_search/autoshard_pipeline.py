@@ -221,8 +221,9 @@ def autoshard_pipeline(
         AutoshardError: when called, if no pipeline fits in memory.
 
     Example:
-        >>> small = jax.models.Decoder(4, 512, 4, 4, 128, 2048, 8192)
-        >>> search = jax.autoshard_pipeline(small.loss, hardware="h100", count=4, stages=(2,), schedules=("1f1b",))
+        >>> small = jax.models.Decoder(2, 256, 2, 2, 128, 512, 1024)
+        >>> options = {"stages": (2,), "microbatches": (4,), "schedules": ("1f1b",)}
+        >>> search = jax.autoshard_pipeline(small.loss, hardware="h100", count=4, **options)
         >>> found = search(small.weights(), jax.ShapeDtypeStruct((8, 513), jnp.int32))
         >>> len(found.best.layouts)
         2
