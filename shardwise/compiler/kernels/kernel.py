@@ -115,7 +115,7 @@ class Kernel(Op):
             results, found = jvp(plain_program(self, types), primals, tangents)
             return tuple(results), tuple(found)
         results = self(*primals)
-        program, transposed = _linear_programs(self, types, active)
+        program, transposed = _linear_programs(self, types, tuple(x.type.strong() for x in results), active)
         call = LinearCall(program, len(primals) + len(results), transposed)
         return results, call(*primals, *results, *(tangent for tangent in tangents if tangent is not None))
 
@@ -145,9 +145,10 @@ def triton_ir(op: Kernel, types: tuple[ArrayType, ...]) -> str:
 
 
 @registered_cache(maxsize=4096)
-def _linear_programs(op: Kernel, types: tuple[ArrayType, ...], active: tuple[bool, ...]) -> tuple[Program, Program]:
+def _linear_programs(
+    op: Kernel, types: tuple[ArrayType, ...], out_types: tuple[ArrayType, ...], active: tuple[bool, ...]
+) -> tuple[Program, Program]:
     """Return (operands, results, tangents of active operands) → tangents of results, and its transpose."""
-    out_types = op.out_types(*types)
     differentiated, _ = jvp_program(plain_program(op, types), active, (True,) * len(out_types))
     active_types = [type for type, is_active in zip(types, active, strict=True) if is_active]
     count, width = len(types), len(out_types)
