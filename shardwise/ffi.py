@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.api.callbacks.callback import VMAP_METHODS
 from shardwise.base import _jaxlib
 from shardwise.base.unsupported import set_unsupported_names
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -20,14 +21,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.experimental.sharding_rule import factor_rule, parse_rule
 from shardwise.typing import ArrayLike
 
-_VMAP_METHODS = {
-    None: "",
-    "sequential": "",
-    "sequential_unrolled": "",
-    "expand_dims": "expand_dims",
-    "broadcast_all": "broadcast_all",
-    "legacy_vectorized": "unsupported",
-}
+_VMAP_METHODS = {**VMAP_METHODS, None: ""}  # as in JAX, one slice at a time by default
 _PLATFORMS = {"cpu": "cpu", "host": "cpu", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM"}
 _batch_partitionable: set[str] = set()
 
@@ -163,8 +157,7 @@ def _attribute(name: str, value: object) -> str:
     if not array.ndim:
         return texts[0] if array.dtype.kind == "b" else f"{texts[0]} : {element}"
     if array.ndim == 1 and array.dtype.kind != "u":
-        items = texts if array.dtype.kind != "f" else [repr(float(item)) for item in array]
-        return f"array<{element}{': ' + ', '.join(items) if items else ''}>"
+        return f"array<{element}{': ' + ', '.join(texts) if texts else ''}>"
     raise TypeError(
         f"ffi_call: attribute {name} must have at most one dim, and signed integers or floats, not {value!r}"
     )

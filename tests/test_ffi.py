@@ -51,6 +51,12 @@ def test_vmap(method):
     np.testing.assert_allclose(np.tril(factor), np.linalg.cholesky(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["expand_dims", "broadcast_all"])
+def test_the_mapped_dim_can_be_sharded(method):
+    plan, spec = sharded_factor(jax.vmap(lambda x: cholesky(x, vmap_method=method)))
+    assert plan.counts() == {} and spec[0] == "data"
+
+
 def sharded_factor(call):
     mesh = jax.make_mesh((4, 2), ("data", "model"))
     x = positive(8)
@@ -100,7 +106,7 @@ def text_of(**attributes):
         (np.float32(np.inf), "a = 0x7F800000 : f32"),
         ('a"b\\\n', r'a = "a\22b\5C\0A"'),
         (np.array([1, 2]), "a = array<i64: 1, 2>"),
-        (np.float32([1, 2]), "a = array<f32: 1.0, 2.0>"),
+        (np.float32([1, 2]), "a = array<f32: 0x3F800000, 0x40000000>"),
         ({"b": 1, "c": "d"}, 'a = {b = 1 : i64, c = "d"}'),
     ],
 )

@@ -195,6 +195,7 @@ MODULES = {
     "extend/sharding": "extend/test_extend_xla_forms.py",
     "extend/source_info_util": "ecosystem/test_libraries.py",
     "compiler/control/ffi_call": "test_ffi.py",
+    "compiler/control/vectorized_call": "test_ffi.py",
     "compiler/ir/mlir_string": "test_ffi.py",
     "jax_modules/experimental/colocated_python/func": "ecosystem/test_libraries.py",
     "jax_modules/experimental/colocated_python/serialization": "ecosystem/test_libraries.py",

@@ -93,22 +93,6 @@ class Ref(RefViews):
         self.is_argument = False  # whether it is an argument of the call that is being traced or run
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.type.ndim
-
-    @property
-    def size(self) -> int:
-        return self.type.size
-
-    @property
     def weak_type(self) -> bool:
         return self.type.weak
 

@@ -136,12 +136,25 @@ def _packed_shape(shape: tuple[int, ...], old: Any, new: Any) -> tuple[int, ...]
 
 
 class RefViews:
-    """The methods of Refs and of their views that return a view."""
+    """What Refs and their views share: the attributes of their type, and the methods that return a view."""
+
+    type: ArrayType
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the elements."""
-        raise NotImplementedError
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.type.ndim
+
+    @property
+    def size(self) -> int:
+        return self.type.size
 
     @property
     def at(self) -> "_RefIndexer":
@@ -190,28 +203,12 @@ class TransformedRef(RefViews):
         self.transforms = transforms
 
     @property
-    def type(self) -> ArrayType:
+    def type(self) -> ArrayType:  # type: ignore[override]
         """The type of the elements."""
         type: ArrayType = self.ref.type
         for transform in self.transforms:
             type = transform.result_type(type)
         return type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.type.ndim
-
-    @property
-    def size(self) -> int:
-        return self.type.size
 
     def __len__(self) -> int:
         return self.type.shape[0]

@@ -58,7 +58,6 @@ from shardwise.experimental.sharding_rule import (
     SdyShardingRule,
     factor_rule,
     parse_rule,
-    vmapped_rule,
 )
 
 __all__ = ["BATCHING", "ArrayMapping", "CompoundFactor", "SdyShardingRule", "custom_partitioning"]
@@ -501,7 +500,7 @@ class CustomPartitioned(Op):
         if self.user_partition is not None:
             return Call(self.program).vmap(axis, operands, dims)
         program, out_dims = vmap_program(self.program, axis, tuple(dims), everywhere=True)
-        rule = vmapped_rule(self.rule, dims, axis.size)
+        rule = self.rule.vmapped(dims, axis.size)
         return CustomPartitioned(program, rule, self.function.vmapped(axis, tuple(dims)))(*operands), list(out_dims)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:

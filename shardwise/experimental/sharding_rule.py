@@ -377,17 +377,6 @@ class _RuleResolver:
         )
 
 
-def vmapped_rule(rule: FactorRule, dims: Sequence[int | None], size: int) -> FactorRule:
-    """Return the rule of a vmapped op: a new factor at `dims` of the operands, and at dim 0 of all results."""
-    new_factor = (len(rule.sizes),)
-    operands = tuple(
-        factors if dim is None else (*factors[:dim], new_factor, *factors[dim:])
-        for factors, dim in zip(rule.operands, dims, strict=True)
-    )
-    results = tuple((new_factor, *factors) for factors in rule.results)
-    return FactorRule(operands, results, (*rule.sizes, size), rule.reduce, rule.need_replication, rule.exchange)
-
-
 def _check_name(owner: str, factor: object) -> None:
     if not isinstance(factor, str):
         raise TypeError(f"{owner}: a factor must be a string, not {factor!r}")

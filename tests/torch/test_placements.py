@@ -1,4 +1,4 @@
-"""Placements of DTensor and specs, both ways; local shards of DTensor are the oracle."""
+"""Placements of DTensor and specs, both ways. The rule of DTensor's shards is written here; DTensor does not run."""
 
 import itertools
 
@@ -35,8 +35,8 @@ def test_specs_of_placements(placements, spec):
 
 
 @pytest.mark.parametrize("placements", list(itertools.product([Shard(0), Shard(1), Replicate()], repeat=2)), ids=str)
-def test_shards_are_those_of_dtensor(placements):
-    """The oracle: DTensor's rule, applied one mesh dim after the other."""
+def test_shards_are_those_of_dtensors_rule(placements):
+    """DTensor's rule, `chunk`, applied by hand, one mesh dim after the other."""
     mesh = jax.make_mesh((4, 2), MESH)
     values = torch.arange(64).reshape(8, 8)
     array = jax.device_put(values.numpy(), NamedSharding(mesh, placements_to_spec(placements, MESH, 2)))

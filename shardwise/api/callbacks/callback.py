@@ -16,7 +16,7 @@ from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.typing import ArrayLike
 
 Function = Callable[..., Any]
-_METHODS = {
+VMAP_METHODS = {  # for `Callback.vectorized`
     None: "unsupported",
     "sequential": "",
     "sequential_unrolled": "",
@@ -113,10 +113,10 @@ def pure_callback(
         >>> double(jnp.arange(3))
         Array([0, 2, 4], dtype=int32)
     """
-    if vmap_method not in _METHODS:
-        known = ", ".join(repr(method) for method in _METHODS if method)
+    if vmap_method not in VMAP_METHODS:
+        known = ", ".join(repr(method) for method in VMAP_METHODS if method)
         raise ValueError(f"pure_callback: vmap_method must be None or one of {known}, not {vmap_method!r}")
-    return call_host(callback, result_shape_dtypes, args, kwargs, "pure", sharding, _METHODS[vmap_method])
+    return call_host(callback, result_shape_dtypes, args, kwargs, "pure", sharding, VMAP_METHODS[vmap_method])
 
 
 @filter_traceback

@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from shardwise.compiler.control.scan import vmap_by_scan
+from shardwise.compiler.control.vectorized_call import batch_operands
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.operand import Operand
@@ -18,7 +19,6 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.elementwise.select import lower_compare
-from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -140,11 +140,7 @@ class Callback(Op):
             )
         if not self.vectorized or self.effect:
             return vmap_by_scan(self, axis, operands, dims)
-        size = axis.size if self.vectorized == "broadcast_all" else 1
-        batched = [
-            batch_dim_at(x, dim, 0, axis.size if dim is not None else size)
-            for x, dim in zip(operands, dims, strict=True)
-        ]
+        batched = batch_operands(self.vectorized, axis, operands, dims)
         results = tuple(type.with_shape((axis.size, *type.shape)) for type in self.results)
         batched_op = Callback(self.function, results, self.kind, self.vectorized, self.partitioned)
         return batched_op(*batched), [0] * len(results)

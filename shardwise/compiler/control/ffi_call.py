@@ -5,11 +5,11 @@ from dataclasses import field, replace
 from typing import Any, final
 
 from shardwise.compiler.control.scan import vmap_by_scan
+from shardwise.compiler.control.vectorized_call import batch_operands
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.errors import UnsupportedError
 
@@ -28,7 +28,7 @@ class FfiCall(Op):
         aliases: pairs (operand, result that reuses its buffer).
         side_effect: whether the function is called even if nothing uses its results.
         vectorized: how vmap calls it: "" (one slice at a time), "expand_dims" (unbatched operands get a leading dim of
-            size 1), "broadcast_all" (unbatched operands are broadcast), "unsupported" (an error).
+            size 1), or "broadcast_all" (unbatched operands are broadcast).
         batch_dims: the number of leading dims that operands and results share, and along which they can be sharded.
         rule: the user's sharding rule.
     """
@@ -85,23 +85,17 @@ class FfiCall(Op):
         )
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        if self.vectorized == "unsupported":
-            raise NotImplementedError(
-                f"ffi_call: vmap of {self.target!r} needs a vmap_method: 'sequential', 'sequential_unrolled', "
-                "'expand_dims' or 'broadcast_all'"
-            )
         if not self.vectorized:
             return vmap_by_scan(self, axis, operands, dims)
-        size = axis.size if self.vectorized == "broadcast_all" else 1
-        batched = [
-            batch_dim_at(x, dim, 0, axis.size if dim is not None else size)
-            for x, dim in zip(operands, dims, strict=True)
-        ]
+        batched = batch_operands(self.vectorized, axis, operands, dims)
         results = tuple(type.with_shape((axis.size, *type.shape)) for type in self.results)
         layouts = [tuple(map(_with_batch, of)) for of in (self.operand_layouts, self.result_layouts)]
-        op = replace(
-            self, results=results, operand_layouts=layouts[0], result_layouts=layouts[1], batch_dims=0, rule=None
-        )
+        unbatched = [x.type if dim is None else x.type.without((dim,)) for x, dim in zip(operands, dims, strict=True)]
+        rule = self.factors(*unbatched).vmapped([0] * len(dims), axis.size)
+        if self.vectorized == "expand_dims":  # the leading dim of an unbatched operand has size 1, and no factor
+            pairs = zip(rule.operands, dims, strict=True)
+            rule = replace(rule, operands=tuple(of if dim is not None else ((), *of[1:]) for of, dim in pairs))
+        op = replace(self, results=results, operand_layouts=layouts[0], result_layouts=layouts[1], rule=rule)
         return op(*batched), [0] * len(results)
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:

@@ -19,7 +19,7 @@ from shardwise.compiler.ir.op import BatchAxis, LocalContext
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.kernels.kernel import Kernel, Launch
+from shardwise.compiler.kernels.kernel import KernelOp, Launch
 from shardwise.compiler.kernels.triton_ir import F32, I32, I64, Block, TritonBuilder, next_power_of_two
 from shardwise.compiler.ops.collective.collectives import AllGather
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
@@ -41,7 +41,7 @@ _BLOCK_SIZE = 8192  # the logits that a program holds at a time
 
 
 @record
-class RowLoss(Kernel):
+class RowLoss(KernelOp):
     """The base class: operands and results are logits, or have one element per row."""
 
     def kernel_launch(self, *types: ArrayType) -> Launch:

@@ -1,4 +1,4 @@
-"""Kernel: the base class of ops that are one Triton kernel on NVIDIA GPUs, and a program of other ops elsewhere.
+"""KernelOp: the base class of ops that are one Triton kernel on NVIDIA GPUs, and a program of other ops elsewhere.
 
 A kernel has the rules of any op, so it is propagated, partitioned, costed and explained like one. Its meaning, its
 tangents and its batched form follow from the program of other ops, `plain`. A kernel with a `gradient` is transposed to
@@ -44,8 +44,8 @@ class Launch:
 
 
 @record
-class Kernel(Op):
-    """An op with a Triton kernel. All operands and results are arrays of rows, [..., D], or of other shapes."""
+class KernelOp(Op):
+    """An op that is one Triton kernel on NVIDIA GPUs. Subclasses define `plain`, `kernel_launch` and `emit`."""
 
     single = False
 
@@ -111,7 +111,7 @@ class Kernel(Op):
         """The tangents are those of `plain`, in a linear call whose transpose is `gradient` if there is one."""
         types = tuple(x.type.strong() for x in primals)
         active = tuple(tangent is not None for tangent in tangents)
-        if type(self).gradient is Kernel.gradient:
+        if type(self).gradient is KernelOp.gradient:
             results, found = jvp(plain_program(self, types), primals, tangents)
             return tuple(results), tuple(found)
         results = self(*primals)
@@ -130,13 +130,13 @@ def _unbatched(x: Operand, dim: int | None) -> ArrayType:
 
 
 @registered_cache(maxsize=4096)
-def plain_program(op: Kernel, types: tuple[ArrayType, ...]) -> Program:
+def plain_program(op: KernelOp, types: tuple[ArrayType, ...]) -> Program:
     """Return the program of other ops that computes a kernel's results."""
     return rewrite(op.name, types, op.plain)
 
 
 @registered_cache(maxsize=4096)
-def triton_ir(op: Kernel, types: tuple[ArrayType, ...]) -> str:
+def triton_ir(op: KernelOp, types: tuple[ArrayType, ...]) -> str:
     """Return a kernel as Triton IR."""
     launch = op.kernel_launch(*types)
     kernel = TritonBuilder(op.name, (*types, *launch.results))
@@ -146,7 +146,7 @@ def triton_ir(op: Kernel, types: tuple[ArrayType, ...]) -> str:
 
 @registered_cache(maxsize=4096)
 def _linear_programs(
-    op: Kernel, types: tuple[ArrayType, ...], out_types: tuple[ArrayType, ...], active: tuple[bool, ...]
+    op: KernelOp, types: tuple[ArrayType, ...], out_types: tuple[ArrayType, ...], active: tuple[bool, ...]
 ) -> tuple[Program, Program]:
     """Return (operands, results, tangents of active operands) → tangents of results, and its transpose."""
     differentiated, _ = jvp_program(plain_program(op, types), active, (True,) * len(out_types))

@@ -11,13 +11,11 @@ Rows can be sharded along all dims but the last.
 from collections.abc import Sequence
 from typing import Any, final
 
-import numpy as np
-
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.kernels.kernel import Kernel, Launch
+from shardwise.compiler.kernels.kernel import KernelOp, Launch
 from shardwise.compiler.kernels.triton_ir import F32, I64, Block, TritonBuilder, next_power_of_two
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, apply
@@ -33,7 +31,7 @@ _GRADIENT_PROGRAMS = 1024  # each sums the cotangents of the scale of several ro
 
 
 @record
-class RowNorm(Kernel):
+class RowNorm(KernelOp):
     """The base class.
 
     Attributes:
@@ -270,7 +268,7 @@ def _as_rows(x: Any, rows: Expr) -> Expr:
 def _row_mean(x: Expr) -> Expr:
     """Return the mean of each row, for each of its elements."""
     type = x.array.type
-    total = apply(Sum((type.ndim - 1,)), x) / np.float64(type.shape[-1]).item()
+    total = apply(Sum((type.ndim - 1,)), x) / float(type.shape[-1])
     return Expr(Broadcast(type.shape, tuple(range(type.ndim - 1)))(total.array))
 
 

@@ -4,7 +4,6 @@ A kernel runs many programs side by side, each with its own `program_id`. A prog
 sizes are powers of two. The operators of a block broadcast as numpy's do, for blocks of equal rank and for numbers.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -79,12 +78,6 @@ class Block:
     def __truediv__(self, other: "Block | float") -> "Block":
         return self.builder._arithmetic("div", self, other)
 
-    def __floordiv__(self, other: "Block | int") -> "Block":
-        return self.builder._arithmetic("divs", self, other)
-
-    def __mod__(self, other: "Block | int") -> "Block":
-        return self.builder._arithmetic("rems", self, other)
-
     def __and__(self, other: "Block") -> "Block":
         return self.builder._arithmetic("and", self, other)
 
@@ -110,10 +103,6 @@ class Block:
     def max(self, axis: int) -> "Block":
         """Return the maximum along a dim. NaN is left out."""
         return self.builder._reduce("maxnumf", self, axis)
-
-    def transpose(self) -> "Block":
-        """Exchange the two dims."""
-        return self.builder._transpose(self)
 
 
 @final
@@ -220,9 +209,6 @@ class TritonBuilder:
     def rsqrt(self, x: Block) -> Block:
         return self._unary("math.rsqrt", x)
 
-    def abs(self, x: Block) -> Block:
-        return self._unary("math.absf", x)
-
     def _unary(self, op: str, x: Block) -> Block:
         return Block(self, self._emit(f"{op} {x.name} : {x.type}"), x.shape, x.dtype)
 
@@ -257,11 +243,6 @@ class TritonBuilder:
         out = Block(self, "", shape, x.dtype)
         text = f"tt.expand_dims {x.name} {{axis = {axis} : i32}} : {x.type} -> {out.type}"
         return Block(self, self._emit(text), shape, x.dtype)
-
-    def _transpose(self, x: Block) -> Block:
-        out = Block(self, "", x.shape[::-1], x.dtype)
-        text = f"tt.trans {x.name} {{order = array<i32: 1, 0>}} : {x.type} -> {out.type}"
-        return Block(self, self._emit(text), out.shape, x.dtype)
 
     def _convert(self, x: Block, dtype: DType) -> Block:
         if x.dtype == dtype:
@@ -323,4 +304,4 @@ def _literal(number: float, dtype: DType) -> str:
     if dtype.kind in "ib":
         return str(int(number)) if dtype != I1 else str(bool(number)).lower()
     bits: Any = np.asarray(number, dtype).view(f"u{dtype.itemsize}")
-    return f"0x{int(bits):0{2 * dtype.itemsize}X}" if not math.isnan(number) else "0x7FC00000"
+    return f"0x{int(bits):0{2 * dtype.itemsize}X}"

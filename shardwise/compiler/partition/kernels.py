@@ -17,6 +17,7 @@ their operand, as do transposes that only products read, and collectives along a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 from shardwise.compiler.dtypes import is_float
@@ -125,10 +126,14 @@ class _Grouping:
         self.rows: dict[Value, Value] = {}
         self.outputs = set(program.outputs)
         self.uses: dict[Value, list[Equation]] = {}
-        self.positions = {equation: number for number, equation in enumerate(program.equations)}
         for equation in program.equations:
             for value in equation.inputs if len(equation.inputs) == 1 else dict.fromkeys(equation.inputs):
                 self.uses.setdefault(value, []).append(equation)
+
+    @cached_property
+    def positions(self) -> dict[Equation, int]:
+        """The position of each equation in the program."""
+        return {equation: number for number, equation in enumerate(self.program.equations)}
 
     def kernels(self) -> list[Kernel]:
         for equation in self.program.equations:

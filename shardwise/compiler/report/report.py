@@ -15,7 +15,7 @@ from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.kernels.kernel import Kernel
+from shardwise.compiler.kernels.kernel import KernelOp
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.plan.chip import Chip
@@ -339,7 +339,7 @@ def report(
 
 def _kernel_rows(local: LocalProgram) -> Iterator[KernelRow]:
     for equation in local.program.walk():
-        if isinstance(equation.op, Kernel):
+        if isinstance(equation.op, KernelOp):
             reason = equation.op.reason_for_plain_ops(*(value.type for value in equation.inputs))
             yield KernelRow(equation.op.name, equation.source, reason)
 

@@ -105,6 +105,16 @@ class FactorRule:
         factors = reshape_factors(before, after)
         return FactorRule((factors.before,), (factors.after,), factors.sizes, need_replication=factors.need_replication)
 
+    def vmapped(self, dims: Sequence[int | None], size: int) -> "FactorRule":
+        """Return the rule of a vmapped op: a new factor at `dims` of the operands, and at dim 0 of all results."""
+        new_factor = (len(self.sizes),)
+        operands = tuple(
+            factors if dim is None else (*factors[:dim], new_factor, *factors[dim:])
+            for factors, dim in zip(self.operands, dims, strict=True)
+        )
+        results = tuple((new_factor, *factors) for factors in self.results)
+        return FactorRule(operands, results, (*self.sizes, size), self.reduce, self.need_replication, self.exchange)
+
     def is_paddable(self, factors: tuple[int, ...]) -> bool:
         """Return whether the op works on padding in a dim of these factors. Otherwise it needs the exact size."""
         return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.need_replication

@@ -31,8 +31,6 @@ BINARY = {
     "muli": np.multiply,
     "mulf": np.multiply,
     "divf": np.divide,
-    "divsi": lambda x, y: np.trunc(x / y).astype(x.dtype),
-    "remsi": np.fmod,
     "andi": np.bitwise_and,
     "maxnumf": np.fmax,
 }
@@ -40,7 +38,6 @@ UNARY = {
     "math.exp": np.exp,
     "math.log": np.log,
     "math.rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
-    "math.absf": np.abs,
 }
 
 
@@ -128,9 +125,6 @@ class Interpreter:
 
     def run_tt_expand_dims(self, op, x):
         return [np.expand_dims(x, int(op.attributes["axis"]))]
-
-    def run_tt_trans(self, op, x):
-        return [np.transpose(x)]
 
     def run_tt_addptr(self, op, pointer, offset):
         return [Pointer(pointer.array, pointer.offsets + np.asarray(offset, np.int64))]

@@ -26,8 +26,10 @@ class _Dot(Protocol):
 
 def lower_aligned(op: _Dot, hlo: Hlo, x: HloValue, y: HloValue) -> Any:
     """Lower a product with padded operands; return None if it needs no padding."""
+    if x.type.dtype.itemsize != 2 or not is_float(x.type.dtype):
+        return None
     rule = op.factors(x.type, y.type)
-    sizes = _aligned_sizes(rule) if is_float(x.type.dtype) and x.type.dtype.itemsize == 2 else rule.sizes
+    sizes = _aligned_sizes(rule)
     if sizes == rule.sizes:
         return None
     padded = []
