@@ -50,7 +50,7 @@ def test_each_kernel_depends_on_the_one_before():
     sines = [name for name, (op, _) in ordered.items() if op == "sine"]
     assert ordered[sines[0]][1] == [second]  # XLA can fuse it
     for ours, plain in zip(program_order(products, enforce=True)(X, X), products(X, X), strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-6)
+        np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-7)  # sums of products cancel
 
 
 def test_a_started_collective_runs_beside_the_kernels_up_to_its_result(mesh):
