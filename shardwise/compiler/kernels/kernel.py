@@ -33,14 +33,25 @@ class Launch:
     """How a kernel is launched.
 
     Attributes:
-        programs: the number of programs.
+        programs: the number of programs, along the first axis of the grid.
         warps: the number of warps per program.
         results: the types of the arrays that the kernel writes.
+        more_axes: the number of programs along the second and third axis.
+        stages: the number of iterations of a loop that load at the same time.
+        written: pairs (index in `results`, index of the operand whose buffer the result reuses).
     """
 
     programs: int
     warps: int
     results: tuple[ArrayType, ...]
+    more_axes: tuple[int, int] = (1, 1)
+    stages: int = 1
+    written: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """The number of programs along each axis."""
+        return (self.programs, *self.more_axes)
 
 
 @record
@@ -90,16 +101,20 @@ class KernelOp(Op):
         attributes = {
             "name": mlir_string(self.name),
             "ir": mlir_string(triton_ir(self, types)),
-            "num_stages": "1 : i32",
+            "num_stages": f"{launch.stages} : i32",
             "num_warps": f"{launch.warps} : i32",
-            "grid_x": f"{launch.programs} : i32",
-            "grid_y": "1 : i32",
-            "grid_z": "1 : i32",
+            **{f"grid_{axis}": f"{size} : i32" for axis, size in zip("xyz", launch.grid, strict=True)},
             "debug": "false",
         }
         layouts = [tuple(reversed(range(type.ndim))) for type in (*types, *launch.results)]
         written = hlo.custom_call(
-            TARGET, operands, launch.results, attributes, layouts[: len(types)], layouts[len(types) :]
+            TARGET,
+            operands,
+            launch.results,
+            attributes,
+            layouts[: len(types)],
+            layouts[len(types) :],
+            launch.written,
         )
         return self.finish(hlo, written)
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.dtypes import DType
+from shardwise.compiler.dtypes import DType, is_float, is_float8
 from shardwise.compiler.ir.types import ArrayType
 
 I1, I32, I64, F32 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)
@@ -78,31 +78,74 @@ class Block:
     def __truediv__(self, other: "Block | float") -> "Block":
         return self.builder._arithmetic("div", self, other)
 
+    def __rsub__(self, other: float) -> "Block":
+        return self.builder._arithmetic("sub", self.builder.full((), other, self.dtype), self)
+
+    def __floordiv__(self, other: "Block | int") -> "Block":
+        """Divide integers, and drop the fraction."""
+        return self.builder._arithmetic("divs", self, other)
+
+    def __mod__(self, other: "Block | int") -> "Block":
+        """Return the remainder of `//`."""
+        return self.builder._arithmetic("rems", self, other)
+
     def __and__(self, other: "Block") -> "Block":
         return self.builder._arithmetic("and", self, other)
 
-    def __lt__(self, other: "Block | int") -> "Block":
-        return self.builder._compare("slt", self, other)
+    def __or__(self, other: "Block") -> "Block":
+        return self.builder._arithmetic("or", self, other)
 
-    def equals(self, other: "Block | int") -> "Block":
-        """Return where two blocks of integers are equal."""
+    def __lt__(self, other: "Block | float") -> "Block":
+        return self.builder._compare("lt", self, other)
+
+    def __le__(self, other: "Block | float") -> "Block":
+        return self.builder._compare("le", self, other)
+
+    def __gt__(self, other: "Block | float") -> "Block":
+        return self.builder._compare("gt", self, other)
+
+    def __ge__(self, other: "Block | float") -> "Block":
+        return self.builder._compare("ge", self, other)
+
+    def equals(self, other: "Block | float") -> "Block":
+        """Return where the elements of two blocks are equal."""
         return self.builder._compare("eq", self, other)
+
+    def differs(self, other: "Block | float") -> "Block":
+        """Return where the elements of two blocks are not equal."""
+        return self.builder._compare("ne", self, other)
 
     def expand(self, axis: int) -> "Block":
         """Insert a dim of size 1."""
         return self.builder._expand(self, axis)
 
+    def broadcast_to(self, shape: tuple[int, ...]) -> "Block":
+        """Broadcast an element, or a block of the rank of `shape`."""
+        return self.builder._broadcast(self, shape)
+
+    def reshape(self, shape: tuple[int, ...]) -> "Block":
+        """Return the elements in row-major order as a block of another shape."""
+        return self.builder._reshape(self, shape)
+
+    def transpose(self, order: tuple[int, ...]) -> "Block":
+        """Permute the dims: dim i of the result is dim `order[i]`."""
+        return self.builder._transpose(self, order)
+
     def to(self, dtype: DType) -> "Block":
-        """Convert the elements. Floats are rounded to the nearest."""
+        """Convert the elements. Floats are rounded to the nearest, and those that become integers are truncated."""
         return self.builder._convert(self, dtype)
 
     def sum(self, axis: int) -> "Block":
         """Sum along a dim."""
-        return self.builder._reduce("addf", self, axis)
+        return self.builder._reduce("addf" if is_float(self.dtype) else "addi", self, axis)
 
     def max(self, axis: int) -> "Block":
         """Return the maximum along a dim. NaN is left out."""
-        return self.builder._reduce("maxnumf", self, axis)
+        return self.builder._reduce("maxnumf" if is_float(self.dtype) else "maxsi", self, axis)
+
+    def min(self, axis: int) -> "Block":
+        """Return the minimum along a dim. NaN is left out."""
+        return self.builder._reduce("minnumf" if is_float(self.dtype) else "minsi", self, axis)
 
 
 @final
@@ -129,9 +172,9 @@ class TritonBuilder:
         header = f"module {{\n  tt.func public @{self.name}({parameters}) attributes {{noinline = false}} {{\n"
         return header + "\n".join(self._lines) + "\n    tt.return\n  }\n}\n"
 
-    def program_id(self) -> Block:
-        """Return the number of this program."""
-        return Block(self, self._emit("tt.get_program_id x : i32"), (), I32)
+    def program_id(self, axis: int = 0) -> Block:
+        """Return the index of this program along an axis of the grid."""
+        return Block(self, self._emit(f"tt.get_program_id {'xyz'[axis]} : i32"), (), I32)
 
     def range(self, size: int) -> Block:
         """Return the integers from 0 to `size`, a power of two."""
@@ -164,26 +207,31 @@ class TritonBuilder:
         self._line(f"tt.store {address}, {value.name}{masked} : {type}")
 
     def loop(
-        self, limit: int, step: int, start: Sequence[Block], body: Callable[..., Sequence[Block]]
+        self, limit: Block | int, step: int, start: Sequence[Block], body: Callable[..., Sequence[Block]]
     ) -> Sequence[Block]:
         """Run `body(index, *carries)`, which returns the next carries, for each index in `range(0, limit, step)`."""
-        bounds = [self.full((), number, I32).name for number in (0, limit, step)]
+        bounds = [self._as_block(number, I32).name for number in (0, limit, step)]
         index, carries = Block(self, self._new_name(), (), I32), [self._renamed(block) for block in start]
+        header = f"scf.for {index.name} = {bounds[0]} to {bounds[1]} step {bounds[2]}"
         arguments = ", ".join(f"{carry.name} = {block.name}" for carry, block in zip(carries, start, strict=True))
         types = ", ".join(block.type for block in start)
-        header = f"scf.for {index.name} = {bounds[0]} to {bounds[1]} step {bounds[2]}"
-        result = self._new_name()
-        if start:
-            self._line(f"{result}:{len(start)} = {header} iter_args({arguments}) -> ({types}) : i32 {{")
-        else:
-            self._line(f"{header} : i32 {{")
-        self._depth += 1
-        following = body(index, *carries)
-        if start:
-            self._line(f"scf.yield {', '.join(block.name for block in following)} : {types}")
-        self._depth -= 1
+        results, name = self._region_results(start)
+        self._line(f"{name}{header} iter_args({arguments}) -> ({types}) : i32 {{" if start else f"{header} : i32 {{")
+        self._region(lambda: body(index, *carries))
         self._line("}")
-        return [Block(self, f"{result}#{i}", block.shape, block.dtype) for i, block in enumerate(start)]
+        return results
+
+    def branch(self, condition: Block, start: Sequence[Block], body: Callable[..., Sequence[Block]]) -> Sequence[Block]:
+        """Return `body(*start)`, blocks of the types of `start`, if an element is True; else `start`."""
+        results, name = self._region_results(start)
+        types = f" -> ({', '.join(block.type for block in start)})" if start else ""
+        self._line(f"{name}scf.if {condition.name}{types} {{")
+        self._region(lambda: body(*start))
+        if start:
+            self._line("} else {")
+            self._region(lambda: start)
+        self._line("}")
+        return results
 
     def where(self, condition: Block, x: Block | float, y: Block | float) -> Block:
         """Select elements of `x` where the condition is True, else of `y`."""
@@ -197,8 +245,12 @@ class TritonBuilder:
         return Block(self, self._emit(f"arith.select {names} : {types}"), shape, like.dtype)
 
     def maximum(self, x: Block, y: Block | float) -> Block:
-        """Return the larger of two blocks of floats, or the one that is not NaN."""
-        return self._binary("arith.maxnumf", x, y, x.dtype)
+        """Return the larger of two blocks; of floats, the one that is not NaN."""
+        return self._binary("arith.maxnumf" if is_float(x.dtype) else "arith.maxsi", x, y, x.dtype)
+
+    def minimum(self, x: Block, y: Block | float) -> Block:
+        """Return the smaller of two blocks; of floats, the one that is not NaN."""
+        return self._binary("arith.minnumf" if is_float(x.dtype) else "arith.minsi", x, y, x.dtype)
 
     def exp(self, x: Block) -> Block:
         return self._unary("math.exp", x)
@@ -206,18 +258,31 @@ class TritonBuilder:
     def log(self, x: Block) -> Block:
         return self._unary("math.log", x)
 
+    def sqrt(self, x: Block) -> Block:
+        return self._unary("math.sqrt", x)
+
     def rsqrt(self, x: Block) -> Block:
         return self._unary("math.rsqrt", x)
+
+    def dot(self, x: Block, y: Block, total: Block, exact: bool = True) -> Block:
+        """Return `total + x @ y`. Every dim is at least 16. Float32 is rounded to tf32 unless `exact`."""
+        precision = ", inputPrecision = tf32" if not exact and x.dtype == F32 else ""
+        text = f"tt.dot {x.name}, {y.name}, {total.name}{precision} : {x.type} * {y.type} -> {total.type}"
+        return Block(self, self._emit(text), total.shape, total.dtype)
 
     def _unary(self, op: str, x: Block) -> Block:
         return Block(self, self._emit(f"{op} {x.name} : {x.type}"), x.shape, x.dtype)
 
     def _arithmetic(self, op: str, x: Block, y: Block | float) -> Block:
-        suffix = "i" if x.dtype.kind in "ib" else "f"
+        suffix = "f" if is_float(x.dtype) else "i"
         return self._binary(f"arith.{op}{suffix}", x, y, x.dtype)
 
-    def _compare(self, direction: str, x: Block, y: Block | int) -> Block:
-        return self._binary(f"arith.cmpi {direction},", x, y, I1)
+    def _compare(self, direction: str, x: Block, y: Block | float) -> Block:
+        if is_float(x.dtype):
+            ordered = "une" if direction == "ne" else f"o{direction}"
+            return self._binary(f"arith.cmpf {ordered},", x, y, I1)
+        signed = direction if direction in ("eq", "ne") else f"s{direction}"
+        return self._binary(f"arith.cmpi {signed},", x, y, I1)
 
     def _binary(self, op: str, x: Block, y: Block | float, dtype: DType) -> Block:
         other = self._as_block(y, x.dtype)
@@ -248,13 +313,31 @@ class TritonBuilder:
         if x.dtype == dtype:
             return x
         out = Block(self, "", x.shape, dtype)
-        if 1 in (x.dtype.itemsize, dtype.itemsize):  # float8
+        if is_float8(x.dtype) or is_float8(dtype):
             rounding = ", rounding = rtne" if dtype.itemsize < x.dtype.itemsize else ""
             return Block(self, self._emit(f"tt.fp_to_fp {x.name}{rounding} : {x.type} -> {out.type}"), x.shape, dtype)
-        kind = "i" if x.dtype.kind == "i" else "f"
-        op = {"i": ("arith.extsi", "arith.trunci"), "f": ("arith.extf", "arith.truncf")}[kind]
+        if dtype == I1:
+            return x.differs(0)
+        to_float, from_float = is_float(dtype), is_float(x.dtype)
         narrower = dtype.itemsize < x.dtype.itemsize
-        return Block(self, self._emit(f"{op[narrower]} {x.name} : {x.type} to {out.type}"), x.shape, dtype)
+        if to_float and from_float:
+            op = "truncf" if narrower else "extf"
+        elif from_float:
+            op = "fptosi"
+        elif to_float:
+            op = "uitofp" if x.dtype == I1 else "sitofp"
+        else:
+            op = "extui" if x.dtype == I1 else "trunci" if narrower else "extsi"
+        return Block(self, self._emit(f"arith.{op} {x.name} : {x.type} to {out.type}"), x.shape, dtype)
+
+    def _reshape(self, x: Block, shape: tuple[int, ...]) -> Block:
+        out = Block(self, "", shape, x.dtype)
+        return Block(self, self._emit(f"tt.reshape {x.name} : {x.type} -> {out.type}"), shape, x.dtype)
+
+    def _transpose(self, x: Block, order: tuple[int, ...]) -> Block:
+        out = Block(self, "", tuple(x.shape[dim] for dim in order), x.dtype)
+        text = f"tt.trans {x.name} {{order = array<i32: {', '.join(map(str, order))}>}} : {x.type} -> {out.type}"
+        return Block(self, self._emit(text), out.shape, x.dtype)
 
     def _reduce(self, op: str, x: Block, axis: int) -> Block:
         shape = tuple(size for dim, size in enumerate(x.shape) if dim != axis)
@@ -278,6 +361,21 @@ class TritonBuilder:
     def _add_offset(self, base: str, dtype: DType, offset: Block) -> str:
         type = _block_type(offset.shape, f"!tt.ptr<{_NAMES[dtype]}>")
         return self._emit(f"tt.addptr {base}, {offset.name} : {type}, {offset.type}")
+
+    def _region(self, body: Callable[[], Sequence[Block]]) -> None:
+        """Emit the body of a loop or branch, and what it yields."""
+        self._depth += 1
+        blocks = body()
+        if blocks:
+            types = ", ".join(block.type for block in blocks)
+            self._line(f"scf.yield {', '.join(block.name for block in blocks)} : {types}")
+        self._depth -= 1
+
+    def _region_results(self, start: Sequence[Block]) -> tuple[list[Block], str]:
+        """Return the results of a loop or branch, and the left side of its definition."""
+        name = self._new_name()
+        results = [Block(self, f"{name}#{i}", block.shape, block.dtype) for i, block in enumerate(start)]
+        return results, f"{name}:{len(start)} = " if start else ""
 
     def _renamed(self, block: Block) -> Block:
         return Block(self, self._new_name(), block.shape, block.dtype)

@@ -57,7 +57,7 @@ def test_the_ir_computes_the_meaning(op, operands):
     assert not op.obstacle(*types)
     launch = op.kernel_launch(*types)
     written = [np.full(type.size, np.nan, type.dtype) for type in launch.results]
-    Interpreter(triton_ir(op, types)).run(launch.programs, [*(x.reshape(-1) for x in operands), *written])
+    Interpreter(triton_ir(op, types)).run(launch.grid, [*(x.reshape(-1) for x in operands), *written])
     results = [x.reshape(type.shape) for x, type in zip(written, launch.results, strict=True)]
     if isinstance(op, NormGrad):
         results = [results[0], *(parts.sum(0) for parts in results[1:])]

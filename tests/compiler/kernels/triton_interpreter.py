@@ -15,6 +15,7 @@ from jaxlib.triton import dialect
 
 DTYPES = {
     "i1": np.dtype(bool),
+    "i8": np.dtype(np.int8),
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
     "f16": np.dtype(np.float16),
@@ -31,13 +32,30 @@ BINARY = {
     "muli": np.multiply,
     "mulf": np.multiply,
     "divf": np.divide,
+    "divsi": lambda x, y: np.trunc(np.divide(x, y)).astype(np.asarray(x).dtype),
+    "remsi": lambda x, y: np.fmod(x, y).astype(np.asarray(x).dtype),
     "andi": np.bitwise_and,
+    "ori": np.bitwise_or,
     "maxnumf": np.fmax,
+    "minnumf": np.fmin,
+    "maxsi": np.maximum,
+    "minsi": np.minimum,
 }
 UNARY = {
     "math.exp": np.exp,
     "math.log": np.log,
+    "math.sqrt": np.sqrt,
     "math.rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+}
+CMPI = {0: np.equal, 1: np.not_equal, 2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
+CMPF = {1: np.equal, 2: np.greater, 3: np.greater_equal, 4: np.less, 5: np.less_equal, 13: np.not_equal}
+REDUCTIONS = {
+    "arith.addf": np.sum,
+    "arith.addi": np.sum,
+    "arith.maxnumf": np.fmax.reduce,
+    "arith.minnumf": np.fmin.reduce,
+    "arith.maxsi": np.max,
+    "arith.minsi": np.min,
 }
 
 
@@ -61,12 +79,12 @@ class Interpreter:
             self.module.operation.verify()
         (self.function,) = self.module.body.operations
 
-    def run(self, programs: int, arrays: list[Any]) -> None:
+    def run(self, grid: tuple[int, ...], arrays: list[Any]) -> None:
         self.arrays = arrays
         self.stores = [np.zeros(array.size, np.int32) for array in arrays]
         (block,) = self.function.regions[0].blocks
         with np.errstate(all="ignore"):
-            for program in range(programs):
+            for program in np.ndindex(*grid):
                 self.program = np.int32(program)
                 self.values: dict[Any, Any] = {}
                 for index, argument in enumerate(block.arguments):
@@ -94,7 +112,7 @@ class Interpreter:
         return getattr(self, f"run_{name.replace('.', '_')}")(op, *operands)
 
     def run_tt_get_program_id(self, op):
-        return [self.program]
+        return [self.program[int(op.attributes["axis"])]]
 
     def run_tt_make_range(self, op):
         return [np.arange(int(op.attributes["start"]), int(op.attributes["end"]), dtype=np.int32)]
@@ -104,8 +122,10 @@ class Interpreter:
         return [np.full(shape, parse_number(str(op.attributes["value"]), dtype), dtype)[()]]
 
     def run_arith_cmpi(self, op, x, y):
-        # 0 is eq, 2 is slt
-        return [{0: np.equal, 2: np.less}[int(op.attributes["predicate"])](x, y)]
+        return [CMPI[int(op.attributes["predicate"])](x, y)]
+
+    def run_arith_cmpf(self, op, x, y):
+        return [CMPF[int(op.attributes["predicate"])](x, y)]
 
     def run_arith_select(self, op, condition, x, y):
         return [np.where(condition, x, y)]
@@ -113,7 +133,18 @@ class Interpreter:
     def convert(self, op, x):
         return [np.asarray(x).astype(parse_type(str(op.results[0].type))[1])[()]]
 
-    run_arith_extf = run_arith_truncf = run_arith_extsi = run_arith_trunci = run_tt_fp_to_fp = convert
+    run_arith_extf = run_arith_truncf = run_arith_extsi = run_arith_extui = run_arith_trunci = run_tt_fp_to_fp = convert
+    run_arith_sitofp = run_arith_uitofp = run_arith_fptosi = convert
+
+    def run_tt_reshape(self, op, x):
+        return [np.reshape(x, parse_type(str(op.results[0].type))[0])]
+
+    def run_tt_trans(self, op, x):
+        return [np.transpose(x, list(op.attributes["order"]))]
+
+    def run_tt_dot(self, op, x, y, total):
+        product = np.asarray(x, total.dtype) @ np.asarray(y, total.dtype)
+        return [total + product]
 
     def run_tt_splat(self, op, x):
         shape = parse_type(str(op.results[0].type))[0]
@@ -152,7 +183,11 @@ class Interpreter:
     def run_tt_reduce(self, op, x):
         (block,) = op.regions[0].blocks
         kind = next(iter(block.operations)).operation.name
-        return [{"arith.addf": np.sum, "arith.maxnumf": np.fmax.reduce}[kind](x, axis=int(op.attributes["axis"]))]
+        return [np.asarray(REDUCTIONS[kind](x, axis=int(op.attributes["axis"])), x.dtype)[()]]
+
+    def run_scf_if(self, op, condition):
+        chosen = op.regions[0 if condition else 1].blocks
+        return self.run_block(chosen[0]) if len(chosen) else []
 
     def run_scf_for(self, op, start, stop, step, *carries):
         (block,) = op.regions[0].blocks
