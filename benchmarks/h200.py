@@ -4,6 +4,7 @@
     python -m benchmarks.h200 --scan    the layers in a loop, with stacked weights
     python -m benchmarks.h200 --flax    the same model in Flax NNX, with Optax
     python -m benchmarks.h200 --kernels --sides shardwise    norms and the loss by `shardwise.kernels`
+    python -m benchmarks.h200 --adam --sides shardwise       the optimizer by `shardwise.kernels`
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
 float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
@@ -26,6 +27,7 @@ from typing import Any, final
 import numpy as np
 
 RATE, DECAY, SQUARE_DECAY, EPSILON = 1e-4, 0.9, 0.95, 1e-8
+UNCORRECTED = 10**6  # a number of steps after which Adam's corrections are 1
 
 
 @final
@@ -51,9 +53,12 @@ SMALL = Model(words=64, width=32, heads=2, hidden=64, length=16, batch=2)
 
 
 def training_step(
-    library: Any, model: Model, remat: bool, attention: str | None, kernels: bool = False
+    library: Any, model: Model, remat: bool, attention: str | None, kernels: bool = False, adam: bool = False
 ) -> Callable[..., Any]:
-    """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss)."""
+    """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss).
+
+    With `adam`, the parameters are a pair: those of float32, and a copy in the compute dtype.
+    """
     jnp, lax, nn = library.numpy, library.lax, library.nn
     compute_dtype = jnp.bfloat16
 
@@ -105,18 +110,35 @@ def training_step(
         params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + EPSILON), params, means, squares)
         return params, means, squares, value
 
-    return library.jit(step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
+    def fused_step(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
+        master, copy = params
+        optimizer = library.kernels.adam(RATE, DECAY, SQUARE_DECAY, EPSILON, compute_dtype=compute_dtype)
+        value, grads = library.value_and_grad(loss)(copy, tokens)
+        state = library.kernels.AdamState(jnp.int32(UNCORRECTED), means, squares, copy)
+        master, (_, means, squares, copy) = optimizer.apply(grads, state, master)
+        return (master, copy), means, squares, value
+
+    return library.jit(fused_step if adam else step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
 
 
 def training(
-    library: Any, model: Model, remat: bool, attention: str | None, scan: bool, kernels: bool = False
+    library: Any,
+    model: Model,
+    remat: bool,
+    attention: str | None,
+    scan: bool,
+    kernels: bool = False,
+    adam: bool = False,
 ) -> Callable[[], Any]:
     """Create the parameters and moments; return a function that makes a step and returns the loss."""
     *state, tokens = arguments(library, model)
     if scan:
         for tree in state:
             tree["layers"] = library.tree.map(lambda *weights: library.numpy.stack(weights), *tree["layers"])
-    step = training_step(library, model, remat, attention, kernels)
+    if adam:
+        compute_dtype = library.numpy.bfloat16
+        state[0] = state[0], library.tree.map(lambda x: library.numpy.asarray(x, compute_dtype), state[0])
+    step = training_step(library, model, remat, attention, kernels, adam)
 
     def train() -> Any:
         *state[:], loss = step(*state, tokens)
@@ -171,7 +193,7 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
             library.as_jax()
         train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
     else:
-        train = training(library, model, remat, attention, options.scan, options.kernels)
+        train = training(library, model, remat, attention, options.scan, options.kernels, options.adam)
     start = time.perf_counter()
     first = float(train())
     compiled = time.perf_counter() - start
@@ -196,6 +218,7 @@ def main() -> None:
     form.add_argument("--scan", action="store_true", help="run the layers in a loop, with stacked weights")
     form.add_argument("--flax", action="store_true", help="run the model in Flax NNX, with Optax")
     parser.add_argument("--kernels", action="store_true", help="compute norms and the loss by shardwise.kernels")
+    parser.add_argument("--adam", action="store_true", help="update the parameters by shardwise.kernels.adam")
     parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -237,7 +260,7 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
             "--remat": remat,
             "--json": report,
         }
-        flags = [f"--{name}" for name in ("flax", "kernels", "scan", "small") if getattr(options, name)]
+        flags = [f"--{name}" for name in ("adam", "flax", "kernels", "scan", "small") if getattr(options, name)]
         arguments = [str(x) for pair in pairs.items() for x in pair]
         command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]
         subprocess.run(command, check=True)

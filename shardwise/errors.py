@@ -28,6 +28,7 @@ __all__ = [
     "JAXTypeError",
     "JaxRuntimeError",
     "JaxprTypeError",
+    "KernelError",
     "KeyReuseError",
     "MissingRuleError",
     "NoMeshError",
@@ -85,6 +86,27 @@ class _DocumentedError(Exception):
 
 class OutOfMemoryError(_DocumentedError, JaxRuntimeError, section="outofmemoryerror"):  # type: ignore[misc]
     """A device does not have enough memory for a program or an array."""
+
+
+class KernelError(_DocumentedError, JaxRuntimeError, section="a-kernel-cannot-be-compiled"):  # type: ignore[misc]
+    """A Triton kernel cannot be compiled.
+
+    Attributes:
+        kernel: the name of the kernel.
+        reason: what is wrong with it.
+        place: the user's line; empty if it is unknown.
+    """
+
+    def __init__(self, kernel: str, reason: str, place: str = ""):
+        super().__init__(f"the kernel {kernel!r}{f' at {place}' if place else ''} cannot be compiled: {reason}")
+        self.kernel, self.reason, self.place = kernel, reason, place
+
+    def at(self, place: str) -> "KernelError":
+        """Return the error with the user's line."""
+        return KernelError(self.kernel, self.reason, place)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KernelError, (self.kernel, self.reason, self.place)
 
 
 class TransferError(_DocumentedError, JaxRuntimeError, section="a-transfer-is-disallowed-here"):  # type: ignore[misc]

@@ -16,6 +16,7 @@ from shardwise.errors import (
     DataStateMismatch,
     EndOfDataError,
     JaxRuntimeError,
+    KernelError,
     PeerFailure,
     PlatformError,
     ShardingError,
@@ -31,6 +32,7 @@ EXAMPLES = {
     DataStateMismatch: DataStateMismatch("the seeds differ", ("seed",)),
     EndOfDataError: EndOfDataError(3, 5),
     PlatformError: PlatformError("no such platform", "abacus"),
+    KernelError: KernelError("softmax", "its Triton IR is not valid", "model.py:7"),
     PeerFailure: PeerFailure(1, 7, "it was killed", "by signal 9"),
     UnboundAxisError: UnboundAxisError("unbound axis name 'x'", "x"),
 }

@@ -80,7 +80,7 @@ NAMESPACES: list[ModuleType] = [
     *(scipy.fft, scipy.optimize, scipy.sparse.linalg, sparse.linalg, stax),
     *(scipy.signal, scipy.ndimage, scipy.cluster.vq),
     *(random, scipy.stats, dtypes, dlpack, tree_util, test_util),
-    *(pallas, tpu, triton),
+    *(pallas, tpu, triton, sw.kernels),
 ]
 NAMESPACES += [member for name in scipy.stats.__all__ if isinstance(member := getattr(scipy.stats, name), ModuleType)]
 # Classes of these modules also have examples.

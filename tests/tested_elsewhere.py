@@ -29,7 +29,9 @@ FOLDERS = {
 MODULES = {
     "__main__": "launch/test_command_line.py",
     "ad": "api/transformations/test_vjp_function.py",
-    "kernels": "compiler/kernels/test_kernels.py",
+    "kernels/losses": "compiler/kernels/test_kernels.py",
+    "kernels/norms": "compiler/kernels/test_kernels.py",
+    "runtime/kernel_failure": "kernels/test_user_kernels.py",
     "ad_checkpoint": "api/transformations/test_remat.py",
     "api/ahead_of_time/shape_dtype_struct": "api/ahead_of_time/test_aot.py",
     "api/interchange": "test_dlpack.py",

@@ -1,5 +1,6 @@
 """Checks of the kernels of our own: results and gradients on the GPU, against plain ops on the CPU."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 import shardwise as sw
 from benchmarks.gpu.check import Check, like_cpu
+from shardwise import lax
 from shardwise import numpy as jnp
 
 BF16_TOLERANCE = 2**-7  # one unit in the last place of bfloat16, for numbers of magnitude 1
@@ -38,6 +40,34 @@ def checks() -> Iterator[tuple[str, Check]]:
             targets = sw.device_put(rng.integers(0, shape[-1], shape[:-1]).astype(np.int32))
             losses = rng.standard_normal(shape[:-1]).astype(np.float32)
             yield f"cross_entropy {name}", _narrow(like_cpu(_cross_entropy, x, targets, losses), dtype)
+            moments = [sw.device_put(f(rng.standard_normal(shape).astype(np.float32))) for f in (np.sin, np.abs)]
+            yield f"adam {name}", _narrow(like_cpu(_adam, scale[0] + delta.astype(np.float32), ct, *moments), dtype)
+            yield f"triton_kernel {name}", _narrow(like_cpu(_gradients(DOUBLE_SILU), x, ct), dtype)
+
+
+def _adam(parameters: Any, gradient: Any, mean: Any, square: Any) -> Any:
+    optimizer = sw.kernels.adam(0.1, weight_decay=0.01, compute_dtype=jnp.bfloat16)
+    state = sw.kernels.AdamState(jnp.int32(3), mean, square, None)
+    return optimizer.apply(gradient, state, parameters)
+
+
+def _double_silu(x: Any) -> Any:
+    wide = x.astype(np.float32)
+    return (2 * wide * lax.logistic(wide)).astype(x.dtype)
+
+
+def _double_silu_ir(x: Any, result: Any) -> str:
+    kernel = sw.kernels.TritonBuilder("double_silu", [x, result])
+    offsets = kernel.program_id() * 256 + kernel.range(256)
+    mask = offsets < math.prod(x.shape)
+    value = kernel.load(kernel.pointers[0], offsets, mask).to(np.dtype(np.float32))
+    kernel.store(kernel.pointers[1], offsets, value * 2.0 / (kernel.exp(0.0 - value) + 1.0), mask)
+    return kernel.text()
+
+
+DOUBLE_SILU = sw.kernels.triton_kernel(
+    _double_silu, ir=_double_silu_ir, grid=lambda x, result: -(-math.prod(x.shape) // 256), sharding_rule="... -> ..."
+)
 
 
 def _narrow(check: Check, dtype: Any) -> Check:

@@ -35,6 +35,7 @@ _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _chlo = lazy_module("jaxlib.mlir.dialects.chlo")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
 _sdy = lazy_module("jaxlib.mlir.dialects.sdy")
+_triton = lazy_module("jaxlib.triton.dialect")
 
 mlir_passmanager = lazy_module("jaxlib.mlir.passmanager")
 mlir_dialects = {
@@ -486,6 +487,33 @@ def build_module(in_types: Sequence[str], body: Callable[..., Sequence[Any]]) ->
 def parse_module(text: str | bytes) -> Any:
     """Parse a module in MLIR's syntax or bytecode. Compilation with callbacks needs the parsed form."""
     return mlir_ir.Module.parse(text, _mlir_context())
+
+
+def triton_functions(text: str) -> list[tuple[str, str, str]]:
+    """Parse and verify a module of Triton IR, and return the name, visibility and type of each of its functions.
+
+    Raises:
+        ValueError: if the text is no such module. The arguments of the error are pairs of a location, such as
+            `"-":4:10` for line 4, and a message.
+    """
+    context = mlir_ir.Context()
+    _triton.register_dialect(context)
+    context.load_all_available_dialects()
+    with context:
+        try:
+            module = mlir_ir.Module.parse(text)
+        except mlir_ir.MLIRError as error:
+            found = [(str(each.location), str(each.message)) for each in error.error_diagnostics]
+            raise ValueError(*found) from None
+        functions = [op for op in module.body.operations if op.operation.name == "tt.func"]
+        return [
+            (
+                mlir_ir.StringAttr(op.attributes["sym_name"]).value,
+                mlir_ir.StringAttr(op.attributes["sym_visibility"]).value if "sym_visibility" in op.attributes else "",
+                str(op.attributes["function_type"]),
+            )
+            for op in functions
+        ]
 
 
 def parse_portable_artifact(artifact: bytes) -> Any:

@@ -66,6 +66,7 @@ from shardwise.runtime.array import (
 )
 from shardwise.runtime.callbacks import error_of_callback
 from shardwise.runtime.executable import Executable
+from shardwise.runtime.kernel_failure import check_kernels
 from shardwise.runtime.memory_stats import MemoryStats, known_memory_stats
 from shardwise.runtime.out_of_memory import check_memory, program_needs
 from shardwise.runtime.process_set_registry import process_sets
@@ -298,6 +299,7 @@ class LoweredRequest:
                     self.stages, self.target.devices, out_shardings, self.target.committed, options, serialized
                 )
         except RuntimeFailure as error:
+            check_kernels(error, self.stages.module.text, self.target.devices, options)
             check_memory(error, f"the compilation of `{name}`")
             if options and "option" in str(error):
                 raise ValueError(f"compiler_options of `{name}`: {error}") from None

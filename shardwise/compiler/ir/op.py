@@ -103,6 +103,8 @@ class Hlo(Protocol):
     mesh: AbstractMesh
 
     def unsupported(self, reason: str) -> Exception: ...
+    @property
+    def place(self) -> str: ...
 
     def op(
         self,

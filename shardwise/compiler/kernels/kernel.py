@@ -23,6 +23,7 @@ from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import jvp, jvp_program
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap
+from shardwise.errors import KernelError
 
 TARGET = "__gpu$xla.gpu.triton"
 
@@ -68,6 +69,16 @@ class KernelOp(Op):
         """Compute the cotangents of the operands, None for operands that have none."""
         raise self.missing_rule("gradient")
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the op is transposed to `gradient`, and not differentiated as `plain`."""
+        return type(self).gradient is not KernelOp.gradient
+
+    @property
+    def label(self) -> str:
+        """The name of the kernel in reports."""
+        return self.name
+
     def obstacle(self, *types: ArrayType) -> str:
         """Return why the Triton kernel does not support operands of these types; the empty string if it does."""
         for type in (*types, *self.out_types(*types)):
@@ -89,6 +100,12 @@ class KernelOp(Op):
         """Emit the kernel. Its pointers are those of the operands, then those of `launch.results`."""
         raise self.missing_rule("emit")
 
+    def triton_ir(self, launch: Launch, *types: ArrayType) -> tuple[str, str]:
+        """Return the name of the function that is launched, and the module that has it."""
+        kernel = TritonBuilder(self.name, (*types, *launch.results))
+        self.emit(kernel, launch, *types)
+        return self.name, kernel.text()
+
     def finish(self, hlo: Hlo, written: Sequence[HloValue]) -> Sequence[HloValue]:
         """Return the results of the op from the arrays that the kernel wrote."""
         return written
@@ -98,9 +115,13 @@ class KernelOp(Op):
         if hlo.platform != "cuda" or self.reason_for_plain_ops(*types):
             return hlo.program(plain_program(self, types), operands)
         launch = self.kernel_launch(*types)
+        try:
+            entry, module = triton_module(self, types)
+        except KernelError as error:
+            raise error.at(hlo.place) from None
         attributes = {
-            "name": mlir_string(self.name),
-            "ir": mlir_string(triton_ir(self, types)),
+            "name": mlir_string(entry),
+            "ir": mlir_string(module),
             "num_stages": f"{launch.stages} : i32",
             "num_warps": f"{launch.warps} : i32",
             **{f"grid_{axis}": f"{size} : i32" for axis, size in zip("xyz", launch.grid, strict=True)},
@@ -126,7 +147,7 @@ class KernelOp(Op):
         """The tangents are those of `plain`, in a linear call whose transpose is `gradient` if there is one."""
         types = tuple(x.type.strong() for x in primals)
         active = tuple(tangent is not None for tangent in tangents)
-        if type(self).gradient is KernelOp.gradient:
+        if not self.has_gradient:
             results, found = jvp(plain_program(self, types), primals, tangents)
             return tuple(results), tuple(found)
         results = self(*primals)
@@ -151,12 +172,14 @@ def plain_program(op: KernelOp, types: tuple[ArrayType, ...]) -> Program:
 
 
 @registered_cache(maxsize=4096)
+def triton_module(op: KernelOp, types: tuple[ArrayType, ...]) -> tuple[str, str]:
+    """Return the name of a kernel's function, and its module in Triton IR."""
+    return op.triton_ir(op.kernel_launch(*types), *types)
+
+
 def triton_ir(op: KernelOp, types: tuple[ArrayType, ...]) -> str:
     """Return a kernel as Triton IR."""
-    launch = op.kernel_launch(*types)
-    kernel = TritonBuilder(op.name, (*types, *launch.results))
-    op.emit(kernel, launch, *types)
-    return kernel.text()
+    return triton_module(op, types)[1]
 
 
 @registered_cache(maxsize=4096)

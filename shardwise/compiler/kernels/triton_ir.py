@@ -33,6 +33,13 @@ def supports_dtype(dtype: DType) -> bool:
     return dtype in _NAMES and dtype != I1
 
 
+def pointer_elements(dtype: DType) -> tuple[str, ...]:
+    """Return how Triton IR may name the elements of an array: integers have no sign, and booleans are bytes."""
+    if is_float(dtype):
+        return (_NAMES.get(dtype, f"f{8 * dtype.itemsize}"),)
+    return ("i1", "i8") if dtype == I1 else (f"i{8 * dtype.itemsize}",)
+
+
 def next_power_of_two(size: int) -> int:
     """Return the smallest power of two that is not below `size`."""
     return 1 << max(0, size - 1).bit_length()

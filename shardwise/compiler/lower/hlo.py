@@ -74,9 +74,14 @@ class Builder:
         self._metadata = source.metadata
         self._source, self._op_name = source, op_name
 
+    @property
+    def place(self) -> str:
+        """The user's line of the op that is being lowered; empty if it is unknown."""
+        return self._source.place if self._source.file else ""
+
     def unsupported(self, reason: str) -> UnsupportedError:
         """Return the error for an op that cannot be lowered for the platform."""
-        place = f" at {self._source.place}" if self._source.file else ""
+        place = f" at {self.place}" if self.place else ""
         return UnsupportedError(
             f"{self._op_name}{place} has no lowering for the platform {self.platform!r}: {reason}. Move the operands "
             "to a CPU with `device_put(x, devices('cpu')[0])` and compute there."

@@ -341,7 +341,7 @@ def _kernel_rows(local: LocalProgram) -> Iterator[KernelRow]:
     for equation in local.program.walk():
         if isinstance(equation.op, KernelOp):
             reason = equation.op.reason_for_plain_ops(*(value.type for value in equation.inputs))
-            yield KernelRow(equation.op.name, equation.source, reason)
+            yield KernelRow(equation.op.label, equation.source, reason)
 
 
 def _end_rows(

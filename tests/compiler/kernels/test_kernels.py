@@ -11,9 +11,8 @@ import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
-from shardwise.compiler.kernels.kernel import triton_ir
 from shardwise.compiler.kernels.norm import Norm, NormGrad
-from tests.compiler.kernels.triton_interpreter import Interpreter
+from tests.compiler.kernels.run_kernel import run_kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F32 = np.dtype(np.float32)
@@ -53,12 +52,7 @@ CASES = [*norm_cases(), *cross_entropy_cases()]
 
 @pytest.mark.parametrize(("op", "operands"), CASES, ids=lambda value: getattr(value, "name", ""))
 def test_the_ir_computes_the_meaning(op, operands):
-    types = tuple(ArrayType(x.shape, x.dtype) for x in operands)
-    assert not op.obstacle(*types)
-    launch = op.kernel_launch(*types)
-    written = [np.full(type.size, np.nan, type.dtype) for type in launch.results]
-    Interpreter(triton_ir(op, types)).run(launch.grid, [*(x.reshape(-1) for x in operands), *written])
-    results = [x.reshape(type.shape) for x, type in zip(written, launch.results, strict=True)]
+    results = run_kernel(op, *operands)
     if isinstance(op, NormGrad):
         results = [results[0], *(parts.sum(0) for parts in results[1:])]
     for result, expected in zip(results, op.reference(*operands), strict=True):
