@@ -9,9 +9,16 @@ For numbers of devices that are too large to compile for, the simulator predicts
 of the same steps, with and without the schedule. This needs neither JAX nor a plugin.
 
     python -m benchmarks.gpu_schedule --simulate 64 512 4096
+
+The CPU time of the stages of planning, and the share of the schedule. The results of the schedule are in the same
+table: two versions can be compared.
+
+    python -m benchmarks.gpu_schedule --planning 8 32 256
 """
 
 import argparse
+import gc
+import hashlib
 import importlib
 import json
 import math
@@ -19,15 +26,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import shardwise as sw
 from benchmarks.gpu_steps import KINDS, abstract_mesh, jitted_step, lower_step
+from shardwise.base.caches import clear_all
 from shardwise.compiler.plan.hardware import chip
+from shardwise.execute.plan_report import request_report
 from shardwise.explain.hlo_schedule import read_schedule
+from shardwise.explain.plan import prepare
 
 LIBRARIES = {"ours": "shardwise", "JAX": "jax"}
 NOTHING = 1e-6  # shorter waits count as this many seconds, so that a ratio exists
+ROUNDS = 3  # of planning
+SHARE_BAR = 0.2  # the CPU time of the schedule, relative to the other stages of planning
 
 
 def main() -> None:
@@ -39,8 +52,11 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the compiled modules")
     parser.add_argument("--side", choices=LIBRARIES, help="print the figures of one side, as JSON")
     parser.add_argument("--simulate", type=int, nargs="+", help="numbers of devices to simulate instead of compiling")
+    parser.add_argument("--planning", type=int, nargs="+", help="numbers of devices for which planning is timed")
     arguments = parser.parse_args()
-    if arguments.simulate:
+    if arguments.planning:
+        lines = planning_table(arguments)
+    elif arguments.simulate:
         lines = simulated_table(arguments)
     else:
         lines = table(sys.argv[1:]) if arguments.side is None else map(json.dumps, figures(arguments))
@@ -93,6 +109,66 @@ def simulated_plan(kind: str, scanned: bool, devices: int, hardware: str, is_sch
 def times(plan: sw.Plan) -> tuple[float, float]:
     """Return the seconds of a step, and those in which communication is exposed."""
     return plan.seconds, plan.exposed_seconds
+
+
+def planning_table(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the table of the CPU time of planning: of the schedule, and of all other stages before lowering."""
+    yield "| step | devices | equations | schedule | other stages | ratio | predicted step | exposed | sent | digest |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    ratios = {}
+    for name, kind, scanned in step_names(arguments.only):
+        for devices in arguments.planning:
+            rounds = [planning_seconds(kind, scanned, devices, arguments.hardware) for _ in range(ROUNDS)]
+            schedule, others = (min(times) for times in zip(*rounds, strict=True))
+            ratios[f"{name}, {devices}"] = schedule / others
+            times = f"{1e3 * schedule:.0f} ms", f"{1e3 * others:.0f} ms", f"{schedule / others:.3f}"
+            count, *results = schedule_results(kind, scanned, devices, arguments.hardware)
+            yield " | ".join([f"| {name}", f"{devices}", count, *times, *results]) + " |"
+    worst = max(ratios, key=ratios.__getitem__)
+    above = sum(ratio > SHARE_BAR for ratio in ratios.values())
+    yield f"\nratio, most: {ratios[worst]:.3f} ({worst}); {above} of {len(ratios)} above {SHARE_BAR:.2f}"
+
+
+class StageClock:
+    """Records the CPU time of each pass; a StageDump for `prepare`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._before = process_time()
+
+    def add(self, name: str, _: Any) -> None:
+        now = process_time()
+        self.seconds[name] = now - self._before
+        self._before = now
+
+
+def planning_seconds(kind: str, scanned: bool, devices: int, hardware: str) -> tuple[float, float]:
+    """Return the CPU seconds of the schedule, and of the other stages from tracing to the program of one device."""
+    step, arguments = jitted_step(sw, abstract_mesh(sw, devices, kind), kind, scanned)
+    clear_all()
+    gc.collect()
+    clock: Any = StageClock()
+    prepare(step, arguments, {}, chip(hardware), clock)
+    schedule = clock.seconds.pop("schedule")
+    del clock.seconds["lower"]
+    return schedule, sum(clock.seconds.values())
+
+
+def schedule_results(kind: str, scanned: bool, devices: int, hardware: str) -> tuple[str, ...]:
+    """Return what the schedule decided, as text.
+
+    These are the equations before it, the predicted time of the step, the exposed time, the bytes that each device
+    sends, and a digest of the program.
+    """
+    step, arguments = jitted_step(sw, abstract_mesh(sw, devices, kind), kind, scanned)
+    prepared = prepare(step, arguments, {}, chip(hardware))
+    stages, plan = prepared.stages, request_report(prepared.request, prepared.stages, chip(hardware))
+    return (
+        f"{sum(1 for _ in stages.partitioned.program.walk()):,}",
+        *(f"{1e3 * seconds:.3f} ms" for seconds in times(plan)),
+        f"{stages.local.sent:.0f}",
+        hashlib.sha256(str(stages.local).encode()).hexdigest()[:12],
+    )
 
 
 def step_names(part: str) -> Iterator[tuple[str, str, bool]]:
