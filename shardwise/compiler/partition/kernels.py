@@ -15,9 +15,11 @@ A kernel reads each of its operands once and writes the results that are used ou
 their operand, as do transposes that only products read, and collectives along axes of size one.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import final
 
 from shardwise.compiler.dtypes import is_float
@@ -60,17 +62,33 @@ class KernelGroups:
     """The kernels of a program.
 
     Attributes:
+        program: the program.
         kernels: the kernels in order. A control op is a kernel; its programs are grouped on their own.
-        unstored: the values that are never in memory: intermediate values of kernels, and values such as masks that
-            are cheap to compute from constants, which every consumer recomputes.
-        views: the values that share the memory of others.
-        storage: for each such value, the value whose memory it shares.
+        storage: for each value that shares the memory of another, that other value.
     """
 
+    program: Program
     kernels: Sequence[Kernel]
-    unstored: frozenset[Value]
-    views: frozenset[Value]
     storage: Mapping[Value, Value]
+
+    @cached_property
+    def unstored(self) -> frozenset[Value]:
+        """The values that are never in memory.
+
+        These are intermediate values of kernels, and values such as masks that are cheap to compute from constants,
+        which every consumer recomputes.
+        """
+        equations, outputs = self.program.equations, set(self.program.outputs)
+        written = {value for kernel in self.kernels for value in kernel.writes}
+        constant: set[Value] = set()
+        for equation in equations:
+            if equation.op.cheap_to_recompute and constant.issuperset(equation.inputs):
+                constant.update(equation.outputs)
+        for equation in equations:
+            if equation.op.is_contraction:  # its library reads constants from memory, too
+                constant.difference_update(self.storage.get(value, value) for value in equation.inputs)
+        results = {value for equation in equations for value in equation.outputs}
+        return frozenset((results - written | constant) - self.storage.keys() - outputs)
 
 
 def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> KernelGroups:
@@ -83,19 +101,7 @@ def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> K
             memory traffic, with which the fractions of chips were fitted.
     """
     grouping = _Grouping(program, mesh, platform)
-    kernels = grouping.kernels()
-    written = {value for kernel in kernels for value in kernel.writes}
-    views = frozenset(grouping.storage) - grouping.outputs
-    constant: set[Value] = set()
-    for equation in program.equations:
-        if equation.op.cheap_to_recompute and constant.issuperset(equation.inputs):
-            constant.update(equation.outputs)
-    for equation in program.equations:
-        if equation.op.is_contraction:  # its library reads constants from memory, too
-            constant.difference_update(grouping.storage.get(value, value) for value in equation.inputs)
-    results = {value for equation in program.equations for value in equation.outputs}
-    unstored = (results - written | constant) - views - grouping.outputs
-    return KernelGroups(kernels, frozenset(unstored), views, grouping.storage)
+    return KernelGroups(program, grouping.kernels(), grouping.storage)
 
 
 @final
@@ -125,10 +131,12 @@ class _Grouping:
         self.loops: list[tuple[int, ...] | None] = []
         self.rows: dict[Value, Value] = {}
         self.outputs = set(program.outputs)
-        self.uses: dict[Value, list[Equation]] = {}
+        self.uses: dict[Value, list[Equation]] = defaultdict(list)
+        uses = self.uses
         for equation in program.equations:
-            for value in equation.inputs if len(equation.inputs) == 1 else dict.fromkeys(equation.inputs):
-                self.uses.setdefault(value, []).append(equation)
+            inputs = equation.inputs
+            for value in inputs if len(inputs) <= 1 else dict.fromkeys(inputs):
+                uses[value].append(equation)
 
     @cached_property
     def positions(self) -> dict[Equation, int]:
@@ -139,29 +147,27 @@ class _Grouping:
         for equation in self.program.equations:
             self._add(equation)
         stored = {value for kernel in self.grouped for value in kernel.reads}
-        stored.update(self.storage.get(value, value) for value in self.outputs)
+        stored.update([self.storage.get(value, value) for value in self.outputs])
+        fused = self.fused
         for kernel in self.grouped:
-            kernel.writes = {
-                value: _bytes_written(equation, value)
-                for equation in kernel.equations
-                for value in equation.outputs
-                if value in stored and value not in self.fused
-            }
+            writes = kernel.writes
+            for equation in kernel.equations:
+                for value in equation.outputs:
+                    if value in stored and value not in fused:
+                        writes[value] = _bytes_written(equation, value)
         return self.grouped
 
     def _add(self, equation: Equation) -> None:
         op = equation.op
-        if op.reduced_dims is not None and _is_complete_per_row(equation):
-            self.rows[equation.outputs[0]] = equation.inputs[0]
-        elif len(equation.inputs) == 1 and equation.inputs[0] in self.rows and (op.only_moves or op.fusion.is_view):
-            self.rows[equation.outputs[0]] = self.rows[equation.inputs[0]]
-        if op.fusion.is_barrier:
+        if self.platform:
+            self._add_rows(equation)
+        if op.is_constant and self._is_literal(equation):
+            self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
+        elif op.fusion.is_barrier:
             self._share_storage(equation)
             self.complete.update(equation.outputs)
         elif self._is_view(equation):
             self._share_storage(equation)
-        elif self._is_literal(equation):
-            self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
         elif self._fuses(equation) and len(equation.outputs) == 1:
             self._fuse(equation)
         elif op.launch is not None and self.grouped and self.grouped[-1].root.op.launch == op.launch:
@@ -169,17 +175,28 @@ class _Grouping:
         else:
             self._start(equation, [equation], self._reads(equation), None)
 
+    def _add_rows(self, equation: Equation) -> None:
+        """Record the rows of a reduction, or of an equation that broadcasts the results of one again."""
+        op, inputs = equation.op, equation.inputs
+        if op.reduced_dims is not None and _is_complete_per_row(equation):
+            self.rows[equation.outputs[0]] = inputs[0]
+        elif len(inputs) == 1 and inputs[0] in self.rows and (op.only_moves or op.fusion.is_view):
+            self.rows[equation.outputs[0]] = self.rows[inputs[0]]
+
     def _fuses(self, equation: Equation) -> bool:
         fusion = equation.op.fusion
         return fusion.fuses or (bool(self.platform) and fusion.is_indexed)
 
     def _is_view(self, equation: Equation) -> bool:
+        fusion = equation.op.fusion
+        if not (fusion.is_view or fusion.is_view_in_products or equation.op.removed_on_one_device):  # most equations
+            return False
         if equation.inputs and equation.inputs[0] in self.fused:
             return False
-        if equation.op.fusion.is_view_in_products:
+        if fusion.is_view_in_products:
             uses = self.uses.get(equation.outputs[0], [])
             return bool(uses) and all(use.op.is_contraction for use in uses)
-        return equation.op.fusion.is_view or self._is_removed(equation)
+        return fusion.is_view or self._is_removed(equation)
 
     def _is_removed(self, equation: Equation) -> bool:
         """Return whether an equation is a collective that sends nothing, as along axes of size one: it is removed."""
@@ -190,9 +207,8 @@ class _Grouping:
         return operand.type == result.type and not op.bytes_sent(operand.type, self.mesh)
 
     def _is_literal(self, equation: Equation) -> bool:
-        """Return whether an equation is a scalar constant, which is an immediate in its consumers and not in memory."""
-        is_scalar = equation.op.is_constant and equation.outputs[0].type.size == 1
-        return is_scalar and equation.outputs[0] not in self.outputs
+        """Return whether a constant is a scalar, which is an immediate in its consumers and not in memory."""
+        return equation.outputs[0].type.size == 1 and equation.outputs[0] not in self.outputs
 
     def _share_storage(self, equation: Equation) -> None:
         for operand, result in zip(equation.inputs, equation.outputs, strict=True):
@@ -200,8 +216,11 @@ class _Grouping:
 
     def _fuse(self, equation: Equation) -> None:
         reads = self._reads(equation)
-        inner = [member for value in equation.inputs for member in self.members.get(value, ())]
-        members = [*dict.fromkeys(inner), equation] if inner else [equation]
+        inner = [self.members[value] for value in equation.inputs if value in self.members]
+        if len(inner) > 1:
+            members = [*dict.fromkeys(chain.from_iterable(inner)), equation]
+        else:
+            members = [*inner[0], equation] if inner else [equation]
         (result,) = equation.outputs
         if len(reads) <= _MAX_OPERANDS and self._is_inlined(equation, reads, members):
             self.fused[result], self.members[result] = reads, members
@@ -232,23 +251,33 @@ class _Grouping:
         self._record(equation, len(self.grouped) - 1)
 
     def _record(self, root: Equation, number: int) -> None:
-        for value in root.outputs:
-            self.producer[value] = number
-            if not _is_complete_per_row(root):
-                self.complete.add(value)
+        self.producer.update(dict.fromkeys(root.outputs, number))
+        if not _is_complete_per_row(root):
+            self.complete.update(root.outputs)
 
     def _reads(self, equation: Equation) -> Reads:
         """Return the values that an equation reads from memory, through fused expressions and views."""
         reads: dict[Value, int] = {}
+        storage = self.storage
+        fusion = equation.op.fusion
         for position, value in enumerate(equation.inputs):
-            most = _bytes_read(equation, position)
             operands = self.fused.get(value)
-            reads_part = position == 0 and equation.op.fusion.reads_part
-            for operand, nbytes in ((value, most),) if operands is None else operands.items():
-                home = self.storage.get(operand, operand)
-                count = min(nbytes, most) if reads_part else nbytes
+            if operands is None:
+                home, count = storage.get(value, value), _bytes_read(equation, position)
                 if count >= reads.get(home, 0):
                     reads[home] = count
+            elif position == 0 and fusion.reads_part:
+                most = _bytes_read(equation, position)
+                for home, nbytes in operands.items():
+                    count = min(nbytes, most)
+                    if count >= reads.get(home, 0):
+                        reads[home] = count
+            elif reads:
+                for home, count in operands.items():
+                    if count >= reads.get(home, 0):
+                        reads[home] = count
+            else:
+                reads.update(operands)
         return reads
 
     def _is_inlined(self, equation: Equation, reads: Reads, members: Sequence[Equation]) -> bool:
@@ -322,13 +351,16 @@ class _Grouping:
 
     def _kernel_to_join(self, equation: Equation, reads: Reads, loop: tuple[int, ...]) -> int | None:
         """Return the index of the latest kernel that an equation can join."""
-        ready = max((self.producer.get(value, -1) for value in reads), default=-1)
+        ready = max([self.producer.get(value, -1) for value in reads], default=-1)
         is_complete = not self.complete.isdisjoint((*reads, *equation.inputs))
-        for index in range(len(self.grouped) - 1, max(ready, 0, len(self.grouped) - _LOOKBACK) - 1, -1):
-            if self.loops[index] != loop or (index == ready and is_complete):
+        loops, shareable = self.loops, {value for value in reads if _without_ones(value.type.shape) == loop}
+        for index in range(len(loops) - 1, max(ready, 0, len(loops) - _LOOKBACK) - 1, -1):
+            if loops[index] != loop:
                 continue
-            shared = self.grouped[index].reads
-            if index == ready or any(value in shared and _without_ones(value.type.shape) == loop for value in reads):
+            if index == ready:
+                if not is_complete:
+                    return index
+            elif not shareable.isdisjoint(self.grouped[index].reads):
                 return index
         return None
 
@@ -359,7 +391,7 @@ def _loop_shape(equation: Equation) -> tuple[int, ...]:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    return tuple([size for size in shape if size != 1]) if 1 in shape else shape
 
 
 def _is_complete_per_row(equation: Equation) -> bool:
