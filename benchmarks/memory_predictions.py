@@ -1,9 +1,12 @@
 """Predicted memory of training steps, beside what XLA assigns and what the allocator of the device counts.
 
-    python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE]
+    python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE] [--recorded FILE]
 
-Nothing is fitted. Each step is compiled and run in a process of its own, because the counters of an allocator have no
+Nothing is fitted. Half of the steps were used to find the rules of the memory model; the steps of `memory_models.py`
+were held out. Each step is compiled and run in a process of its own, because the counters of an allocator have no
 reset. On CPU there are no counters, and the steps that need cuDNN are omitted.
+
+With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 
 With `--target-config`, the steps are compiled for a GPU that is not present, which the file describes in XLA's text
 format (`benchmarks/gpu_schedule.py`). Nothing runs, and XLA's autotuner is off: it needs a GPU. XLA then assigns other
@@ -12,9 +15,10 @@ temporaries than on the GPU itself, because it selects other kernels, and cannot
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,17 +27,31 @@ from typing import Any
 
 import shardwise as jax
 import shardwise.numpy as jnp
-from benchmarks import models, predictions
+from benchmarks import memory_models, models, predictions
 from shardwise.compiler.plan.hardware import built_in_chip_of
 from shardwise.models import Decoder, train_state, train_step
 
 ROWS = 16  # how many times larger than in `benchmarks.models` the batches are
 DECODER = Decoder(layers=12, width=1024, heads=16, key_heads=4, head_width=64, hidden=2816, vocabulary=32000)
 Step = tuple[str, Callable[..., Any], tuple[Any, ...]]  # the name, the jitted step, and the types of its arguments
+DEVELOPED, HELD_OUT = "developed on", "held out"
 
 
 def steps() -> Iterator[Step]:
-    """Yield training steps of many kinds of models."""
+    """Yield all training steps, first those on which the rules were developed."""
+    yield from developed_steps()
+    for name, make in memory_models.STEPS.items():
+        step, types = make()
+        yield name, step, types
+
+
+def split(name: str) -> str:
+    """Return whether the rules were developed on a step, or it was held out."""
+    return HELD_OUT if name in memory_models.STEPS else DEVELOPED
+
+
+def developed_steps() -> Iterator[Step]:
+    """Yield the steps on which the rules were developed."""
     for model in models.MODELS.values():
         types = jax.eval_shape(lambda model=model: (model.state(), model.examples()))
         state, batch = types
@@ -55,6 +73,11 @@ def main() -> None:
     parser.add_argument("--only", help="measure the step of this name in this process, and print its figures as JSON")
     parser.add_argument("--processes", type=int, default=1, help="how many steps are measured at the same time")
     parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument(
+        "--recorded", type=Path, help="compare with the figures of this file, of an H200; compile nothing"
+    )
+    parser.add_argument("--dump", type=Path, help="a folder for XLA's buffer assignments of the steps developed on")
+    parser.add_argument("--split", choices=(DEVELOPED, HELD_OUT), help="only these steps")
     parser.add_argument("--target-config", type=Path, help="compile for the GPU that this file describes; run nothing")
     parsed = parser.parse_args()
     if parsed.only:
@@ -63,27 +86,63 @@ def main() -> None:
         return
     print("| step | predicted | XLA | error | allocator's peak |\n|---|---|---|---|---|")
     rows = []
-    with ThreadPoolExecutor(parsed.processes) as pool:
-        for row in pool.map(partial(measure, target=parsed.target_config), [name for name, *_ in steps()]):
-            if row is None:
-                continue
-            rows.append(row)
-            predicted, assigned, peak = (f"{row[key] / 2**20:.1f} MiB" for key in ("predicted", "assigned", "peak"))
-            print(f"| {row['name']} | {predicted} | {assigned} | {100 * error(row):+.1f}% | {peak} |", flush=True)
-    errors = [100 * error(row) for row in rows]
-    print(f"\nmedian error {median(map(abs, errors)):.1f}%, lowest {min(errors):+.1f}%")
+    names = [name for name, *_ in steps() if parsed.split in (None, split(name))]
+    failures = {}
+    for row in recorded(parsed.recorded, names) if parsed.recorded else measured(names, parsed):
+        if "failure" in row:
+            failures[row["name"]] = row["failure"]
+            continue
+        rows.append(row)
+        predicted, assigned, peak = (f"{row[key] / 2**20:.1f} MiB" for key in ("predicted", "assigned", "peak"))
+        print(f"| {row['name']} | {predicted} | {assigned} | {100 * error(row):+.1f}% | {peak} |", flush=True)
+    print()
+    for kind in (DEVELOPED, HELD_OUT):
+        errors = [100 * error(row) for row in rows if split(row["name"]) == kind]
+        if errors:
+            middle, least, most = median(map(abs, errors)), min(errors), max(errors)
+            print(
+                f"{kind:12} {len(errors)} steps: median error {middle:.1f}%, lowest {least:+.1f}%, highest {most:+.1f}%"
+            )
     if parsed.json:
         parsed.json.write_text(json.dumps(rows))
+    if failures:
+        sys.exit("\n\n".join(f"{name} failed:\n{text[-2000:]}" for name, text in failures.items()))
 
 
-def measure(name: str, target: Path | None = None) -> dict[str, Any] | None:
-    """Return the figures of a step, measured in a process of its own; None if its kernels cannot be compiled here."""
+def recorded(file: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of an H200 that a file has, with new predictions."""
+    known = {row["name"]: row for row in json.loads(file.read_text())}
+    for name, function, types in steps():
+        if name in names and name in known:
+            yield {**known[name], "predicted": jax.simulate(function, hardware="h200")(*types).peak_bytes}
+
+
+def measured(names: Collection[str], parsed: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the figures of the steps that can be compiled here."""
+    with ThreadPoolExecutor(parsed.processes) as pool:
+        for row in pool.map(partial(measure, target=parsed.target_config, dump=parsed.dump), names):
+            if row is not None:
+                yield row
+
+
+def measure(name: str, target: Path | None = None, dump: Path | None = None) -> dict[str, Any] | None:
+    """Return the figures of a step, measured in a process of its own; None if its kernels cannot be compiled here.
+
+    Args:
+        name: the name of the step.
+        target: a description of a GPU that is not present.
+        dump: a folder for XLA's buffer assignment, if the rules were developed on the step.
+    """
     command = [sys.executable, "-m", "benchmarks.memory_predictions", "--only", name]
     if target is not None:
         command += ["--target-config", str(target)]
-    row: dict[str, Any] | None = json.loads(
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    )
+    environment = dict(os.environ)
+    if dump is not None and split(name) == DEVELOPED:
+        environment["XLA_FLAGS"] = f"--xla_dump_to={dump / name.replace(' ', '_')} --xla_dump_hlo_as_text"
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if result.returncode:
+        return {"name": name, "failure": result.stderr}
+    row: dict[str, Any] | None = json.loads(result.stdout)
     return row
 
 
