@@ -42,7 +42,7 @@ def run_on_arrays(key: object) -> Iterator[None]:
         key: the PRNG key from which ops such as dropout derive theirs.
     """
     env = environment()
-    with warnings.catch_warnings(), env.override_property(prng=key), torch.device("jax"), env:
+    with warnings.catch_warnings(), env.override_property(prng=key), torch.device("jax:0"), env:
         warnings.filterwarnings("ignore", "Explicitly requested dtype int64")
         yield
 

@@ -1,35 +1,45 @@
 """functional: a PyTorch module as a pure function of its parameters and buffers."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_pytree
 
 import shardwise.numpy as jnp
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.errors import ConcretizationTypeError, NonConcreteBooleanIndexError, TorchModuleError
-from shardwise.lax.gradient import stop_gradient
 from shardwise.torch import ops  # noqa: F401 - registers ops with torchax
 from shardwise.torch._torchax import OperatorNotFound, Tensor, run_on_arrays, swap_tensors
 from shardwise.torch.fused_projections import Parts, find_fused_parameters
-from shardwise.torch.module_state import Leaf, from_numpy, module_tensors, to_leaf, to_tensor
+from shardwise.torch.module_state import (
+    Leaf,
+    from_numpy,
+    module_tensors,
+    place_values,
+    to_tensor,
+    to_values,
+    without_values,
+)
 from shardwise.torch.outputs import to_arrays, to_tensors
 from shardwise.torch.running_module import (
     cite_model_files,
     describe_place,
     is_inside_checkpoint,
     module_paths,
-    running_autograd_function,
     track_modules,
     training_modes,
 )
+from shardwise.torch.running_statistics import cumulative_momenta
 from shardwise.torch.separate_parts import SeparateParts, SplitTensor
+from shardwise.torch.stop_gradients import StopGradients
+from shardwise.torch.unsupported_functions import CHECKPOINT_ADVICE
 from shardwise.torch.unsupported_modules import check_module
 from shardwise.torch.view_aliases import StaleViewError, ViewAliases, check
 
@@ -51,7 +61,15 @@ class Functional(NamedTuple):
     buffers: dict[str, Leaf]
 
 
-def functional(module: torch.nn.Module, *, split: Mapping[str, Parts] | None = None) -> Functional:
+Shardings = Mapping[str, Sharding]
+
+
+def functional(
+    module: torch.nn.Module,
+    *,
+    split: Mapping[str, Parts] | None = None,
+    shardings: Shardings | Callable[[dict[str, ShapeDtypeStruct]], Shardings] | None = None,
+) -> Functional:
     """Return a PyTorch module as a pure function, with its parameters and buffers.
 
     The module itself is not changed. Parameters and buffers are dicts from the names of `module.state_dict()`, such as
@@ -65,25 +83,43 @@ def functional(module: torch.nn.Module, *, split: Mapping[str, Parts] | None = N
             or parameters, in which `*` stands for one name and `**` for any path, and the number of parts of one size,
             which get a dim of their own ([3 * d, in] is [3, d, in]), or a dict of sizes, which become leaves of their
             own (`qkv_proj.weight.q`). `fused_projections(module)` returns those that are known.
+        shardings: the sharding of each parameter, also of frozen ones, by its name, or a function that returns them for
+            the types of all parameters and buffers. Tensors are copied to their shards one after the other, so that no
+            device has a parameter that is sharded. Leaves on the `meta` device have the sharding, as `load_safetensors`
+            needs it. Without it, all leaves are on the default device, and so are buffers without a sharding.
 
     Returns:
         The function, the parameters and the buffers; see `ModuleFunction`.
 
     Raises:
         TypeError: if `module` is not a module.
-        TorchModuleError: if a tensor of the module cannot be an array, or if `split` does not fit the module.
+        TorchModuleError: if a tensor of the module cannot be an array, if `split` does not fit the module, or if a
+            parameter has no sharding or one that it cannot have.
 
     Example:
         >>> function, params, buffers = functional(torch.nn.Linear(4, 2))
         >>> outputs, buffers = jax.jit(function)(params, buffers, jnp.ones((3, 4)))
         >>> outputs.shape
         (3, 2)
+        >>> mesh = jax.make_mesh((2,), ("data",))
+        >>> module = torch.nn.Linear(128, 256)
+        >>> _, params, _ = functional(module, shardings=lambda types: jax.strategies.fsdp(types, mesh, "data"))
+        >>> params["weight"].sharding.spec
+        P('data', None)
     """
     if not isinstance(module, torch.nn.Module):
         hint = "; create one: " + f"functional({module.__name__}(...))" if isinstance(module, type) else ""
         raise TypeError(f"functional needs a module of torch.nn, not {module!r}{hint}")
+    _, tensors = module_tensors(module)
     function = ModuleFunction(module, split or {})
-    return Functional(function, function.initial_leaves("params"), function.initial_leaves("buffers"))
+    chosen = function.check_shardings(shardings)
+
+    def leaves(names: Sequence[str]) -> dict[str, Leaf]:
+        values = ({name: to_values(name, tensors[name])} for name in names)
+        parts = (part for each in values for part in function.leaves(each).items())
+        return {leaf: place_values(leaf, part, chosen.get(leaf)) for leaf, part in parts}
+
+    return Functional(function, leaves(function.names.params), leaves(function.names.buffers))
 
 
 @final
@@ -101,7 +137,9 @@ class ModuleFunction:
     def __init__(self, module: torch.nn.Module, split: Mapping[str, Parts]):
         check_module(module)
         self.module = module
-        self.names, self.tensors = module_tensors(module)
+        self.names, tensors = module_tensors(module)
+        # Without values: the module's own can be dropped by `module.to("meta")`.
+        self.tensors = {name: without_values(tensor) for name, tensor in tensors.items()}
         self.fused = find_fused_parameters(module, self.tensors, split)
         self._modes = training_modes(module)
         self._paths = module_paths(module)
@@ -141,11 +179,16 @@ class ModuleFunction:
         tensors = {name: self._tensor(name, leaves, separate) for name in self.tensors}
         arrays = {name: tensor.jax() for name, tensor in tensors.items()}
         members = {**tensors, **{alias: tensors[name] for alias, name in self.names.aliases.items()}}
-        with _CALL, self._in_recorded_modes(), track_modules(self._paths) as stack:
+        with (
+            _CALL,
+            self._in_recorded_modes(),
+            cumulative_momenta(self.module),
+            track_modules(self._paths) as stack,
+        ):
             try:
                 with (
                     run_on_arrays(key if key is not None else _NoKey()),
-                    _StopGradients(),
+                    StopGradients(),
                     ViewAliases(),
                     separate,
                     swap_tensors(self.module, members),
@@ -170,7 +213,7 @@ class ModuleFunction:
             except Exception as error:
                 if is_inside_checkpoint(error.__traceback__):
                     place = describe_place(stack, self._paths, error.__traceback__)
-                    raise TorchModuleError(f"{_CHECKPOINT_ADVICE} It is called in {place}.") from error
+                    raise TorchModuleError(f"{CHECKPOINT_ADVICE} It is called in {place}.") from error
                 if stack:
                     error.add_note(f"In {describe_place(stack, self._paths, error.__traceback__)}.")
                 raise
@@ -180,7 +223,7 @@ class ModuleFunction:
                 f"the module assigns to its parameter {trained[0]!r} while it runs, which its caller could not see. "
                 "Make it a buffer: buffers are returned"
             )
-        return outputs, self._leaves({name: members[name].jax() for name in self.names.buffers})
+        return outputs, self.leaves({name: members[name].jax() for name in self.names.buffers})
 
     def _tensor(self, name: str, leaves: Mapping[str, Array], separate: SeparateParts) -> Any:
         """Return a tensor of the module as a tensor of torchax. The parts of a fused one are known to `separate`."""
@@ -191,11 +234,32 @@ class ModuleFunction:
         whole = to_tensors(jnp.concatenate(parts, parameter.dim))
         return separate.add(SplitTensor(whole, parameter.dim, tuple(to_tensors(parts))))
 
-    def initial_leaves(self, role: str) -> dict[str, Leaf]:
-        """Return the leaves of "params" or "buffers" with the values of the module."""
-        return self._leaves({name: to_leaf(name, self.tensors[name]) for name in getattr(self.names, role)})
+    def check_shardings(
+        self, shardings: Shardings | Callable[[dict[str, ShapeDtypeStruct]], Shardings] | None
+    ) -> Shardings:
+        """Return the sharding of each leaf that has one.
 
-    def _leaves(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        Raises:
+            TorchModuleError: if a parameter has none, or a name is unknown.
+        """
+        if shardings is None:
+            return {}
+        types = self.leaves({name: to_values(name, tensor) for name, tensor in self.tensors.items()})
+        chosen = shardings(types) if callable(shardings) else shardings
+        if unknown := [name for name in chosen if name not in types]:
+            raise TorchModuleError(
+                f"functional: `shardings` has {unknown[0]!r}, which is not a name of the module's state."
+                f"{self._hint(unknown[0], types)}"
+            )
+        parameters = self.leaves({n: to_values(n, t) for n, t in self.tensors.items() if _is_parameter(t)})
+        if missing := [name for name in parameters if name not in chosen]:
+            raise TorchModuleError(
+                f"functional: `shardings` has none for the parameter {missing[0]!r}. A replicated one is "
+                "`NamedSharding(mesh, P())`; `strategies.fsdp` and others return them for all"
+            )
+        return chosen
+
+    def leaves(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return arrays with the parts of fused parameters apart."""
         leaves: dict[str, Any] = {}
         for name, array in arrays.items():
@@ -225,35 +289,49 @@ class ModuleFunction:
                 tensor = to_tensor(leaves[name], like)
             else:
                 tensor = from_numpy(fused.join({leaf: np.array(leaves[leaf]) for leaf in fused.leaves})).to(like.dtype)
-            is_parameter = isinstance(like, torch.nn.Parameter)
             # One object for all names of a tied parameter: `load_state_dict` would create one for each name.
-            tensors[name] = torch.nn.Parameter(tensor, like.requires_grad) if is_parameter else tensor
+            tensors[name] = torch.nn.Parameter(tensor, like.requires_grad) if _is_parameter(like) else tensor
         tensors |= {alias: tensors[name] for alias, name in self.names.aliases.items()}
         return {name: tensors[name] for name in self.module.state_dict() if name in tensors}
 
     def _checked(self, tree: Mapping[str, Array], role: str) -> Mapping[str, Array]:
-        """Check the names and shapes of `params` or `buffers`."""
-        shapes: dict[str, tuple[int, ...]] = {}
+        """Check the names, shapes and kinds of dtype of `params` or `buffers`."""
+        expected: dict[str, ShapeDtypeStruct] = {}
         for name in getattr(self.names, role):
-            fused = self.fused.parameters.get(name)
-            shapes |= {name: tuple(self.tensors[name].shape)} if fused is None else fused.leaf_shapes()
-        missing, unknown = [name for name in shapes if name not in tree], [name for name in tree if name not in shapes]
+            expected |= self.leaves({name: to_values(name, self.tensors[name])})
+        unknown = [name for name in tree if name not in expected]
+        missing = [name for name in expected if name not in tree]
         if missing or unknown:
             wrong = unknown[0] if unknown else missing[0]
-            near = get_close_matches(wrong, shapes, 1) if unknown else []
             text = f"{wrong!r} is not a name of the module's" if unknown else f"{wrong!r} is missing in the module's"
-            if wrong in self.names.aliases:
-                hint = f" It is tied to {self.names.aliases[wrong]!r}, which has the value."
-            else:
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise TorchModuleError(f"{self.__name__}: {text} {role}.{hint}")
-        for name, shape in shapes.items():
-            if tuple(tree[name].shape) != shape:
-                found = tuple(tree[name].shape)
+            raise TorchModuleError(f"{self.__name__}: {text} {role}.{self._hint(wrong, expected) if unknown else ''}")
+        for name, type in expected.items():
+            leaf = tree[name]
+            if isinstance(leaf, ShapeDtypeStruct):
                 raise TorchModuleError(
-                    f"{self.__name__}: {name!r} has shape {found} in {role}, and {shape} in the module"
+                    f"{self.__name__}: {name!r} has no values in {role}, because the module is on the `meta` device. "
+                    "Load them, as by `load_safetensors`; create the module under `meta_parameters()`, so that buffers "
+                    "have values; or plan the function: `explain` and `jax.eval_shape` need none"
+                )
+            if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+                raise TorchModuleError(f"{self.__name__}: {name!r} is {leaf!r} in {role}, which is not an array")
+            if tuple(leaf.shape) != type.shape:
+                raise TorchModuleError(
+                    f"{self.__name__}: {name!r} has shape {tuple(leaf.shape)} in {role}, and {type.shape} in the module"
+                )
+            if jnp.issubdtype(leaf.dtype, jnp.inexact) != jnp.issubdtype(type.dtype, jnp.inexact):
+                raise TorchModuleError(
+                    f"{self.__name__}: {name!r} has dtype {leaf.dtype} in {role}, and {type.dtype} in the module: only "
+                    "the precision of floats may differ"
                 )
         return tree
+
+    def _hint(self, unknown: str, names: Collection[str]) -> str:
+        """Return which name may be meant by one that is unknown."""
+        if unknown in self.names.aliases:
+            return f" It is tied to {self.names.aliases[unknown]!r}, which has the value."
+        near = get_close_matches(unknown, names, 1)
+        return f" Did you mean {near[0]!r}?" if near else ""
 
     @contextmanager
     def _in_recorded_modes(self) -> Iterator[None]:
@@ -268,6 +346,10 @@ class ModuleFunction:
                 submodule.training = training
 
 
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter)
+
+
 def _tensors_of(results: object) -> list[Tensor]:
     return [leaf for leaf in torch_pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
 
@@ -279,47 +361,6 @@ class _NoKey:
         raise TorchModuleError(
             "a random op, such as dropout in training mode, needs a PRNG key: pass `key=` to the function"
         )
-
-
-@final
-class _StopGradients(TorchFunctionMode):  # type: ignore[misc]  # mypy does not follow PyTorch
-    """Stops gradients through the results of functions under `torch.no_grad()`, which torchax does not do.
-
-    A `torch.autograd.Function` also runs without gradients, and has a backward pass of its own, which is not called: it
-    is an error.
-    """
-
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.Tensor.register_hook, torch.Tensor.backward):
-            raise TorchModuleError(
-                f"a module calls `{func.__name__}` of a tensor: gradients are those of `jax.grad`, not of PyTorch's "
-                "autograd. Use `jax.custom_vjp` with `register_op`, or change the gradients that `jax.grad` returns"
-            )
-        results = func(*args, **(kwargs or {}))
-        if torch.is_grad_enabled():
-            return results
-        if (function := running_autograd_function()) is not None:
-            raise TorchModuleError(_function_advice(function))
-        stopped = results if isinstance(results, (tuple, list)) else [results]
-        for result in stopped:
-            if isinstance(result, Tensor) and not any(result is argument for argument in args):
-                result._elem = stop_gradient(result._elem)
-        return results
-
-
-_CHECKPOINT_ADVICE = (
-    "torch.utils.checkpoint is not supported. Switch it off (`gradient_checkpointing_disable()` for models of "
-    "transformers), and wrap the function: `jax.checkpoint(function)`."
-)
-
-
-def _function_advice(function: str) -> str:
-    if function == "CheckpointFunction":
-        return _CHECKPOINT_ADVICE
-    return (
-        f"the torch.autograd.Function {function} has a backward pass of its own, which gradients here would ignore. "
-        "Write it with `jax.custom_vjp`, and register that for an op: `shardwise.torch.register_op(op, function)`"
-    )
 
 
 def _explanation(error: Exception) -> str | None:
@@ -340,7 +381,8 @@ def _explanation(error: Exception) -> str | None:
             return None
         return (
             "a tensor that is not part of the module's state is mixed with traced ones. Register it as a buffer, or "
-            "create it without `device=`. It is used"
+            "create it without `device=`. A tensor inside `torch.func.grad` is one too: write that part as a function "
+            "of arrays, and transform it by `jax.grad`. It is used"
         )
     return (
         f"Python needs the value of a tensor, which a function does not know while it is traced: {error} Use "

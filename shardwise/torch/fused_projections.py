@@ -15,7 +15,6 @@ from typing import Any, final
 import numpy as np
 import torch
 
-import shardwise.numpy as jnp
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.shardings.spec import PartitionSpec
@@ -24,7 +23,6 @@ from shardwise.lax import index_in_dim
 from shardwise.torch.module_paths import columns_dim, match_paths, own_parameters
 from shardwise.torch.stored_tensors import Bounds, StoredTensor
 
-Leaf = Array | ShapeDtypeStruct
 Parts = int | Mapping[str, int]
 
 
@@ -59,14 +57,16 @@ class FusedParameter:
             return {self.name: (*before, len(self.sizes), self.sizes[0], *after)}
         return {leaf: (*before, size, *after) for leaf, size in zip(self.leaves, self.sizes, strict=True)}
 
-    def split(self, array: Leaf) -> dict[str, Leaf]:
-        """Return the leaves of the parameter."""
+    def split(self, array: Any) -> dict[str, Any]:
+        """Return the leaves of the parameter: arrays, views of a numpy array, or ShapeDtypeStructs."""
         shapes = self.leaf_shapes()
         if isinstance(array, ShapeDtypeStruct):
             return {leaf: ShapeDtypeStruct(shape, array.dtype) for leaf, shape in shapes.items()}
         if self.is_stacked:
             return {self.name: array.reshape(shapes[self.name])}
-        return dict(zip(self.leaves, jnp.split(array, self._starts()[1:], self.dim), strict=True))
+        before = (slice(None),) * self.dim
+        bounds = zip(self.leaves, self._starts(), self.sizes, strict=True)
+        return {leaf: array[(*before, slice(start, start + size))] for leaf, start, size in bounds}
 
     def parts(self, leaves: Mapping[str, Array]) -> list[Array]:
         """Return the parts, each with the rank of the parameter."""

@@ -13,12 +13,15 @@ import torch
 
 import shardwise.numpy as jnp
 from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.creation import make_array_from_callback
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
-from shardwise.errors import TorchModuleError
+from shardwise.compiler.shardings.sharding import Sharding
+from shardwise.errors import ShardingError, TorchModuleError
 from shardwise.torch._torchax import mappings
 
 Leaf = Array | ShapeDtypeStruct
+Values = np.ndarray[Any, Any] | ShapeDtypeStruct  # of a leaf that is not placed yet
 
 # Dtypes that numpy lacks, and integers of the same width, through which their bits reach it.
 _BITS = {
@@ -78,8 +81,14 @@ def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
                 yield f"{path}.{name}" if path else name, value
 
 
-def to_leaf(name: str, tensor: torch.Tensor) -> Leaf:
-    """Return a copy of a tensor as an array, and its shape and dtype if it is on the `meta` device.
+def without_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor or parameter with the same type on the `meta` device."""
+    empty = tensor.detach().to("meta")
+    return torch.nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else empty
+
+
+def to_values(name: str, tensor: torch.Tensor) -> Values:
+    """Return a tensor's values in host memory, without a copy if it is there, or its type if it is on `meta`.
 
     Raises:
         TorchModuleError: if the dtype is not available.
@@ -87,7 +96,28 @@ def to_leaf(name: str, tensor: torch.Tensor) -> Leaf:
     dtype = _dtype_of(name, tensor)
     if tensor.is_meta:
         return ShapeDtypeStruct(tuple(tensor.shape), dtype)
-    return to_array(tensor).astype(dtype)
+    return _host_values(tensor).astype(dtype, copy=False)
+
+
+def place_values(name: str, values: Values, sharding: Sharding | None = None) -> Leaf:
+    """Return a copy of values as an array, each shard of which is copied alone, or their type with the sharding.
+
+    Args:
+        name: the name of the leaf, for errors.
+        values: the values.
+        sharding: the sharding of the array; by default, it is on the default device.
+
+    Raises:
+        TorchModuleError: if the array cannot have this sharding.
+    """
+    try:
+        if isinstance(values, ShapeDtypeStruct):
+            return ShapeDtypeStruct(values.shape, values.dtype, sharding=sharding)
+        if sharding is None:
+            return jnp.array(values)
+        return make_array_from_callback(values.shape, sharding, lambda index: values[index], values.dtype)
+    except ShardingError as error:
+        raise TorchModuleError(f"functional: {name!r} cannot have its sharding: {error}") from None
 
 
 def _dtype_of(name: str, tensor: torch.Tensor) -> Any:
@@ -107,7 +137,11 @@ def _dtype_of(name: str, tensor: torch.Tensor) -> Any:
 
 def to_array(tensor: torch.Tensor) -> Array:
     """Return a copy of a tensor in the memory of the default device."""
-    return jnp.array(to_numpy(tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()))
+    return jnp.array(_host_values(tensor))
+
+
+def _host_values(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return to_numpy(tensor.detach().cpu().contiguous().resolve_conj().resolve_neg())
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

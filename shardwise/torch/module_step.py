@@ -15,7 +15,7 @@ from shardwise.errors import StrategyError, TorchModuleError
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from shardwise.torch.functional import functional
-from shardwise.torch.module_state import to_leaf
+from shardwise.torch.module_state import to_values
 from shardwise.torch.parallel_plan import plan_rules
 
 State = Mapping[str, Array]
@@ -87,7 +87,7 @@ def module_step(
 
 
 def _type_of(value: torch.Tensor | Array) -> ShapeDtypeStruct:
-    leaf = to_leaf("an input", value.to("meta")) if isinstance(value, torch.Tensor) else value
+    leaf = to_values("an input", value.to("meta")) if isinstance(value, torch.Tensor) else value
     return ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype)
 
 

@@ -13,6 +13,7 @@ from shardwise.lax.ragged import ragged_dot
 from shardwise.ops import segment_max, segment_sum
 from shardwise.torch._torchax import Operator, environment, mappings
 from shardwise.torch.attention import scaled_dot_product_attention
+from shardwise.torch.running_statistics import batch_norm, instance_norm
 
 
 def register_op(op: Callable[..., Any], function: Callable[..., Any]) -> None:
@@ -47,27 +48,6 @@ def _register(op: Callable[..., Any], function: Callable[..., Any], *, is_jax_fu
     )
 
 
-def _batch_norm(
-    input: torch.Tensor,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> torch.Tensor:
-    """Normalize as torchax does, and update the running statistics, which torchax 0.0.13 leaves unchanged."""
-    normalized = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
-    if training and running_mean is not None and running_var is not None:
-        values = input.detach()
-        dims = [dim for dim in range(values.ndim) if dim != 1]
-        variance, mean = torch.var_mean(values, dims, correction=1)
-        running_mean.copy_((1 - momentum) * running_mean + momentum * mean)
-        running_var.copy_((1 - momentum) * running_var + momentum * variance)
-    return normalized
-
-
 def _detach_(x: torch.Tensor) -> torch.Tensor:
     return x.copy_(x.detach())
 
@@ -92,6 +72,31 @@ def _zero_(x: torch.Tensor) -> torch.Tensor:
 
 def _masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor | complex) -> torch.Tensor:
     return x.copy_(torch.masked_fill(x, mask, value))
+
+
+def _convolution(
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Array:
+    """Convolve as torchax does.
+
+    torchax 0.0.13 expects that groups are the minor factor of the first dim of a transposed weight; they are the major.
+    """
+    if transposed and groups > 1:
+        grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+        weight = jnp.swapaxes(grouped, 0, 1).reshape(weight.shape)
+    arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    return _TORCHAX_CONVOLUTION(*arguments)
+
+
+_TORCHAX_CONVOLUTION = environment()._ops[torch.ops.aten.convolution].func
 
 
 def _grouped_mm(
@@ -149,7 +154,35 @@ def _embedding_bag(
     return reduced, bags, sizes, jnp.zeros((0,), bags.dtype)
 
 
-_register(torch.nn.functional.batch_norm, _batch_norm, is_jax_function=False)
+# Changes in place that torchax 0.0.13 lacks; those of strides and flags are left out.
+_NOT_VALUES = {"as_strided_", "rename_", "requires_grad_", "swapaxes_", "swapdims_", "t_"}
+
+
+def _register_in_place_ops() -> None:
+    registered = environment()._ops.keys() | environment()._decomps.keys()
+    for name in dir(torch.Tensor):
+        if not name.endswith("_") or name.endswith("__") or not hasattr(torch.Tensor, name[:-1]) or name in _NOT_VALUES:
+            continue
+        packet = getattr(torch.ops.aten, name, None)
+        overloads = [] if packet is None else [packet, *(getattr(packet, overload) for overload in packet.overloads())]
+        methods = [method for owner in (torch.Tensor, torch) if (method := getattr(owner, name, None)) is not None]
+        if registered.isdisjoint([*methods, *overloads]):
+            for method in methods:
+                _register(method, _in_place(name[:-1]), is_jax_function=False)
+
+
+def _in_place(name: str) -> Callable[..., torch.Tensor]:
+    """Return a function that assigns the result of a method to its tensor."""
+
+    def assign(x: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
+        return x.copy_(getattr(x, name)(*arguments, **options))
+
+    return assign
+
+
+_register_in_place_ops()
+_register(torch.nn.functional.batch_norm, batch_norm, is_jax_function=False)
+_register(torch.nn.functional.instance_norm, instance_norm, is_jax_function=False)
 _register(torch.nn.functional.scaled_dot_product_attention, scaled_dot_product_attention, is_jax_function=False)
 _register(torch.Tensor.detach_, _detach_, is_jax_function=False)
 _register(torch.Tensor.fill_, _fill_, is_jax_function=False)
@@ -157,6 +190,8 @@ _register(torch.Tensor.zero_, _zero_, is_jax_function=False)
 _register(torch.Tensor.masked_fill_, _masked_fill_, is_jax_function=False)
 register_op(torch.ops.aten.detach.default, stop_gradient)  # the identity in torchax 0.0.13
 register_op(torch.ops.aten.gather, _gather)
+register_op(torch.ops.aten.convolution, _convolution)
+register_op(torch.ops.aten.convolution.default, _convolution)
 register_op(torch.ops.aten._grouped_mm.default, _grouped_mm)
 register_op(torch.ops.aten._embedding_bag.default, _embedding_bag)
 register_op(torch.ops.aten._embedding_bag_forward_only.default, _embedding_bag)

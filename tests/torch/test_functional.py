@@ -1,8 +1,10 @@
 """functional: modules as pure functions, training, state that changes, and errors with the module's path."""
 
 import copy
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -558,3 +560,95 @@ def test_the_real_jax_must_not_be_imported():
         check=False,
     )
     assert "ImportError: shardwise.torch runs torchax on Shardwise. as_jax: the real jax" in run.stderr
+
+
+def test_tensors_are_copied_to_their_shards_one_by_one_and_the_module_need_not_keep_them():
+    module = nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4))
+    module[2].requires_grad_(False)
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    mesh = jax.make_mesh((3,), ("data",))
+    function, params, buffers = functional(module, shardings=lambda types: strategies.fsdp(types, mesh, min_size=9))
+    assert params["0.weight"].sharding.spec == P("data")
+    assert buffers["2.weight"].sharding.spec == P(None, "data")  # a frozen parameter
+    assert [shard.data.shape for shard in params["0.weight"].addressable_shards] == [(3, 6)] * 3
+    alive = weakref.ref(module[0].weight)
+    module.to_empty(device="meta")
+    gc.collect()
+    assert alive() is None
+    for name, array in {**params, **buffers}.items():
+        np.testing.assert_array_equal(array, weights[name])
+    results = jax.jit(function)(params, buffers, np.ones((5, 6), np.float32))[0]
+    assert results.shape == (5, 4)
+    module.load_state_dict(function.state_dict(params, buffers), assign=True)
+    assert all((tensor == weights[name]).all() for name, tensor in module.state_dict().items())
+
+
+def test_meta_parameters_have_their_shardings_and_parts_are_placed_apart():
+    mesh = jax.make_mesh((2,), ("model",))
+    shardings = {"0.weight.a": P(None, "model"), "0.weight.b": P("model", None), "0.bias.a": P(), "0.bias.b": P()}
+    shardings = {name: NamedSharding(mesh, spec) for name, spec in shardings.items()}
+    for device in ("cpu", "meta"):
+        module = nn.Sequential(nn.Linear(4, 6, device=device))
+        _, params, _ = functional(module, split={"0": {"a": 4, "b": 2}}, shardings=shardings)
+        assert {name: leaf.sharding for name, leaf in params.items()} == shardings
+    module = nn.Sequential(nn.Linear(4, 6))
+    _, params, _ = functional(module, split={"0": {"a": 4, "b": 2}}, shardings=shardings)
+    np.testing.assert_array_equal(params["0.weight.b"], module[0].weight.detach()[4:])
+
+
+@pytest.mark.parametrize(
+    ("shardings", "message"),
+    [
+        (
+            {"weigth": P()},
+            r"`shardings` has 'weigth', which is not a name of the module's state\. Did you mean 'weight'",
+        ),
+        ({"weight": P()}, r"`shardings` has none for the parameter 'bias'\. A replicated one is"),
+        ({"weight": P(None, None, "data"), "bias": P()}, r"'weight' cannot have its sharding(.|\n)*rank 2"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_wrong_shardings_are_errors(shardings, message, device):
+    mesh = jax.make_mesh((2,), ("data",))
+    with pytest.raises(TorchModuleError, match=message):
+        functional(
+            nn.Linear(4, 4, device=device),
+            shardings={name: NamedSharding(mesh, spec) for name, spec in shardings.items()},
+        )
+
+
+def test_arrays_on_one_device_are_loaded_without_a_copy():
+    module = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    function, params, buffers = functional(module)
+    params = jax.tree.map(lambda p: p + 1, params)
+    module.load_state_dict(function.state_dict(params, buffers), assign=True)
+    for name in ("0.weight", "0.bias", "1.weight"):
+        assert module.get_parameter(name).data_ptr() == params[name].unsafe_buffer_pointer()
+    assert module[1].running_var.data_ptr() == buffers["1.running_var"].unsafe_buffer_pointer()
+
+
+def test_wrong_dtypes_and_values_are_errors():
+    function, params, buffers = functional(nn.BatchNorm1d(3))
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(
+        TorchModuleError, match=r"'bias' has dtype int32 in params, and float32 in the module: only the"
+    ):
+        function({**params, "bias": jnp.zeros(3, int)}, buffers, x)
+    with pytest.raises(TorchModuleError, match=r"'num_batches_tracked' has dtype float32 in buffers, and int32"):
+        function(params, {**buffers, "num_batches_tracked": jnp.zeros(())}, x)
+    with pytest.raises(TorchModuleError, match=r"'bias' is \[0, 0, 0\] in params, which is not an array"):
+        function({**params, "bias": [0, 0, 0]}, buffers, x)
+
+
+class Constants(nn.Module):
+    """Creates tensors without a device, as many modules do."""
+
+    def forward(self, x):
+        mask = torch.triu(torch.full((4, 4), -1.0), 1) + torch.tensor([0.0, 1.0, 2.0, 3.0])
+        return x @ (mask + torch.zeros(4, 4) + torch.eye(4) + torch.arange(4) + torch.linspace(0, 1, 4))
+
+
+def test_tensors_that_a_module_creates_without_a_device():
+    function, params, buffers = functional(Constants())
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    close(jax.jit(function)(params, buffers, x)[0], Constants()(torch.tensor(x)))

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import shardwise as jax
+import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
 from shardwise.torch import functional
 
@@ -63,3 +64,50 @@ def test_results_and_gradients_of_uneven_shards(name, spec):
     expected.sum().backward()
     np.testing.assert_allclose(value, expected.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-4, atol=1e-5)
+
+
+# Ops that torchax lacks or computes differently.
+CONVOLUTIONS = {
+    "groups": lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, groups=2),
+    "more groups": lambda: nn.ConvTranspose1d(6, 9, 3, dilation=2, groups=3),
+    "depthwise": lambda: nn.ConvTranspose1d(6, 12, 3, groups=6),
+    "one group": lambda: nn.ConvTranspose3d(6, 4, 2),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_transposed_convolutions(name):
+    torch.manual_seed(0)
+    module = CONVOLUTIONS[name]()
+    function, params, buffers = functional(module)
+    x = np.random.default_rng(0).standard_normal((3, 6, *[5] * (module.weight.ndim - 2)), np.float32)
+    results, vjp = jax.vjp(lambda params: function(params, buffers, x)[0], params)
+    (gradients,) = jax.jit(vjp)(jnp.ones_like(results))
+    expected = module(torch.tensor(x))
+    expected.sum().backward()
+    np.testing.assert_allclose(results, expected.detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients["weight"], module.weight.grad, rtol=1e-4, atol=1e-4)
+
+
+IN_PLACE = {
+    "exp_": lambda x: (x * 1).exp_(),
+    "neg_ of a slice": lambda x: _change_slice(x * 1),
+    "log1p_": lambda x: torch.log1p_(x * x),
+    "cumsum_": lambda x: (x * 1).cumsum_(1).round_(decimals=2),
+    "addmm_": lambda x: (x[:, :5] * 1).addmm_(x, x.T, beta=0.5),
+    "logical_and_": lambda x: (x > 0).logical_and_(x < 1),
+}
+
+
+def _change_slice(x):
+    x[1:3].neg_()
+    x[:, 0].sin_()
+    return x
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_changes_in_place_that_torchax_lacks(name):
+    x = np.random.default_rng(0).standard_normal((5, 7), np.float32)
+    function, params, buffers = functional(Apply(IN_PLACE[name]))
+    expected = IN_PLACE[name](torch.tensor(x))
+    np.testing.assert_allclose(jax.jit(function)(params, buffers, x)[0], expected, rtol=1e-5, atol=1e-6)
