@@ -344,6 +344,17 @@ SETTINGS = {
     "persistent_cache_min_compile_time_secs": Setting(
         0.0, "the shortest compilation, in seconds, whose result is written to that folder"
     ),
+    "launch_record_dir": Setting(
+        "",
+        "the folder where each of several processes records its last launches for `shardwise postmortem`; empty for "
+        "none; `shardwise launch` sets it to the folder of its log files",
+    ),
+    "share_binary_between_hosts": Setting(
+        True, "whether one of several processes compiles a program that they run together, and the others load it"
+    ),
+    "share_binary_between_hosts_timeout_ms": Setting(
+        1_200_000, "the milliseconds after which a process that waits for another one's executable compiles itself"
+    ),
 }
 
 # JAX's environment variables of settings, which count if those of this package are not set.
@@ -459,6 +470,9 @@ class Config(threading.local):
     compilation_cache_dir: str
     compilation_cache_max_size: int
     persistent_cache_min_compile_time_secs: float
+    launch_record_dir: str
+    share_binary_between_hosts: bool
+    share_binary_between_hosts_timeout_ms: int
     user_contexts: ClassVar[Mapping[Any, Any]] = MappingProxyType({})  # the values of `make_user_context`
     state: State  # derived from the others
 

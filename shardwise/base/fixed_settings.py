@@ -80,8 +80,6 @@ FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
         ("xla_gpu_per_fusion_autotune_cache_dir", "none"),
         "use XLA_FLAGS to select XLA's own caches",
     ),
-    "share_binary_between_hosts": ((False,), "every process compiles, or reads the cache"),
-    "share_binary_between_hosts_timeout_ms": ((1_200_000,), "every process compiles, or reads the cache"),
     "send_traceback_to_runtime": (("off",), "errors cite the line of the user's code"),
     "experimental_unsafe_xla_runtime_errors": ((False,), "callbacks may raise"),
     "thread_guard": ((False,), "use the context `thread_guard`"),

@@ -20,7 +20,7 @@ from shardwise.launch.writer import Writer
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
-from shardwise.processes.variables import LAUNCHER_PID
+from shardwise.processes.variables import LAUNCHER_PID, RECORD_FOLDER, RESTART_COUNT
 
 # Seconds until all processes must have called `distributed.initialize`: the default, and the minimum. Imports come
 # first.
@@ -43,7 +43,6 @@ _PEER_FAILURE = re.compile(
     rf"it raised {PeerFailure.__module__}\.PeerFailure: process (\d+) failed(?: after step (\d+))?: ([^\n]*)"
 )
 
-RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
 # Variables of an outer launcher or user, which the processes must not inherit in addition to the launcher's own.
 _OUTER_VARIABLES = tuple(
     name.replace("SHARDWISE_", prefix, 1)
@@ -109,6 +108,7 @@ class Attempt:
         self.failure: LaunchFailure | None = None
         self._options = options
         self._restart = restart
+        self._log_folder = log_folder
         self._signals = signals
         self._output = Output(log_folder, options.nodes * options.processes, stdout, stderr)
         self._joined: set[int] = set()
@@ -173,6 +173,7 @@ class Attempt:
             environment.ADDRESS: options.coordinator if coordinator is None else coordinator.address,
             environment.NUM_PROCESSES: str(options.nodes * options.processes),
             RESTART_COUNT: str(self._restart),
+            **self._record_variables(variables),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": variables.get("PYTHONFAULTHANDLER") or "1",
         }
@@ -183,6 +184,11 @@ class Attempt:
         if options.devices_per_process is not None:
             variables["SHARDWISE_NUM_CPU_DEVICES"] = str(options.devices_per_process)
         return variables
+
+    def _record_variables(self, variables: dict[str, str]) -> dict[str, str]:
+        """Return the variable of the folder of the launch records, unless the user has set it."""
+        folder = self._log_folder
+        return {} if folder is None or RECORD_FOLDER in variables else {RECORD_FOLDER: str(folder.absolute())}
 
     def _rank_variables(self, rank: int) -> dict[str, str]:
         local, gpus = rank - self._options.ranks.start, self._options.devices_per_process or 1

@@ -28,13 +28,14 @@ from shardwise.version import __version__
 
 if TYPE_CHECKING:
     from shardwise.checkpoints import commands as checkpoint_commands
-    from shardwise.launch import chip_list, launcher, preset_commands, simulate_commands
+    from shardwise.launch import chip_list, launcher, postmortem, preset_commands, simulate_commands
 else:
     # These load the API, rich and the checkpoints, which takes half a second and is unnecessary for the other commands.
     checkpoint_commands = lazy_module("shardwise.checkpoints.commands")
     chip_list = lazy_module("shardwise.launch.chip_list")
     preset_commands = lazy_module("shardwise.launch.preset_commands")
     simulate_commands = lazy_module("shardwise.launch.simulate_commands")
+    postmortem = lazy_module("shardwise.launch.postmortem")
     # This needs signals and process groups, which Windows does not have.
     launcher = lazy_module("shardwise.launch.launcher")
 
@@ -85,6 +86,8 @@ def _run_command(parser: ArgumentParser, parsed: Namespace, script_arguments: Se
             return simulate_commands.run_advise(parsed, script_arguments)
         case "calibrate":
             return simulate_commands.run_calibrate(parsed)
+        case "postmortem":
+            return postmortem.run_postmortem(parsed.folder, as_json=parsed.json)
         case "completion":
             print(completion_script(parser, parsed.shell, chip_list.chip_names()), end="")
             return 0
@@ -208,6 +211,15 @@ def _parser() -> ArgumentParser:
         commands, "doctor", "check this machine, and say how to fix what is wrong", "shardwise doctor --json"
     )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+
+    record_parser = add_command(
+        commands,
+        "postmortem",
+        "say which process of a launch stopped where, after a hang or a crash",
+        "shardwise postmortem /tmp/shardwise-launch-x3k9",
+    )
+    record_parser.add_argument("folder", type=Path, help="the folder of the log files, or of launch_record_dir")
+    record_parser.add_argument("--json", action="store_true", help="print the records as JSON")
 
     completion = add_command(
         commands,

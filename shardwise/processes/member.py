@@ -21,6 +21,7 @@ from typing import final
 
 from shardwise.errors import PeerFailure, ProgramMismatch, RendezvousError
 from shardwise.processes.coordinator import ANSWER_TIME, HEARTBEAT_INTERVAL
+from shardwise.processes.launch_record import LaunchRecord
 from shardwise.processes.protocol import (
     LINE_LIMIT,
     PROTOCOL_VERSION,
@@ -101,6 +102,7 @@ class Member:
         self.launches: Callable[[], dict[str, list[int]]] = dict  # returns the launches for `Progress`
         self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack}  # question of the coordinator → answer
         self.on_failure: Callable[[], None] = lambda: None  # called when a failure or a mismatch arrives
+        self.record: LaunchRecord | None = None
         self._changed = threading.Condition()
         self._verdict: Failure | None = None
         self._equal: dict[str, int] = {}  # set of processes → index of its last comparison
@@ -195,6 +197,8 @@ class Member:
             now = time.monotonic()
             if now >= next_heartbeat:
                 self.send_progress()
+                if self.record is not None:
+                    self.record.renew_status()
                 next_heartbeat = now + HEARTBEAT_INTERVAL
             try:
                 readable, _, _ = select.select([self._socket], [], [], max(0.0, next_heartbeat - now))
@@ -393,6 +397,8 @@ class Member:
         self.has_uncaught_exception = True
         text = "".join(traceback.format_exception(error))
         reason = f"it raised {_last_line(error)}"
+        if self.record is not None:
+            self.record.end(reason.removeprefix("it "))
         self._send(Failed(reason, text[-TEXT_LIMIT:]))
 
     def ask_for_failure(

@@ -8,6 +8,10 @@ from shardwise.processes.number_checks import check_seconds
 
 # The process id of the launcher, in the processes that it starts and their descendants.
 LAUNCHER_PID = "SHARDWISE_LAUNCHER_PID"
+# How many times the launcher has started the processes again.
+RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
+# The setting `launch_record_dir`, which the launcher sets.
+RECORD_FOLDER = "SHARDWISE_LAUNCH_RECORD_DIR"
 
 
 @final

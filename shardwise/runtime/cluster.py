@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, final
 
 from shardwise.base._jaxlib import (
@@ -29,16 +30,19 @@ from shardwise.base._jaxlib import (
 from shardwise.base.config import config
 from shardwise.errors import PeerFailure, PlatformError, ProgramMismatch
 from shardwise.processes.coordinator_process import CoordinatorProcess
+from shardwise.processes.launch_record import RECORD_SUFFIX, LaunchRecord
 from shardwise.processes.member import Member, report_uncaught_exceptions
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer
 from shardwise.processes.protocol import resolve, split_address
 from shardwise.processes.relay import Relay
 from shardwise.processes.supervised_call import call_supervised, drain_calls
+from shardwise.processes.variables import RESTART_COUNT
 from shardwise.runtime.client import clients
 from shardwise.runtime.plugins.create_client import create_client, node_options
 from shardwise.runtime.plugins.plugin import Plugin
 from shardwise.runtime.plugins.registry import plugins
 from shardwise.runtime.process_set_registry import process_sets
+from shardwise.runtime.shared_executables import SharedExecutables
 from shardwise.version import __version__
 
 _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
@@ -154,6 +158,7 @@ class _Cluster:
         self.member = member
         if hasattr(os, "register_at_fork"):  # Windows has no fork
             os.register_at_fork(after_in_child=self._forget_in_child)  # another thread may fork while this one waits
+        member.record = _create_record(member)
         process_sets.connect(member, timeouts.peer)
         try:
             self._connect(member, host, local_device_ids, partition_index)
@@ -174,6 +179,7 @@ class _Cluster:
         self.wait_for_processes(store.connect, ranks, _INITIALIZE)
         self._store = store
         self._create_clients(member, local_device_ids, partition_index)
+        process_sets.executables = SharedExecutables(member, lambda: self.store)
         member.report_arrival(_INITIALIZE)
 
     def wait_for_processes(
@@ -253,6 +259,8 @@ class _Cluster:
         error: PeerFailure | ProgramMismatch | None = None
         known = frozenset(member.failures)
         try:
+            if member.record is not None and not member.has_uncaught_exception:
+                member.record.end("left")
             if not member.leave(timeout):
                 ranks, reason = ",".join(map(str, range(member.num_processes))), f"waited {timeout:.0f} s for the end"
                 error = member.ask_for_failure(ranks, f"{reason} of the program", awaited="end")
@@ -290,6 +298,9 @@ class _Cluster:
         if member is None or not member.mismatches:  # otherwise values are wrong, and reads still raise an error
             process_sets.member = None
         is_lost = member is not None and member.error("", ()) is not None
+        if process_sets.executables is not None:
+            process_sets.executables.close()
+            process_sets.executables = None
         with suppress(RuntimeFailure) if is_lost else nullcontext():
             self._disconnect_service()
         if member is not None:
@@ -330,6 +341,21 @@ class _Cluster:
         if self._coordinator is not None:
             self._coordinator.kill()
             self._coordinator = None
+
+
+def _create_record(member: Member) -> LaunchRecord | None:
+    """Create the file in which this process records its launches; None if there is none, or it cannot be written."""
+    folder, restart = config.launch_record_dir, os.environ.get(RESTART_COUNT, "0")
+    if not folder:
+        return None
+    restarted = "" if restart == "0" else f".restart{restart}"
+    path = Path(folder).expanduser() / f"rank{member.rank}{restarted}{RECORD_SUFFIX}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return LaunchRecord(path, member.rank, member.num_processes, lambda: member.step)
+    except OSError as error:
+        _log.warning("launches are not recorded: %s", error)
+        return None
 
 
 def _cluster_plugins(requested: str) -> list[Plugin]:

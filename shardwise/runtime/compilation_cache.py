@@ -11,7 +11,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from uuid import uuid4
 
 from shardwise.base._jaxlib import (
     CompilerOptions,
+    Device,
     Executable,
     RuntimeFailure,
-    compile_text,
     deserialize_executable,
     serialize_executable,
     versions,
@@ -29,6 +29,7 @@ from shardwise.base._jaxlib import (
 from shardwise.base.config import config
 from shardwise.base.regular_file import read_regular_file
 from shardwise.compiler.lower.hlo import without_locations
+from shardwise.monitoring import record_event
 
 _MAGIC = b"shardwise executable 1\n"
 _SUFFIX = ".executable"
@@ -36,34 +37,43 @@ _LARGEST_ENTRY = 1 << 32  # bytes
 _log = logging.getLogger("shardwise")
 
 
-def load_or_compile(text: str, devices: Sequence[Any], options: CompilerOptions = ()) -> Any:
-    """Return the executable of a module, from the cache or compiled now with these options of XLA."""
+def load_or_compile(
+    text: str, devices: Sequence[Any], options: CompilerOptions, compile_module: Callable[[], Executable]
+) -> Executable:
+    """Return the executable of a module: from the cache, or compiled by `compile_module` and then written to it."""
     folder = _folder(config.compilation_cache_dir)
     if folder is None:
-        return compile_text(text, devices, (), options)
-    path = folder / f"{_key(text, devices, options)}{_SUFFIX}"
+        return compile_module()
+    path = folder / f"{program_key(text, devices, options)}{_SUFFIX}"
     cached = _read(path, text, devices, options)
     if cached is not None:
+        record_event("/jax/compilation_cache/cache_hits")
         return cached
+    record_event("/jax/compilation_cache/cache_misses")
     start = time.perf_counter()
-    executable = compile_text(text, devices, (), options)
+    executable = compile_module()
     if time.perf_counter() - start >= config.persistent_cache_min_compile_time_secs:
         _write(path, executable)
     return executable
 
 
-def _key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
-    """Return the digest of everything that the compiled program depends on, which excludes source locations."""
-    parts = [
-        without_locations(text),
-        versions(devices[0]),
-        " ".join(str(device.id) for device in devices),
-        str(devices[0].client.process_index()),
-        os.environ.get("XLA_FLAGS", ""),
-        repr(sorted(options)),
-        _processor(),
-    ]
+def program_key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
+    """Return the digest of everything that the compiled program depends on, which excludes source locations.
+
+    Processes that run a program together have equal keys, and so have processes that run it on their own devices, if
+    these have the same positions in both: an executable contains no process index, and is loaded for other devices.
+    """
+    local = {device.id: position for position, device in enumerate(devices[0].client.local_devices())}
+    ids = [device.id for device in devices]
+    is_local = local.keys() >= set(ids)
+    positions = [f"local {local[id]}" if is_local else str(id) for id in ids]
+    parts = [without_locations(text), *machine(devices[0]).values(), " ".join(positions), repr(sorted(options))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def machine(device: Device) -> dict[str, str]:
+    """Return the properties of this process that a compiled program depends on, by name."""
+    return {"versions": versions(device), "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""), "processor": _processor()}
 
 
 @cache

@@ -1,6 +1,7 @@
 """Executable: a program compiled by XLA, and the function that runs it on buffers."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise.base._jaxlib import (
@@ -93,7 +94,15 @@ class Executable:
             callback_error = callbacks.error if has_callbacks else None
             sizes = [placement.type.nbytes for placement in local.outputs]
             small = sizes.index(min(sizes)) if sizes and min(sizes) <= _LARGEST_KEPT else None
-            launch = processes.guard(launch, local.program.name, text, has_collectives, small, callback_error)
+            launch = processes.guard(
+                launch,
+                local.program.name,
+                text,
+                has_collectives,
+                small,
+                callback_error,
+                lambda: [f"{equation.op.name} at {equation.source}" for equation in local.collectives()],
+            )
         run = callbacks.run()(launch) if has_callbacks else launch
         self.run = guard.guarded(run, devices)
 
@@ -119,9 +128,25 @@ def _refuse(name: str, devices: Sequence[Any]) -> Callable[[list[Any]], list[Arr
 
 
 def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:
-    """Compile a module, or load it from the persistent cache, which excludes modules with callbacks."""
+    """Compile a module, or load its executable from the persistent cache or from another process.
+
+    Modules with callbacks are compiled: their executables contain addresses of this process.
+    """
     for check in compile_checks:
         check(devices[0].client)
-    if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:
-        return compilation_cache.load_or_compile(text, devices, options)
-    return compile_text(text, devices, callbacks, options)
+    if callbacks:
+        return compile_text(text, devices, callbacks, options)
+    compile_module = partial(compile_text, text, devices, (), options)
+    shared, ranks = process_sets.executables, ranks_of(devices)
+    if shared is not None and config.share_binary_between_hosts and len(ranks) > 1:
+        compile_module = partial(
+            shared.load_or_compile,
+            compilation_cache.program_key(text, devices, options),
+            compilation_cache.machine(devices[0]),
+            ranks,
+            compile_module,
+            lambda blob: deserialize_executable(blob, text, devices, options),
+        )
+    if config.enable_compilation_cache and config.compilation_cache_dir:
+        return compilation_cache.load_or_compile(text, devices, options, compile_module)
+    return compile_module()

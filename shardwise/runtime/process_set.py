@@ -111,6 +111,7 @@ class ProcessSet:
         has_collectives: bool,
         small_result: int | None = None,
         callback_error: Callable[[], BaseException | None] | None = None,
+        collectives: Callable[[], Sequence[str]] = tuple,
     ) -> Callable[[list[Any]], Any]:
         """Return a function that checks and counts a launch, and then makes it.
 
@@ -122,8 +123,13 @@ class ProcessSet:
             has_collectives: whether the program waits for other processes.
             small_result: the position of a result that needs little memory; None if there is none.
             callback_error: returns the exception of a callback of the run in this process; None without callbacks.
+            collectives: returns the collectives of the program, with their source lines.
         """
         program = _Program(name, without_locations(text))
+        record_launch = None
+        # Without collectives, a program waits for nobody, and may be so short that recording it would be noticed.
+        if self._member.record is not None and has_collectives:
+            record_launch = self._member.record.launch_recorder(name, self.name, collectives())
         fingerprint, programs, member = program.fingerprint, self.programs, self._member
         launches, recent = self._launches, self._launches.recent
 
@@ -134,6 +140,8 @@ class ProcessSet:
             elif member.failures or member.mismatches:
                 self.check()
             recent.append(fingerprint)
+            if record_launch is not None:
+                record_launch(launches.folded + len(recent))
             number = launches.count if callback_error is not None else 0
             if len(recent) >= REPORT_INTERVAL:
                 launches.fold()
@@ -343,7 +351,7 @@ class LaunchHistory:
 
     def __init__(self) -> None:
         self.recent: list[int] = []
-        self._count = 0  # launches before `recent`
+        self.folded = 0  # the number of launches before `recent`
         self._hash = 0
         self._history = array("Q")  # the last launches before `recent`, at least `_HISTORY`
         self._marks: deque[tuple[int, int]] = deque(maxlen=2 * _HISTORY // REPORT_INTERVAL)  # at each `fold`
@@ -353,7 +361,7 @@ class LaunchHistory:
     def count(self) -> int:
         """The number of launches."""
         with self._lock:
-            return self._count + len(self.recent)
+            return self.folded + len(self.recent)
 
     def count_and_hash(self) -> tuple[int, int]:
         """Return the number of launches and their rolling hash."""
@@ -366,34 +374,34 @@ class LaunchHistory:
             # Exactly this many, although other threads may have launched more, so that the marks reach as far back as
             # the history, and the hash after any number of launches in it can be computed from the mark before.
             first = self.recent[:REPORT_INTERVAL]
-            self._count, self._hash = self._folded(first)
+            self.folded, self._hash = self._folded(first)
             self._history.extend(first)
             if len(self._history) >= 2 * _HISTORY:  # so rarely that its cost per launch is negligible
                 del self._history[:-_HISTORY]
-            self._marks.append((self._count, self._hash))
+            self._marks.append((self.folded, self._hash))
             del self.recent[: len(first)]
 
     def by_number(self) -> dict[int, int]:
         """Return the last fingerprints, by launch index from 1."""
         with self._lock:
             last = self._history[-_REPORTED:]
-            return dict(enumerate([*last, *self.recent], self._count - len(last) + 1))
+            return dict(enumerate([*last, *self.recent], self.folded - len(last) + 1))
 
     def hash_after(self, count: int) -> tuple[int, int]:
         """Return the rolling hash after `count` launches, or after the most launches before that with a known hash."""
         with self._lock:
             position = bisect_right(self._marks, count, key=lambda mark: mark[0])
             marked, rolling = self._marks[position - 1] if position else (0, 0)
-            if marked >= self._count:
+            if marked >= self.folded:
                 return _roll(marked, rolling, self.recent[: count - marked])
-            first = self._count - len(self._history)  # the number of launches before the history
+            first = self.folded - len(self._history)  # the number of launches before the history
             if marked < first:
                 return marked, rolling
             return _roll(marked, rolling, self._history[marked - first : count - first])
 
     def _folded(self, fingerprints: list[int]) -> tuple[int, int]:
         """Return the number and the hash of all launches up to these fingerprints, inclusive."""
-        return _roll(self._count, self._hash, fingerprints)
+        return _roll(self.folded, self._hash, fingerprints)
 
 
 def _roll(count: int, rolling: int, fingerprints: Sequence[int]) -> tuple[int, int]:

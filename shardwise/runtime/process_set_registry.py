@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from shardwise.processes.member import Member
     from shardwise.runtime import process_set
+    from shardwise.runtime.shared_executables import SharedExecutables
 else:  # their imports take 2.5 ms and 66 ms, and only multi-process programs need them
     json = lazy_module("json")
     process_set = lazy_module("shardwise.runtime.process_set")
@@ -27,6 +28,7 @@ class _ProcessSets:
 
     def __init__(self) -> None:
         self.member: Member | None = None
+        self.executables: SharedExecutables | None = None
         self._sets: dict[tuple[int, ...], process_set.ProcessSet] = {}
         self._timeout = 0.0
         self._waiters: process_set.Waiters | None = None
@@ -44,6 +46,7 @@ class _ProcessSets:
     def disconnect(self) -> None:
         """Discard all sets, as in a forked child, which lacks the threads that wait for XLA."""
         self.member, self._sets, self._waiters, self._collective_runs = None, {}, None, None
+        self.executables = None
 
     def may_wait(self) -> bool:
         """Return whether a run of this process may wait for another process."""

@@ -14,6 +14,7 @@ import pytest
 
 from shardwise.launch.attempt import AFTER_FAILURE, AFTER_INTERRUPT, AFTER_SECOND_INTERRUPT, POLL_INTERVAL
 from shardwise.launch.command_line import main
+from shardwise.launch.postmortem import conclude, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/launch/programs.py"
@@ -513,6 +514,17 @@ def test_failures_in_training(name, reason, tmp_path):
     assert re.search(reason, launch.stderr), launch.stderr
     assert ("ValueError: one rank only" in launch.stderr) == (name == "fail")
     assert "step 2: 4.0" in launch.stdout and "step 3" not in launch.stdout
+    check_records(tmp_path, stops=name == "kill")
+
+
+def check_records(folder, stops):
+    """Check that the records name process 1 as the one that stopped, and the program in which process 0 waited."""
+    records = read_records(folder)
+    assert all(launch.program.processes == "0,1" for record in records for launch in record.launches)
+    result = conclude(records)
+    if stops:  # process 0 had time for the next launch
+        assert (result.stopped, result.waiting) == ([1], [0])
+        assert "training.py:" in result.awaited.program.collectives[0]
 
 
 @pytest.mark.slow
@@ -529,6 +541,8 @@ def test_a_stuck_process_is_reported(name, texts, tmp_path):
     assert "after step 2" in report
     for text in texts:
         assert text in report
+    check_records(tmp_path, stops=True)
+    assert "training.py:" in read_records(tmp_path)[1].status.line
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ import numpy as np
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import lax
+from shardwise import lax, monitoring
 from shardwise.errors import PeerFailure
 from shardwise.experimental import colocated_python
 from shardwise.experimental import multihost_utils as utils
+from shardwise.runtime.shared_executables import COMPILED, RECEIVED
 from shardwise.sharding import Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 from tests.multi_process.transfer_cases import check, numbers
@@ -45,6 +46,25 @@ def case_jit():
         check(x[2:6, 1:], a[2:6, 1:])
         check(jnp.sort(x, axis=0)[::-1], np.sort(a, axis=0)[::-1])
         assert abs(float(x.sum()) - a.sum()) < 1e-3
+
+
+def case_one_process_compiles():
+    """A program is compiled in one process, and the others load its executable."""
+    mesh = Mesh(np.array(sw.devices()), ("x",))
+    x = sw.device_put(numbers(8, 3), NamedSharding(mesh, P("x")))
+    events = []
+    listeners = [lambda event, **_: events.append(event), lambda event, *_, **__: events.append(event)]
+    monitoring.register_event_listener(listeners[0])
+    monitoring.register_event_duration_secs_listener(listeners[1])
+    try:
+        total = sw.jit(lambda x: jnp.cos(x @ x.T).sum() * 13)(x)
+        assert abs(float(total) - 13 * np.cos(numbers(8, 3) @ numbers(8, 3).T).sum()) < 1e-2
+    finally:
+        monitoring.unregister_event_listener(listeners[0])
+        monitoring.unregister_event_duration_listener(listeners[1])
+    counts = np.array([events.count(COMPILED), events.count(RECEIVED)])
+    totals = utils.process_allgather(counts).sum(axis=0)
+    assert totals.tolist() == [1, sw.process_count() - 1], (totals, events)
 
 
 def case_shard_map():

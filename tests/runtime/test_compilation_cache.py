@@ -12,7 +12,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.base.config import config
-from shardwise.runtime import compilation_cache
+from shardwise.runtime import compilation_cache, executable
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -33,10 +33,8 @@ def folder(tmp_path):
 def compilations(monkeypatch):
     """The modules that XLA compiled."""
     seen = []
-    compile_text = compilation_cache.compile_text
-    monkeypatch.setattr(
-        compilation_cache, "compile_text", lambda text, *rest: seen.append(text) or compile_text(text, *rest)
-    )
+    compile_text = executable.compile_text
+    monkeypatch.setattr(executable, "compile_text", lambda text, *rest: seen.append(text) or compile_text(text, *rest))
     return seen
 
 
@@ -62,11 +60,11 @@ def test_another_process_loads_the_entry(folder):
         import sys
         import numpy as np
         import shardwise as sw, shardwise.numpy as jnp
-        from shardwise.runtime import compilation_cache
+        from shardwise.runtime import executable
         from shardwise.sharding import NamedSharding, PartitionSpec as P
         seen = []
-        compile_text = compilation_cache.compile_text
-        compilation_cache.compile_text = lambda text, *rest: seen.append(text) or compile_text(text, *rest)
+        compile_text = executable.compile_text
+        executable.compile_text = lambda text, *rest: seen.append(text) or compile_text(text, *rest)
         sw.config.update("jax_compilation_cache_dir", sys.argv[1])
         mesh = sw.make_mesh((4, 2), ("data", "model"))
         x = sw.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), NamedSharding(mesh, P("data", "model")))

@@ -16,7 +16,7 @@ WAIT = 300  # seconds; no test waits so long if it passes
 class Member:
     """The connection of this process, which is process 0."""
 
-    rank, step, is_closed = 0, None, False
+    rank, step, is_closed, record = 0, None, False, None
 
     def __init__(self):
         self.failures, self.mismatches = {}, {}

@@ -14,6 +14,7 @@ import numpy as np
 
 import shardwise as sw
 from shardwise import checkpoints, export
+from shardwise.base._jaxlib import compile_text
 from shardwise.checkpoints import snapshot
 from shardwise.checkpoints.location import Folder
 from shardwise.compiler.plan.chip_table import read_chips
@@ -22,6 +23,8 @@ from shardwise.data import TokenSource
 from shardwise.errors import CheckpointError, DataError, HardwareError, ProfileError, ProgramError, UnsupportedError
 from shardwise.explain.calibrate_trace import calibrate_trace
 from shardwise.export.file_format import read_exported
+from shardwise.launch import postmortem
+from shardwise.processes.launch_record import LaunchRecord
 from shardwise.runtime import compilation_cache
 
 ORBAX = Path(__file__).parent.parent / "orbax"
@@ -147,7 +150,7 @@ module @program {
 
 
 def write_cache(folder):
-    compiled = compilation_cache.compile_text(_MODULE, sw.devices()[:1], ())
+    compiled = compile_text(_MODULE, sw.devices()[:1], ())
     compilation_cache._write(folder / "one.executable", compiled)
 
 
@@ -155,6 +158,17 @@ def read_cache(folder):
     if compilation_cache._read(folder / "one.executable", _MODULE, sw.devices()[:1], ()) is None:
         raise Refused
     return ["executable"]
+
+
+def write_record(folder):
+    record = LaunchRecord(folder / "rank0.record", 0, 1, lambda: 7)
+    launch = record.launch_recorder("train_step", "0", ["all_reduce at train.py:12"])
+    launch(1), launch(2)
+
+
+def read_launch_record(folder):
+    records = postmortem.read_records(folder)
+    return [repr([(each.status, each.launches, postmortem.conclude(records)) for each in records])]
 
 
 def write_export(folder: Path) -> None:
@@ -194,6 +208,7 @@ FORMATS = {
     ),
     "export": Format(write_export, read_export, ProgramError, has_checksums=False),
     "cache": Format(write_cache, read_cache, Refused, has_checksums=True),
+    "record": Format(write_record, read_launch_record, ValueError, has_checksums=False),
     "chips": Format(
         lambda folder: (folder / "chips.toml").write_text(CHIPS) and None,
         lambda folder: [repr(sorted(read_chips(folder / "chips.toml", built_in_chips()).items()))],

@@ -1,0 +1,162 @@
+"""BlobServer: sends named byte strings to other processes of a program, over TCP.
+
+A request starts with the server's secret; others are dropped. The receiver compares the bytes with their digest.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import final
+
+from shardwise.processes.protocol import join_address, split_address
+
+_SECRET_BYTES = 16
+_REQUEST = struct.Struct("!IH")  # after the secret: the rank of the receiver, and the length of the name
+_RESPONSE = struct.Struct("!q")  # the number of bytes, or -1 if there is no such blob
+_SILENCE = 30.0  # seconds without a byte after which a connection is closed
+_MOST_CONNECTIONS = 256
+
+
+@final
+@dataclass(frozen=True)
+class Offer:
+    """A blob on a server: the server's address and secret, and the blob's size and SHA-256 digest."""
+
+    address: str
+    secret: str
+    nbytes: int
+    digest: str
+
+
+@final
+@dataclass
+class _Blob:
+    """The bytes of a blob, and the ranks that have not received it."""
+
+    data: bytes
+    receivers: set[int] = field(default_factory=set)
+
+
+@final
+class BlobServer:
+    """Serves blobs to processes that know its secret.
+
+    A blob is dropped when all of its receivers have it, or when newer ones exceed the limit.
+
+    Args:
+        host: the address to listen on.
+        limit: the most bytes to keep.
+    """
+
+    def __init__(self, host: str, limit: int):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=128)
+        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._limit = limit
+        self._blobs: OrderedDict[str, _Blob] = OrderedDict()
+        self._lock = threading.Lock()
+        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        threading.Thread(target=self._accept, name="shardwise blobs", daemon=True).start()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all blobs."""
+        with self._lock:
+            return sum(len(blob.data) for blob in self._blobs.values())
+
+    def offer(self, name: str, data: bytes, receivers: set[int]) -> Offer:
+        """Serve a blob to these ranks, and return its description for them."""
+        with self._lock:
+            self._blobs[name] = _Blob(data, set(receivers))
+            total = sum(len(blob.data) for blob in self._blobs.values())
+            while total > self._limit and len(self._blobs) > 1:
+                _, oldest = self._blobs.popitem(last=False)
+                total -= len(oldest.data)
+        address = join_address(*self._listener.getsockname()[:2])
+        return Offer(address, self._secret.hex(), len(data), hashlib.sha256(data).hexdigest())
+
+    def close(self) -> None:
+        """Stop listening, and drop all blobs."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
+        self._listener.close()
+        with self._lock:
+            self._blobs.clear()
+
+    def _accept(self) -> None:
+        while True:
+            self._connections.acquire()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="shardwise blob", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError, UnicodeDecodeError):
+                connection.settimeout(_SILENCE)
+                if hmac.compare_digest(_receive(connection, _SECRET_BYTES), self._secret):
+                    self._send(connection)
+        finally:
+            self._connections.release()
+
+    def _send(self, connection: socket.socket) -> None:
+        rank, length = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+        name = bytes(_receive(connection, length)).decode()
+        with self._lock:
+            blob = self._blobs.get(name)
+        if blob is None:
+            connection.sendall(_RESPONSE.pack(-1))
+            return
+        connection.sendall(_RESPONSE.pack(len(blob.data)))
+        connection.sendall(blob.data)
+        with self._lock:
+            blob.receivers.discard(rank)
+            if not blob.receivers and self._blobs.get(name) is blob:
+                del self._blobs[name]
+
+
+def fetch(offer: Offer, name: str, rank: int) -> bytes:
+    """Return a blob of another process.
+
+    Args:
+        offer: its description.
+        name: its name.
+        rank: the rank of this process.
+
+    Raises:
+        FileNotFoundError: if the server has dropped the blob.
+        OSError: if the server cannot be reached, or sends other bytes than the described ones.
+    """
+    host, port = split_address(offer.address, "the address of a blob")
+    with socket.create_connection((host, port), timeout=_SILENCE) as connection:
+        encoded = name.encode()
+        connection.sendall(bytes.fromhex(offer.secret) + _REQUEST.pack(rank, len(encoded)) + encoded)
+        (nbytes,) = _RESPONSE.unpack(_receive(connection, _RESPONSE.size))
+        if nbytes < 0:
+            raise FileNotFoundError(f"the server at {offer.address} does not have {name} any more")
+        if nbytes != offer.nbytes:
+            raise OSError(f"the server at {offer.address} has {nbytes} bytes, not {offer.nbytes}")
+        data = bytes(_receive(connection, nbytes))
+    if hashlib.sha256(data).hexdigest() != offer.digest:
+        raise OSError(f"the server at {offer.address} sent bytes with another digest")
+    return data
+
+
+def _receive(connection: socket.socket, nbytes: int) -> bytearray:
+    """Return this many received bytes."""
+    data = bytearray(nbytes)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise ConnectionResetError("the other process has closed the connection")
+        view = view[count:]
+    return data
