@@ -95,8 +95,9 @@ test-ecosystem: $(GROUPS:%=.venv-ecosystem-%/.installed)
 # PyTorch modules on Shardwise and in PyTorch. If all agree, write the table of docs/from-pytorch.md. PyTorch's wheels need
 # 5 GB.
 test-torch: .venv-torch/.installed
+	rm -rf build/torch-models
 	$(OLDER_EMITTERS) .venv-torch/bin/pytest tests/torch
-	$(OLDER_EMITTERS) JAX_NUM_CPU_DEVICES=8 .venv-torch/bin/python -m tests.torch.table
+	.venv-torch/bin/python -m tests.torch.table
 
 # Every fault of programs with several processes: kills, stops, signals, wrong variables, garbage on sockets.
 faults: .venv/.checks-installed

@@ -19,6 +19,7 @@ from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.report.time_parts import IDLE, INTERFERENCE, MEMORY, PRODUCTS, time_parts
 from shardwise.compiler.report.timeline import Step, timeline
+from shardwise.compiler.shardings.refine import merge_sub_axes
 from shardwise.compiler.transforms.remat import RECOMPUTED
 from shardwise.execute import plan_report as planning
 from shardwise.execute.request import Request
@@ -113,7 +114,7 @@ class Simulation(HtmlReport):
         plan, rare = self.plan, (_INTERFERENCE, _IDLE)
         bounds = [name for name in self.bounds if name not in rare or self.bounds[name]]
         shares = ", ".join(f"{self._share(name)} {name}" for name in bounds)
-        where = f"mesh {plan.mesh}" if plan.mesh.axis_names else "one device"
+        where = f"mesh {merge_sub_axes(plan.mesh)}" if plan.mesh.axis_names else "one device"
         reserved = f" and {text.human_bytes(plan.chip.reserved_memory)} reserved" if plan.chip.reserved_memory else ""
         memory = f"{text.human_bytes(self.peak_bytes)}{reserved} of {text.human_bytes(plan.chip.memory)} per device"
         fits = "" if self.fits else " (does not fit)"

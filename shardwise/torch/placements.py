@@ -6,6 +6,10 @@ PyTorch places a tensor by one placement per dim of a DeviceMesh, JAX by the mes
     [Shard(0), Shard(0)]                                    P(("data", "model"))
     [Replicate(), Shard(1)]                                 P(None, "model")
     [Partial(), Replicate()]                                P(unreduced={"data"})
+    [_StridedShard(0, split_factor=2), Shard(0)]            P(("model", "data"))
+
+The last is FSDP of a dim that tensor parallelism has sharded before. If several mesh dims shard a dim that they do not
+divide, the borders of the shards differ: DTensor splits 6 rows over 2 × 2 into 2, 1, 2, 1, and a spec into 2, 2, 2, 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +18,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import StrategyError
@@ -29,8 +34,8 @@ def placements_to_spec(placements: Sequence[Placement], mesh_dim_names: Sequence
         ndim: the rank of the tensor.
 
     Returns:
-        The spec. A dim that is sharded along several mesh dims has their names in order. A sum that is `Partial()` is
-        unreduced.
+        The spec. A dim that is sharded along several mesh dims has their names in order, those of a strided shard, such
+        as FSDP's of a tensor-parallel dim, last. A sum that is `Partial()` is unreduced.
 
     Raises:
         StrategyError: if the numbers differ, if a dim does not exist, or if a placement has no spec.
@@ -43,19 +48,25 @@ def placements_to_spec(placements: Sequence[Placement], mesh_dim_names: Sequence
         raise StrategyError(
             f"placements_to_spec: {len(placements)} placements for the mesh dims {tuple(mesh_dim_names)}: pass one each"
         )
-    axes: list[list[str]] = [[] for _ in range(ndim)]
+    axes: list[list[tuple[int, str]]] = [[] for _ in range(ndim)]  # by dim: the shards before each, and the name
     unreduced = set()
     for placement, name in zip(placements, mesh_dim_names, strict=True):
-        if type(placement) is Shard and -ndim <= placement.dim < ndim:
-            axes[placement.dim].append(name)
+        if isinstance(placement, (Shard, _StridedShard)) and -ndim <= placement.dim < ndim:
+            axes[placement.dim].append((getattr(placement, "split_factor", 1), name))
         elif isinstance(placement, Partial) and placement.reduce_op == "sum":
             unreduced.add(name)
         elif not isinstance(placement, Replicate):
             raise StrategyError(
                 f"placements_to_spec: {placement} along {name!r} has no spec for a tensor of rank {ndim}; these have: "
-                "Shard of one of its dims, Replicate, and Partial of a sum"
+                "Shard of one of its dims, also strided, Replicate, and Partial of a sum"
             )
-    dims = [None if not names else names[0] if len(names) == 1 else tuple(names) for names in axes]
+    if strided := [names for names in axes if names and min(names)[0] > 1]:
+        raise StrategyError(
+            f"placements_to_spec: {list(placements)} has a strided shard along {strided[0][0][1]!r} of a dim that no "
+            "other mesh dim shards, which no spec has: redistribute the tensor to `Shard` first"
+        )
+    ordered = [[name for _, name in sorted(names, key=lambda each: each[0])] for names in axes]
+    dims = [None if not names else names[0] if len(names) == 1 else tuple(names) for names in ordered]
     return PartitionSpec(*dims, unreduced=unreduced) if unreduced else PartitionSpec(*dims)
 
 

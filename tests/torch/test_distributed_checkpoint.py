@@ -2,9 +2,6 @@
 
 import os
 import pickle
-import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
 from shardwise.errors import TorchModuleError
 from shardwise.torch import load_distributed_checkpoint, save_distributed_checkpoint
+from tests.torch.gloo_ranks import run_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns where there is no process group
 
@@ -111,7 +109,7 @@ def test_integers_and_empty_arrays(tmp_path):
 
 
 RANKS = """
-import os, sys, torch
+import sys, torch
 from torch import distributed
 from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
@@ -136,25 +134,8 @@ distributed.destroy_process_group()
 """
 
 
-def run_ranks(folder, action):
-    """Run two ranks of PyTorch on this machine."""
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        environment["MASTER_PORT"] = str(free.getsockname()[1])
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANKS, folder, action], env={**environment, "RANK": str(rank)})
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-
-
 def test_shards_of_two_ranks(tmp_path):
-    run_ranks(tmp_path, "save")
+    run_ranks(RANKS, 2, tmp_path, "save")
     mesh = jax.make_mesh((4, 2), ("data", "model"))
     specs = {"rows": P(None, "data"), "columns": P("data", "model"), "uneven": P("data"), "replicated": P("model")}
     shapes = {"rows": (12, 10), "columns": (12, 10), "uneven": (7,), "replicated": (12, 10)}
@@ -166,7 +147,7 @@ def test_shards_of_two_ranks(tmp_path):
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, np.arange(np.prod(shapes[name]), dtype=np.float32).reshape(shapes[name]))
     save_distributed_checkpoint(tmp_path / "plus", {name: array + 1 for name, array in arrays.items()})
-    run_ranks(tmp_path / "plus", "load")
+    run_ranks(RANKS, 2, tmp_path / "plus", "load")
 
 
 def message(path, types=None, error=TorchModuleError, **options):

@@ -1,17 +1,19 @@
-"""Placements of DTensor and specs, both ways. The rule of DTensor's shards is written here; DTensor does not run."""
+"""Placements of DTensor and specs, both ways. Shards are compared with those of DTensor on ranks of gloo."""
 
-import itertools
-
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.placement_types import _StridedShard
 
 import shardwise as jax
 from shardwise import NamedSharding, P, strategies
 from shardwise.errors import StrategyError
 from shardwise.torch import functional, parallelize_plan, placements_to_spec, plan_rules, spec_to_placements
+from tests.torch.gloo_ranks import run_ranks
+from tests.torch.placement_ranks import CASES
 
 MESH = ("data", "model")
 
@@ -34,18 +36,17 @@ def test_specs_of_placements(placements, spec):
     assert placements_to_spec(back, MESH, 2) == spec
 
 
-@pytest.mark.parametrize("placements", list(itertools.product([Shard(0), Shard(1), Replicate()], repeat=2)), ids=str)
-def test_shards_are_those_of_dtensors_rule(placements):
-    """DTensor's rule, `chunk`, applied by hand, one mesh dim after the other."""
-    mesh = jax.make_mesh((4, 2), MESH)
-    values = torch.arange(64).reshape(8, 8)
-    array = jax.device_put(values.numpy(), NamedSharding(mesh, placements_to_spec(placements, MESH, 2)))
-    shards = {shard.device: shard.data for shard in array.addressable_shards}
-    for data, model in itertools.product(range(4), range(2)):
-        local = values
-        for placement, count, index in zip(placements, (4, 2), (data, model), strict=True):
-            local = local if placement.is_replicate() else local.chunk(count, placement.dim)[index]
-        assert shards[mesh.devices[data, model]].tolist() == local.tolist()
+def test_shards_are_those_of_dtensor(tmp_path):
+    run_ranks("from tests.torch.placement_ranks import main; main()", 4, tmp_path)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(4)]
+    for case, (shape, mesh_shape, placements) in enumerate(CASES):
+        names = MESH[: len(mesh_shape)]
+        mesh = jax.make_mesh(mesh_shape, names)
+        values = np.arange(shape[0] * shape[1]).reshape(shape)
+        array = jax.device_put(values, NamedSharding(mesh, placements_to_spec(placements, names, 2)))
+        shards = {shard.device: shard.data for shard in array.addressable_shards}
+        for device, local in zip(mesh.devices.flat, (rank[case] for rank in ranks), strict=True):
+            assert shards[device].tolist() == local.tolist(), (shape, placements)
 
 
 def test_errors():
@@ -55,6 +56,8 @@ def test_errors():
         placements_to_spec([Shard(2), Replicate()], MESH, 2)
     with pytest.raises(StrategyError, match=r"along 'model' has no spec"):
         placements_to_spec([Replicate(), Partial("max")], MESH, 2)
+    with pytest.raises(StrategyError, match=r"a strided shard along 'data' of a dim that no other mesh dim shards"):
+        placements_to_spec([_StridedShard(0, split_factor=2), Replicate()], MESH, 2)
     with pytest.raises(StrategyError, match=r"has the axis 'expert'"):
         spec_to_placements(P("expert"), MESH)
     with pytest.raises(StrategyError, match="in another order than the mesh dims"):

@@ -66,6 +66,17 @@ def test_results_and_gradients_of_uneven_shards(name, spec):
     np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["topk", "mean of an uneven dim", "sort", "masked_fill_"])
+def test_local_regions(name):
+    """Each device computes with its own shard, as in DTensor's `local_map`."""
+    mesh = jax.make_mesh((4,), ("data",))
+    x = np.random.default_rng(0).standard_normal((12, 7), np.float32)
+    function, params, buffers = functional(Apply(lambda x: FUNCTIONS[name](x).reshape(-1, 1)))
+    local = jax.shard_map(lambda x: function(params, buffers, x)[0], mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    expected = torch.cat([FUNCTIONS[name](rows).reshape(-1, 1) for rows in torch.tensor(x).chunk(4)])
+    np.testing.assert_allclose(jax.jit(local)(x), expected, rtol=1e-5, atol=1e-6)
+
+
 # Ops that torchax lacks or computes differently.
 CONVOLUTIONS = {
     "groups": lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, groups=2),

@@ -110,6 +110,15 @@ def axis_of_sub_axis(name: str) -> str:
     return nested[1] if nested else name
 
 
+def merge_sub_axes(mesh: AbstractMesh) -> AbstractMesh:
+    """Return the mesh whose axes a finer mesh has split into sub-axes."""
+    sizes: dict[str, int] = {}
+    for name, size in mesh.shape.items():
+        axis = axis_of_sub_axis(name)
+        sizes[axis] = sizes.get(axis, 1) * size
+    return mesh if len(sizes) == len(mesh.shape) else AbstractMesh(tuple(sizes.values()), tuple(sizes))
+
+
 def refine_axis_types(coarse: AbstractMesh, fine: AbstractMesh) -> AbstractMesh:
     """Return the finer mesh with the axis types of the coarser one. Additional axes of size 1 are Auto."""
     if coarse.shape == fine.shape:

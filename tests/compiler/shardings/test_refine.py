@@ -7,7 +7,14 @@ import pytest
 
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
-from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin, sub_axes_of
+from shardwise.compiler.shardings.refine import (
+    coarsen_layout,
+    common_mesh,
+    merge_sub_axes,
+    refine_pin,
+    split_mesh,
+    sub_axes_of,
+)
 
 DEVICES = list(range(24))  # devices are opaque to meshes
 
@@ -63,6 +70,13 @@ def test_the_axis_names_of_the_common_mesh():
 def test_meshes_without_a_common_refinement():
     assert common_mesh([mesh_of((3, 2)), mesh_of((2, 3))]) is None
     assert common_mesh([mesh_of((4,)), mesh_of((4,), devices=DEVICES[::-1])]) is None
+
+
+def test_sub_axes_are_merged_to_the_axes_of_the_user():
+    fine = split_mesh(AbstractMesh((8, 2), ("data", "model")), {"data": 4})
+    assert len(fine.axis_names) == 3
+    assert merge_sub_axes(fine) == AbstractMesh((8, 2), ("data", "model"))
+    assert merge_sub_axes(merge_sub_axes(fine)) == merge_sub_axes(fine)
 
 
 def test_meshes_print_their_axis_types():
