@@ -38,18 +38,22 @@ def peak(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None =
         chip: the hardware, whose libraries need workspaces; None for none.
     """
     liveness = Liveness.from_program(local, donated, chip)
+    local.known_peaks[chip, frozenset(donated)] = liveness.peak_bytes
     return liveness.peak_bytes, liveness.at_peak()
 
 
 def peak_bytes(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> int:
-    """Return the peak bytes of a device.
+    """Return the peak bytes of a device; cached.
 
     Args:
         local: the program of one device.
         donated: the inputs whose buffers are reused for outputs.
         chip: the hardware, whose libraries need workspaces; None for none.
     """
-    return Liveness.from_program(local, donated, chip).peak_bytes
+    key = chip, frozenset(donated)
+    if key not in local.known_peaks:
+        local.known_peaks[key] = Liveness.from_program(local, donated, chip).peak_bytes
+    return local.known_peaks[key]
 
 
 def live_value_bytes(local: LocalProgram, donated: Collection[int] = ()) -> int:

@@ -144,6 +144,11 @@ class LocalProgram:
     def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str], KernelGroups]:
         return {}
 
+    @cached_property
+    def known_peaks(self) -> dict[tuple[Chip | None, frozenset[int]], int]:
+        """The peak bytes that `liveness` has computed so far, by the hardware and the donated inputs."""
+        return {}
+
     def counts(self) -> dict[str, float]:
         """Return the flops of contractions, the bytes accessed and the bytes sent, per device and call."""
         flops = accessed = 0.0

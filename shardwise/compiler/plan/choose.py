@@ -231,7 +231,8 @@ class _AxisProblem:
         self.count = problem.mesh.shape[axis]
         self.position = problem.mesh.axis_names.index(axis)
         self.ring = planner.costs.ring(axis)
-        self.network = (self.count, self.ring, planner.costs.exposes_hops)  # the cache key of reshard costs
+        # A part of the cache keys of reshard costs.
+        self.network = planner.cache.number((self.count, self.ring, planner.costs.exposes_hops))
         self.others = others
         self.prices_others = prices_others
         self.options = dict(problem.candidates[axis])
@@ -319,13 +320,24 @@ class _AxisProblem:
             costs = self._array(out_key, partial(self._output_costs, produced, pinned, open_dims, weight))
             self._add_table(source, (), costs)
         unscattered = self._unscattered_cost(uses) if self.prices_others else 0.0
+        is_later_sum = self._is_later_sum(uses)
+        weight = weight._replace(unscattered=unscattered)
         for use in uses.consumers:
             equation, number = use
             options = self.options[equation]
-            weight = self.planner.weight(self.axis, self.others, uses, [use])._replace(unscattered=unscattered)
+            if is_later_sum:
+                weight = self.planner.weight(self.axis, self.others, uses, [use])._replace(unscattered=unscattered)
             key = ("operand", produced, id(options), number, *weight)
             costs = self._array(key, partial(self._operand_costs, produced, options, number, weight), options)
             self._add_table(source, (self.number[equation],), costs)
+
+    def _is_later_sum(self, uses: _Uses) -> bool:
+        """Return whether a value is partial along a later axis, so that its weight depends on its consumers."""
+        position = self.problem.mesh.axis_names.index
+        return uses.producer is not None and any(
+            rows[uses.producer].results[uses.number] == PARTIAL_SUM and position(name) > self.position
+            for name, rows in self.others.items()
+        )
 
     def _add_shared_copy(
         self, uses: _Uses, source: tuple[int, ...], produced: tuple[Produced, ...], weight: _Weight
@@ -368,13 +380,13 @@ class _AxisProblem:
         self, produced: tuple[Produced, ...], options: tuple[Candidate, ...], number: int, weight: _Weight
     ) -> list[list[float]]:
         """Return, for each candidate, the cost of resharding a value for one operand, from the cheaper copy."""
-        return [
-            [
-                min([self._reshard(s, c.operands[number], weight, c.replicated_as_partial) for s in _copies(state)])
-                for c in options
-            ]
-            for state in produced
-        ]
+        needs = [(candidate.operands[number], candidate.replicated_as_partial) for candidate in options]
+        different_needs = dict.fromkeys(needs)
+        from_state = {
+            state: {need: self._reshard(state, need[0], weight, need[1]) for need in different_needs}
+            for state in dict.fromkeys(copy for state in produced for copy in _copies(state))
+        }
+        return [[min([from_state[copy][need] for copy in _copies(state)]) for need in needs] for state in produced]
 
     def _copy_costs(self, pairs: tuple[tuple[State, State], ...], weight: _Weight) -> list[float]:
         """Return the costs of making the shared copy."""

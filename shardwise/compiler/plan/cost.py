@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from shardwise.base.caches import registered_cache
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
@@ -48,7 +47,14 @@ class Costs:
 
     def ring(self, *axes: str) -> Ring:
         """Return the links of a ring along these axes, in the planner's unit of time."""
-        return _ring(self.chip, self.mesh, axes)
+        ring = self._rings.get(axes)
+        if ring is None:
+            ring = self._rings[axes] = self.chip.ring(self.mesh, axes).scaled(self.chip.sending_rate)
+        return ring
+
+    @cached_property
+    def _rings(self) -> dict[tuple[str, ...], Ring]:
+        return {}
 
     def price(self, ring: Ring, traffic: Traffic, reduces: bool = False, times: int = 1) -> float:
         """Return the cost of a collective that runs `times` times.
@@ -72,11 +78,6 @@ class Costs:
     def memory_byte(self) -> float:
         """The cost of moving one byte between a chip and its memory."""
         return self.chip.sending_rate / (self.chip.memory_bandwidth * self.chip.memory_fraction)
-
-
-@registered_cache(maxsize=4096)
-def _ring(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Ring:
-    return chip.ring(mesh, axes).scaled(chip.sending_rate)
 
 
 def reshard_cost(

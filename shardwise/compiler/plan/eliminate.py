@@ -28,8 +28,13 @@ class IdentityCache:
     """A cache whose keys contain the `id`s of objects."""
 
     def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
         self._results: dict[Any, Any] = {}
         self._keyed: list[Any] = []  # keep keyed objects alive so that `id()` is not reused
+
+    def number(self, key: Hashable) -> int:
+        """Return a number that stands for a key, as a part of other keys: it has a faster hash."""
+        return self._numbers.setdefault(key, len(self._numbers))
 
     def get(self, key: Hashable, keyed: Sequence[Any], compute: Callable[[], Any]) -> Any:
         """Return the cached result of `compute()` for a key. `keyed` are the objects whose ids are in the key."""

@@ -94,7 +94,7 @@ def _capacity(items: Sequence[_Candidate], graph: KernelGraph) -> float:
     shortest = _LATENCIES * _latency(items[0].equation, graph)
     if items[0].equation.op.reduces_across_devices:
         return shortest
-    return max(_LONGEST * max(graph.local.launch_seconds([item.equation], graph.chip) for item in items), shortest)
+    return max(_LONGEST * max(graph.collective_seconds(item.equation) for item in items), shortest)
 
 
 def _latency(equation: Equation, graph: KernelGraph) -> float:
@@ -164,7 +164,7 @@ class _Packer:
         return self.graph.longest_gap(start, deadline)
 
     def _seconds(self, launch: Sequence[_Candidate]) -> float:
-        return self.graph.local.launch_seconds([item.equation for item in launch], self.graph.chip)
+        return self.graph.launch_seconds([item.equation for item in launch])
 
     def _copying(self, items: Sequence[_Candidate]) -> float:
         """Return the time in which operands and results are copied: each is read and written once."""

@@ -74,10 +74,13 @@ def add_control_dependencies(
     for equation in program.equations:
         if equation in dependency_of and equation not in operands:
             add_barrier(dependency_of[equation], equation.source)
-        inputs = [renamed.get(value, value) for value in equation.inputs]
-        if equation in operands:
-            inputs[0] = operands[equation]
-        equations.append(equation.replace(inputs=inputs))
+        if equation in operands or not renamed.keys().isdisjoint(equation.inputs):
+            inputs = [renamed.get(value, value) for value in equation.inputs]
+            if equation in operands:
+                inputs[0] = operands[equation]
+            equations.append(equation.replace(inputs=inputs))
+        else:
+            equations.append(equation)
         if equation in after:
             add_barrier(after[equation], equation.source)
     return program.with_equations(equations, [renamed.get(value, value) for value in program.outputs])

@@ -61,7 +61,7 @@ def _critical_before(graph: KernelGraph, launch: Sequence[Equation]) -> int | No
     """Return the index of the critical collective before which a launch should complete; None if there is no time."""
     deadline = min(graph.first_use[value] for equation in launch for value in equation.outputs)
     ready = max(graph.ready_time[value] for equation in launch for value in equation.inputs)
-    seconds = graph.local.launch_seconds(launch, graph.chip)
+    seconds = graph.launch_seconds(launch)
     index = bisect_left(graph.critical_times, deadline) - 1
     if index < 0 or graph.critical_times[index] < ready + seconds or deadline - graph.critical_times[index] >= seconds:
         return None

@@ -32,7 +32,7 @@ def overlap_independent_products(graph: KernelGraph, launch_ids: Iterator[int]) 
         consumer, producer = consumers.get(critical.outputs[0]), producers.get(critical.inputs[0])
         if consumer is None or producer is None or {consumer, producer} & constrained:
             continue
-        exposed = graph.local.collective_seconds(critical, graph.chip)
+        exposed = graph.collective_seconds(critical)
         window = (time - _WINDOW * exposed, time + _WINDOW * exposed)
         near = [product for product in products if window[0] <= graph.start_of(product) <= window[1]]
         excluded = constrained | _ancestors(graph, critical, producers, window[0])

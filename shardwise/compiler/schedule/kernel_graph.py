@@ -33,6 +33,7 @@ class KernelGraph:
         kernel_index: the index of the first kernel of each equation: some are computed in several.
         collectives: the collectives of the program itself.
         movable: the equations of short kernels, without effects, that could run earlier.
+        seconds_alone: the times of collectives that were computed so far, for this graph and those rewritten from it.
     """
 
     local: LocalProgram
@@ -43,15 +44,21 @@ class KernelGraph:
     kernel_index: Mapping[Equation, int]
     collectives: Sequence[Equation]
     movable: frozenset[Equation]
+    seconds_alone: dict[Equation, float]
 
     @classmethod
     def from_program(cls, local: LocalProgram, program: Program, chip: Chip) -> "KernelGraph":
         """Return the graph of a program that `local` contains."""
-        return cls._from_kernels(local, program, chip, local.kernel_groups(program).kernels)
+        return cls._from_kernels(local, program, chip, local.kernel_groups(program).kernels, {})
 
     @classmethod
     def _from_kernels(
-        cls, local: LocalProgram, program: Program, chip: Chip, kernels: Sequence[Kernel]
+        cls,
+        local: LocalProgram,
+        program: Program,
+        chip: Chip,
+        kernels: Sequence[Kernel],
+        seconds_alone: dict[Equation, float],
     ) -> "KernelGraph":
         seconds = (_compute_seconds(local, kernel, chip) for kernel in kernels)
         indices: dict[Equation, int] = {}
@@ -65,7 +72,7 @@ class KernelGraph:
             elif _is_short(equation):
                 movable.append(equation)
         starts = list(accumulate(seconds, initial=0.0))
-        return cls(local, program, chip, kernels, starts, indices, collectives, frozenset(movable))
+        return cls(local, program, chip, kernels, starts, indices, collectives, frozenset(movable), seconds_alone)
 
     def rewritten(self, program: Program) -> "KernelGraph":
         """Return the graph of the program that a pass returned for this one; this graph if the pass changed nothing.
@@ -74,7 +81,8 @@ class KernelGraph:
         """
         if program is self.program:
             return self
-        return self._from_kernels(self.local, program, self.chip, group_kernels(program, self.local.mesh).kernels)
+        kernels = group_kernels(program, self.local.mesh).kernels
+        return self._from_kernels(self.local, program, self.chip, kernels, self.seconds_alone)
 
     def with_moved_views(self, program: Program) -> "KernelGraph":
         """Return the graph of the same equations in another order, in which only views have moved."""
@@ -95,7 +103,7 @@ class KernelGraph:
         times = dict.fromkeys(self.program.inputs, 0.0)
         hoisted = set(self.program.inputs)  # arguments, and what short kernels compute from them
         for group in self.groups:
-            ready = max(map(times.__getitem__, _inputs(group)), default=0.0)
+            ready = max([times[value] for value in _inputs(group)], default=0.0)
             for equation in group:
                 if equation in self.movable and hoisted.issuperset(equation.inputs):
                     hoisted.update(equation.outputs)
@@ -117,7 +125,7 @@ class KernelGraph:
                 if equation in self.movable:
                     time = ready
                 elif equation in self.bits:
-                    time = ready + self.local.collective_seconds(equation, self.chip)
+                    time = ready + self.collective_seconds(equation)
                 else:
                     time = self.starts[self.kernel_index[equation] + 1]
                 for value in equation.outputs:
@@ -145,7 +153,7 @@ class KernelGraph:
                 if equation in self.movable:
                     time = passed_on
                 elif equation in self.bits:
-                    time = passed_on - self.local.collective_seconds(equation, self.chip)
+                    time = passed_on - self.collective_seconds(equation)
                 else:
                     time = self.starts[self.kernel_index[equation]]
                 _lower(times, equation.inputs, time)
@@ -160,6 +168,19 @@ class KernelGraph:
         """Return the time of the kernel of an equation."""
         index = self.kernel_index[equation]
         return self.starts[index + 1] - self.starts[index]
+
+    def collective_seconds(self, equation: Equation) -> float:
+        """Return the time of a collective that runs once."""
+        seconds = self.seconds_alone.get(equation)
+        if seconds is None:
+            seconds = self.seconds_alone[equation] = self.local.collective_seconds(equation, self.chip)
+        return seconds
+
+    def launch_seconds(self, launch: Sequence[Equation]) -> float:
+        """Return the time of one launch of collectives."""
+        if len(launch) == 1:
+            return self.collective_seconds(launch[0])
+        return self.local.launch_seconds(launch, self.chip)
 
     @cached_property
     def groups(self) -> list[list[Equation]]:
@@ -199,7 +220,7 @@ class KernelGraph:
     def _is_critical(self, equation: Equation) -> bool:
         ready = max(self.ready_time[value] for value in equation.inputs)
         deadline = min(self.first_use[value] for value in equation.outputs)
-        return deadline - ready < self.local.collective_seconds(equation, self.chip)
+        return deadline - ready < self.collective_seconds(equation)
 
     def longest_gap(self, start: float, end: float) -> float:
         """Return the longest time without a critical collective, between two times."""

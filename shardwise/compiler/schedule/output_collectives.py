@@ -32,7 +32,7 @@ def advance_output_collectives(graph: KernelGraph, launch_ids: Iterator[int]) ->
     predecessors: dict[Equation, list[Equation]] = {}
     free = 0.0  # the time at which the links are free
     for launch in launches:
-        seconds = sum(graph.local.collective_seconds(equation, graph.chip) for equation in launch)
+        seconds = sum(graph.collective_seconds(equation) for equation in launch)
         free = max(free, *(graph.asap[equation.inputs[0]] for equation in launch)) + seconds
         index = bisect_left(starts, free + _SLACK * seconds)
         if index < len(products):
@@ -43,15 +43,14 @@ def advance_output_collectives(graph: KernelGraph, launch_ids: Iterator[int]) ->
 
 def _launches(graph: KernelGraph) -> list[list[Equation]]:
     """Return the collectives of outputs by their earliest start, those of one launch together."""
-    local, chip = graph.local, graph.chip
     collectives = _output_collectives(graph)
     if not collectives:
         return []
-    longest = max(local.collective_seconds(equation, chip) for equation in collectives)
+    longest = max(graph.collective_seconds(equation) for equation in collectives)
     launches: list[list[Equation]] = []
     room = 0.0
     for equation in sorted(collectives, key=lambda equation: graph.asap[equation.inputs[0]]):
-        seconds = local.collective_seconds(equation, chip)
+        seconds = graph.collective_seconds(equation)
         if seconds > room:
             launches.append([])
             room = _LONGEST * longest

@@ -6,9 +6,10 @@ A part is to an equation what a shard is: a range of indices along a dim. Only i
 from collections.abc import Sequence
 from typing import Any, final
 
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import DTypeLike
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.schedule.split_region import SplitDims
@@ -19,6 +20,7 @@ from shardwise.compiler.trace.tracer import Frame
 _AXIS = "part"
 
 
+@registered_cache(maxsize=4096)
 def part_type(whole: ArrayType, dim: int, parts: int) -> ArrayType:
     """Return the type of one of several parts of an array along a dim."""
     return whole.with_shape((*whole.shape[:dim], whole.shape[dim] // parts, *whole.shape[dim + 1 :]))
@@ -39,11 +41,8 @@ def part_equations(
     if type(equation.op).localize is Op.localize:
         result = Value(part_type(equation.outputs[0].type, dims.result, parts))
         return [equation.replace(inputs=operands, outputs=[result])], result
-    frame = Frame("part", stages_all=True)
-    with frame.open(over=()):
-        tracers = [frame.input(value.type) for value in operands]
-        result = frame.lift(equation.op.localize(_PartView(equation, dims, parts, part), *tracers))
-    program = frame.program([result])
+    types, whole_types = (tuple([value.type for value in values]) for values in (operands, equation.inputs))
+    program = _localized(equation.op, types, whole_types, equation.outputs[0].type, dims, parts, part)
     values = dict(zip(program.inputs, operands, strict=True))
     equations = []
     for each in program.equations:
@@ -53,15 +52,32 @@ def part_equations(
     return equations, values[program.outputs[0]]
 
 
+@registered_cache(maxsize=4096)  # equal layers are localized once
+def _localized(
+    op: Op,
+    types: tuple[ArrayType, ...],
+    whole_types: tuple[ArrayType, ...],
+    whole: ArrayType,
+    dims: SplitDims,
+    parts: int,
+    part: int,
+) -> Program:
+    """Return the program that applies an op to operands of `types`: one part of operands of `whole_types`."""
+    frame = Frame("part", stages_all=True)
+    with frame.open(over=()):
+        tracers = [frame.input(type) for type in types]
+        result = frame.lift(op.localize(_PartView(whole_types, whole, dims, parts, part), *tracers))
+    return frame.program([result])
+
+
 @final
 class _PartView:
     """One part of an equation: the `LocalContext` of its op. Parts are the shards along an axis of their own."""
 
-    def __init__(self, equation: Equation, dims: SplitDims, parts: int, part: int):
-        whole = equation.outputs[0].type
+    def __init__(self, whole_types: tuple[ArrayType, ...], whole: ArrayType, dims: SplitDims, parts: int, part: int):
         self.out_shapes: tuple[tuple[int, ...], ...] = (part_type(whole, dims.result, parts).shape,)
         self.auto_axes: tuple[str, ...] = (_AXIS,)
-        self.global_types = tuple(value.type for value in equation.inputs)
+        self.global_types = whole_types
         self.mesh = AbstractMesh((parts,), (_AXIS,))
         self.layouts: Sequence[Layout] = (Layout.replicated(whole.ndim).with_dim(dims.result, (_AXIS,)),)
         self._dims = dims

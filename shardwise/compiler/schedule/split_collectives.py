@@ -190,7 +190,7 @@ class _Splitter:
 
     def seconds_of(self, collectives: Iterable[Equation]) -> float:
         """Return the seconds of collectives."""
-        return sum(self.graph.local.launch_seconds([equation], self.graph.chip) for equation in collectives)
+        return sum(self.graph.collective_seconds(equation) for equation in collectives)
 
     @cached_property
     def _positions(self) -> dict[Equation, int]:

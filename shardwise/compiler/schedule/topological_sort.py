@@ -87,18 +87,19 @@ class _Graph:
         sorted_nodes = [False] * len(self.nodes)
         defined = set(self.inputs)  # and the results of sorted nodes
         last_effect = -1  # the last sorted node with an effect
+        effects = self._effects
         for start, equations in enumerate(self.nodes):
             if sorted_nodes[start]:
                 continue
-            is_ready = self._preceding_effect(start) <= last_effect and all(
-                defined.issuperset(equation.inputs) for equation in equations
+            is_ready = (start not in effects or effects[start] <= last_effect) and all(
+                [defined.issuperset(equation.inputs) for equation in equations]
             )
             for node in (start,) if is_ready else self._sorted_ancestors(start, sorted_nodes):
                 order.append(node)
                 sorted_nodes[node] = True
                 for equation in self.nodes[node]:
                     defined.update(equation.outputs)
-                if node in self._effects:
+                if node in effects:
                     last_effect = node
         return order
 
