@@ -348,8 +348,13 @@ class _AxisProblem:
         )
         copies = [state for state in needed if state == REPLICATED or isinstance(state, int)]
         states: tuple[Any, ...] = tuple(dict.fromkeys(produced))
+        # A replicated value needs no copy: it can be sliced at no cost for every use.
         pairs: tuple[tuple[State, State], ...] = tuple(
-            [(state, copy) for state in states for copy in dict.fromkeys([state, *copies])]
+            [
+                (state, copy)
+                for state in states
+                for copy in dict.fromkeys([state, *(copies if state != REPLICATED else ())])
+            ]
         )
         self.labels.append(len(pairs))
         self.shared[uses.value] = variable = len(self.labels) - 1

@@ -1,10 +1,13 @@
 """eliminate: the exact minimum of a sum of small cost tables, by variable elimination.
 
-A variable takes one of several labels. A table holds a cost for each combination of labels of its variables. The
-variable with the smallest neighbourhood is eliminated first: the tables that contain it are summed and minimized over
-it. The best labels are then read back in reverse order. If every neighbourhood exceeds a limit, a variable is fixed at
-its label in `hint`. The result is then optimal among the assignments that agree with the hint on the fixed variables,
-so it is never worse than the hint.
+A variable takes one of several labels. A table holds a cost for each combination of labels of its variables. To
+eliminate a variable, the tables that contain it are summed and minimized over it. The best labels are then read back in
+reverse order. If every neighbourhood exceeds a limit, a variable is fixed at its label in `hint`. The result is then
+optimal among the assignments that agree with the hint on the fixed variables, so it is never worse than the hint.
+
+The order of variables decides how large the tables become. Variables with few neighbours are first. The others follow
+by the entries of the tables between pairs of neighbours that eliminating them would add (weighted min-fill): the
+smallest sum is often that of a variable whose elimination connects values that had nothing in common.
 
 The layers of a model produce equal tables. Equal tables are one object, and intermediate results are cached by the
 identity of the tables.
@@ -14,12 +17,15 @@ import heapq
 import math
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 Table = tuple[tuple[int, ...], np.ndarray]  # the variables, and the costs, with one dim per variable
-LIMIT = 300_000  # the largest number of entries of a summed table
+LIMIT = 4_000_000  # the largest number of entries of a summed table
+_LATE_LIMIT = 300_000  # the same, once different tables above this number have `_BUDGET` entries in all
+_BUDGET = 50_000_000  # about a second
+_SMALL = 64  # the number of entries below which the smallest summed table is first, whatever it connects
 _LARGE = 2_000  # the number of entries from which a table is minimized label by label
 
 
@@ -69,18 +75,20 @@ def eliminate(
     for variable, count in enumerate(labels):
         if count == 1:  # only one label: it would only add a dim to tables
             graph.fix(variable, 0)
-    heap = [(graph.weight(variable), variable) for variable in range(len(labels)) if labels[variable] > 1]
+    heap = [graph.priority(variable, limit) for variable in range(len(labels)) if labels[variable] > 1]
     heapq.heapify(heap)
     eliminated: list[tuple[int, tuple[int, ...], np.ndarray]] = []
     done = [count == 1 for count in labels]
     while heap:
-        size, variable = heapq.heappop(heap)
+        priority = heapq.heappop(heap)
+        variable = priority.variable
         if done[variable]:
             continue
-        now = graph.weight(variable)
-        if now > size:  # its neighbourhood has grown since it was pushed
-            heapq.heappush(heap, (now, variable))
-        elif now > limit:
+        limit = graph.limit(limit)
+        now = graph.priority(variable, limit)
+        if now > priority:  # its neighbourhood has grown since it was pushed
+            heapq.heappush(heap, now)
+        elif now.entries > limit:
             # Fix the variable with the most neighbours, because that removes the most edges of the graph.
             fixed = max((variable, *graph.neighbours[variable]), key=lambda v: (len(graph.neighbours[v]), -v))
             hinted = hint() if hinted is None else hinted
@@ -88,16 +96,31 @@ def eliminate(
             done[fixed] = True
             shrunk = graph.fix(fixed, hinted[fixed])
             for other in shrunk | ({variable} - {fixed}):
-                heapq.heappush(heap, (graph.weight(other), other))
+                heapq.heappush(heap, graph.priority(other, limit))
         else:
             scope, best = graph.eliminate(variable)
             eliminated.append((variable, scope, best))
             done[variable] = True
             for other in scope:
-                heapq.heappush(heap, (graph.weight(other), other))
+                heapq.heappush(heap, graph.priority(other, limit))
     for variable, scope, best in reversed(eliminated):
         chosen[variable] = int(best[tuple([chosen[other] for other in scope])])
     return chosen
+
+
+@final
+class _Priority(NamedTuple):
+    """The priority of eliminating a variable; the smallest is first.
+
+    Attributes:
+        added: the entries of the tables between pairs of neighbours that share none yet.
+        entries: the entries of the summed table.
+        variable: the variable.
+    """
+
+    added: float
+    entries: int
+    variable: int
 
 
 @final
@@ -110,6 +133,7 @@ class _Graph:
         self.tables: list[dict[int, Table]] = [{} for _ in labels]
         self.neighbours: list[set[int]] = [set() for _ in labels]
         self._count = 0
+        self._large: dict[Hashable, int] = {}  # the entries of different large sums
 
     def add(self, table: Table) -> None:
         """Add a table."""
@@ -120,10 +144,22 @@ class _Graph:
                 self.neighbours[variable].discard(variable)
         self._count += 1
 
-    def weight(self, variable: int) -> int:
-        """Return the number of entries of the sum that eliminating this variable would compute."""
-        labels = self.labels
-        return labels[variable] * math.prod([labels[other] for other in self.neighbours[variable]])
+    def limit(self, limit: int) -> int:
+        """Return the number of entries that a summed table may have now. Equal tables, which are cached, count once."""
+        return limit if sum(self._large.values()) < _BUDGET else min(limit, _LATE_LIMIT)
+
+    def priority(self, variable: int, limit: int) -> _Priority:
+        """Return the priority of eliminating this variable. Summed tables above the limit come last."""
+        labels, neighbours = self.labels, self.neighbours[variable]
+        entries = labels[variable] * math.prod([labels[other] for other in neighbours])
+        if entries <= _SMALL or entries > limit:
+            return _Priority(0 if entries <= limit else math.inf, entries, variable)
+        added = 0
+        for one in neighbours:
+            connected = self.neighbours[one]
+            added += labels[one] * sum([labels[other] for other in neighbours if other not in connected])
+            added -= labels[one] ** 2  # `one` itself is not among its neighbours
+        return _Priority(1 + added, entries, variable)
 
     def fix(self, variable: int, label: int) -> set[int]:
         """Fix a variable at one label, which removes it from all tables, and return its former neighbours."""
@@ -146,6 +182,8 @@ class _Graph:
         aligned = [(tuple([dim_of[other] for other in table[0]]), table[1]) for table in tables.values()]
         shape = tuple([self.labels[other] for other in (variable, *scope)])
         key = ("eliminate", shape, tuple([(dims, id(costs)) for dims, costs in aligned]))
+        if (entries := math.prod(shape)) > _LATE_LIMIT:
+            self._large[key] = entries
         best, least = self.cache.get(key, [costs for _, costs in aligned], lambda: _minimize(shape, aligned))
         for number, table in tables.items():
             for other in table[0]:

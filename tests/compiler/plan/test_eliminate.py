@@ -87,3 +87,34 @@ def test_a_long_chain_with_a_hub_is_exact():
     tables += [((n, count), np.array([[0.0, 1.0], [1.0, 0.0]])) for n in range(count)]
     tables.append(((count,), np.array([0.5, 0.0])))
     assert eliminate([2] * (count + 1), tables, lambda: [0] * (count + 1)) == [1] * (count + 1)
+
+
+def test_the_order_keeps_tables_small():
+    """Each value has many uses, which all meet in the next value: a grid of values and uses, four labels each."""
+    length, uses, count = 12, 6, 4
+    rng = np.random.default_rng(0)
+    tables = []
+    for n in range(length):
+        for use in range(1, uses + 1):
+            variable = n * (uses + 1) + use
+            tables.append(((n * (uses + 1), variable), rng.integers(0, 9, (count, count)) * 1.0))
+            if n + 1 < length:
+                tables.append(((variable, (n + 1) * (uses + 1)), rng.integers(0, 9, (count, count)) * 1.0))
+
+    def no_hint():
+        raise AssertionError("a table exceeds the limit")
+
+    labels = [count] * (length * (uses + 1))
+    chosen = eliminate(labels, tables, no_hint, limit=count**3)
+    assert cost(tables, chosen) == cost(tables, eliminate(labels, tables, no_hint))
+
+
+def test_after_many_large_tables_the_limit_is_smaller(monkeypatch):
+    """The result is still no worse than the hint, and equal tables count once."""
+    monkeypatch.setattr("shardwise.compiler.plan.eliminate._LATE_LIMIT", 8)
+    monkeypatch.setattr("shardwise.compiler.plan.eliminate._BUDGET", 8)
+    rng = Random(7)
+    labels, tables = random_tables(rng, variables=9, most=4)
+    hint = [0] * len(labels)
+    found = cost(tables, eliminate(labels, tables, lambda: hint))
+    assert best(labels, tables) <= found <= cost(tables, hint)
