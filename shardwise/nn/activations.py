@@ -116,7 +116,6 @@ def sigmoid(x: ArrayLike) -> Array:
     return Logistic()(as_operand(x, "sigmoid"))
 
 
-@compiled_function
 @documented(_ACTIVATION)
 def silu(x: ArrayLike) -> Array:
     """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
@@ -131,10 +130,23 @@ def silu(x: ArrayLike) -> Array:
         >>> jax.nn.silu(jnp.array([-1.0, 0.0, 1.0]))
         Array([-0.26894...,  0. ...,  0.73105...], dtype=float32)
     """
-    x = as_operand(x, "silu")
+    return _silu(as_operand(x, "silu"))
+
+
+@custom_jvp
+@compiled_function
+def _silu(x: Array) -> Any:
     return x * Logistic()(x)
 
 
+@compiled_function
+def _silu_derivative(x: Array) -> Any:
+    wide = _in_float32(x)
+    gate = Logistic()(wide)
+    return (gate + gate * (1.0 - gate) * wide).astype(x.dtype)
+
+
+_silu.defjvps(lambda tangent, result, x: tangent * _silu_derivative(x))
 swish = silu
 
 
@@ -380,15 +392,52 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
         >>> jax.nn.gelu(jnp.array([-1.0, 1.0]), approximate=False)
         Array([-0.15865...,  0.84134...], dtype=float32)
     """
-    return _gelu(x, approximate=bool(approximate))
+    x = as_strong(as_inexact(x, "gelu"))
+    return _approximate_gelu(x) if approximate else _exact_gelu(x)
+
+
+@custom_jvp
+@compiled_function
+def _exact_gelu(x: Array) -> Any:
+    return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))
 
 
 @compiled_function
-def _gelu(x: ArrayLike, *, approximate: bool) -> Any:
-    x = as_strong(as_inexact(x, "gelu"))
-    if approximate:
-        return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-    return 0.5 * x * lax.erfc(-x * math.sqrt(0.5))
+def _exact_gelu_derivative(x: Array) -> Any:
+    wide = _in_float32(x)
+    density = jnp.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+    return (0.5 * lax.erfc(-wide * math.sqrt(0.5)) + wide * density).astype(x.dtype)
+
+
+_exact_gelu.defjvps(lambda tangent, result, x: tangent * _exact_gelu_derivative(x))
+
+
+@custom_jvp
+@compiled_function
+def _approximate_gelu(x: Array) -> Any:
+    return x * (0.5 * (1.0 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+@compiled_function
+def _approximate_gelu_derivative(x: Array) -> Any:
+    """Return the derivative of `_approximate_gelu`, which is `x · σ(2z)` with `z = √(2/π) (x + 0.044715 x³)`."""
+    wide, slope = _in_float32(x), 2 * math.sqrt(2 / math.pi)
+    squared = wide * wide
+    gate = Logistic()(slope * wide * (1.0 + 0.044715 * squared))
+    derivative = gate + gate * (1.0 - gate) * wide * (slope * (1.0 + 3 * 0.044715 * squared))
+    return derivative.astype(x.dtype)
+
+
+_approximate_gelu.defjvps(lambda tangent, result, x: tangent * _approximate_gelu_derivative(x))
+
+
+def _in_float32(x: Array) -> Array:
+    """Return the input of a derivative, of 16-bit floats in float32, because terms of the derivative cancel.
+
+    These derivatives share no value but `x` with their functions: XLA computes them where they are used, and saves no
+    other array for them.
+    """
+    return x.astype(jnp.float32) if type_of(x).dtype.itemsize < 4 else x
 
 
 def glu(x: ArrayLike, axis: int = -1) -> Array:
