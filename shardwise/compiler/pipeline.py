@@ -43,12 +43,13 @@ from shardwise.compiler.transforms.merge_stacks import merge_stacks
 
 if TYPE_CHECKING:
     from shardwise.compiler.schedule import schedule as scheduling
-    from shardwise.compiler.search import fit_memory, move_exchanges
+    from shardwise.compiler.search import fit_memory, move_exchanges, narrow_gathers
     from shardwise.compiler.search import improve as improving
 else:  # loaded on first use: few programs need them
     fit_memory = module_of("shardwise.compiler.search.fit_memory")
     improving = module_of("shardwise.compiler.search.improve")
     move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
+    narrow_gathers = module_of("shardwise.compiler.search.narrow_gathers")
     scheduling = module_of("shardwise.compiler.schedule.schedule")
 # `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
 # unused equations.
@@ -141,14 +142,18 @@ def run_stages(
     planned = PartitionedProgram(problem, plan, local)
     set_stage("improving the plan")
     # `fit_memory` is last, because the two searches before it may increase memory by up to `MEMORY_RATIO`.
+    first = planned
     if local.collectives():
+        planned = narrow_gathers.narrow_gathers(planned)
+        dump.add("narrow_gathers", planned)
         planned = move_exchanges.move_exchanges(planned, donors)
         dump.add("move_exchanges", planned)
     if config.improve_plans:
         planned = improving.improve(planned, donors)
         dump.add("improve", planned)
     if memory_limit is not None:
-        planned = fit_memory.fit_memory(planned, memory_limit, donors)
+        forms = [planned] if planned.problem.program is first.problem.program else [planned, first]
+        planned = fit_memory.fit_any_in_memory(forms, memory_limit, donors)
         dump.add("fit_memory", planned)
     problem, plan, local = planned
     if chip.overlaps and config.schedule_communication and (local.collectives() or local.host_copies()):

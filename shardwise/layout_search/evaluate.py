@@ -25,7 +25,8 @@ from shardwise.compiler.plan.transfer import transfer_picks
 from shardwise.compiler.report.time_parts import time_parts
 from shardwise.compiler.report.timeline import timeline
 from shardwise.compiler.schedule.schedule import schedule
-from shardwise.compiler.search.fit_memory import fit_memory
+from shardwise.compiler.search.fit_memory import fit_any_in_memory
+from shardwise.compiler.search.narrow_gathers import narrow_gathers
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.meshes import STAGE
@@ -214,10 +215,12 @@ class Evaluator:
         else:
             picks = choose_candidates(problem, Costs(self.chip, problem.mesh), cache=state.tables)
             plan = plan_from_picks(problem, picks, self.chip)
-        program = PartitionedProgram(problem, plan, partition(problem, plan))
+        first = PartitionedProgram(problem, plan, partition(problem, plan))
+        program = narrow_gathers(first, state.tables)
         result = self._alternative(program.local, name, mesh, layouts)
         if limit is not None and self._may_be_changed_to_fit(program.local, result, limit):
-            program = fit_memory(program, limit, list(self.donated), state.tables)
+            forms = [first] if program is first else [program, first]
+            program = fit_any_in_memory(forms, limit, list(self.donated), state.tables)
             result = self._alternative(program.local, name, mesh, layouts)
         if self.chip.overlaps and config.schedule_communication and program.local.collectives():
             local = schedule(program.local, self.chip, limit, list(self.donated))

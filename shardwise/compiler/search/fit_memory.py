@@ -11,7 +11,7 @@ program:
 Each changes the values with the most bytes first, until the program fits or none is left.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM
@@ -29,6 +29,28 @@ from shardwise.compiler.search.shard_stacks import shard_stacks
 
 MAX_MOVES = 12
 NEGLIGIBLE = 1e-3  # the share of the excess below which reducing a sum does not help
+
+
+def fit_any_in_memory(
+    programs: Sequence[PartitionedProgram],
+    limit: int,
+    donated: Collection[int] = (),
+    cache: IdentityCache | None = None,
+) -> PartitionedProgram:
+    """Return the first of several forms of a program that `fit_memory` fits; if none, the form that holds least.
+
+    Args:
+        programs: the forms, planned without a limit.
+        limit: the most bytes that each device should hold.
+        donated: the inputs whose buffers are reused for outputs.
+        cache: a cache of cost tables that may be shared between plans for the same chip.
+    """
+    fitted = []
+    for program in programs:
+        fitted.append(fit_memory(program, limit, donated, cache))
+        if fits_in_memory(fitted[-1].local, limit, donated, program.plan.chip):
+            return fitted[-1]
+    return min(fitted, key=lambda each: peak_bytes(each.local, donated, each.plan.chip))
 
 
 def fit_memory(

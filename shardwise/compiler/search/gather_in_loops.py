@@ -29,7 +29,7 @@ def gather_in_loops(program: PartitionedProgram, excess: float) -> LayoutProblem
     """
     gathered = {
         equation: (sharded, freed)
-        for equation, sharded, freed in _gathered_entries(program)
+        for equation, sharded, freed in gathered_entries(program)
         if freed > NEGLIGIBLE * excess
     }
     entries: dict[Equation, dict[str, int]] = {}
@@ -44,7 +44,7 @@ def gather_in_loops(program: PartitionedProgram, excess: float) -> LayoutProblem
     return shard_at_boundaries(program.problem, {**_entries_of_slices(program.problem, entries), **entries})
 
 
-def _gathered_entries(program: PartitionedProgram) -> Iterator[tuple[Equation, dict[str, int], float]]:
+def gathered_entries(program: PartitionedProgram) -> Iterator[tuple[Equation, dict[str, int], float]]:
     """Yield the boundary equations of loops whose operand is gathered before the loop.
 
     Each comes with the axes over which the operand is gathered, the dim that each of them shards, and the bytes that

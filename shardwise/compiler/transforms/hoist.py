@@ -5,7 +5,10 @@ bytes that are gathered for the loop and held while it runs. Other loop-invarian
 loop-invariant code motion hoists them, and the partitioner reshards loop-invariant values outside the loop in any case.
 """
 
+from collections.abc import Set as AbstractSet
+
 from shardwise.compiler.ir.control import Control, Port
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -44,14 +47,18 @@ def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equati
     if not conversions:
         return [], None
     hoisted: list[Equation] = []
+    computed: dict[tuple[Op, tuple[Value, ...]], Value] = {}  # the forward and the backward pass convert equal values
 
     def hoist_value(value: Value) -> Value:
         """Return the equal value outside the loop, adding the equations that compute it."""
         if value not in outside:
             producer = producers[value]
-            inputs = [hoist_value(operand) for operand in producer.inputs]
-            outside[value] = Value(value.type)
-            hoisted.append(producer.replace(inputs=inputs, outputs=[outside[value]]))
+            inputs = tuple([hoist_value(operand) for operand in producer.inputs])
+            key = (producer.op, inputs)
+            if key not in computed:
+                computed[key] = Value(value.type)
+                hoisted.append(producer.replace(inputs=inputs, outputs=[computed[key]]))
+            outside[value] = computed[key]
         return outside[value]
 
     new_ports = [Port(const_group, hoist_value(value), {0: value}) for value in conversions]
@@ -59,6 +66,97 @@ def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equati
     new_body = body.with_equations([inner for inner in body.equations if removed.isdisjoint(inner.outputs)])
     loop, operands, _ = op.rebuild([*ports, *new_ports], [new_body])
     return hoisted, equation.replace(op=loop, inputs=operands)
+
+
+@verifies_result
+def hoist_from_slices(program: Program, stacks: AbstractSet[Value]) -> Program:
+    """Hoist the conversions of slices of loop-invariant stacks, such as the weights of layers.
+
+    If an inner loop converts a slice of a stack in every iteration of an outer loop, the entire stack is converted
+    before the outer loop. It is in memory during the loop, so this does not pay in general.
+
+    Args:
+        program: the program.
+        stacks: the values of the program whose slices are converted.
+
+    Returns:
+        The program with the conversions before its loops; `program` itself if there are none.
+    """
+    moved = _convert_stacks(program, stacks, in_loop=False)
+    return program if moved is program else hoist(moved)
+
+
+def _convert_stacks(program: Program, stacks: AbstractSet[Value], in_loop: bool) -> Program:
+    """Convert `stacks` before the loops that convert their slices, if the program itself runs in a loop."""
+    equations: list[Equation] = []
+    converted: dict[tuple[Op, Value], Value] = {}
+    replaced: dict[Value, Value] = {}
+    changed = False
+    for equation in program.equations:
+        op, extended = equation.op, None
+        if isinstance(op, Control) and op.trip_count is not None and not stacks.isdisjoint(equation.inputs):
+            extended = _convert_slices(equation, op, stacks, converted, in_loop)
+        if extended is None:
+            equations.append(equation)
+            continue
+        changed = True
+        conversions, loop, unchanged = extended
+        equations += [*conversions, loop]
+        replaced.update(unchanged)
+    if not changed:
+        return program
+    equations = [e.replace(inputs=[replaced.get(value, value) for value in e.inputs]) for e in equations]
+    return program.with_equations(equations, [replaced.get(value, value) for value in program.outputs])
+
+
+def _convert_slices(
+    equation: Equation, op: Control, stacks: AbstractSet[Value], converted: dict[tuple[Op, Value], Value], in_loop: bool
+) -> tuple[list[Equation], Equation, dict[Value, Value]] | None:
+    """Let a loop read slices of converted stacks.
+
+    Args:
+        equation: the loop.
+        op: its op.
+        stacks: the stacks to convert.
+        converted: the stacks that were converted before, by the conversion and the stack; new ones are added.
+        in_loop: whether the loop runs in a loop. If not, only the loops in its body are changed.
+
+    Returns:
+        The conversions, the loop, and the results that are equal to a converted stack, because they stack its slices
+        again; None if the loop does not change.
+    """
+    (body,) = op.programs
+    ports = op.ports(equation.inputs, [body.inputs], [body.outputs])
+    results = iter(equation.outputs)
+    result_of = {index: next(results) for index, port in enumerate(ports) if port.has_result}
+    ((const_group, _),) = op.const_groups
+    constants = {port.entries[0] for port in ports if port.group == const_group and port.operand in stacks}
+    inner = _convert_stacks(body, constants, in_loop=True) if constants else body
+    slices = {
+        port.entries[0]: port
+        for binding, port in zip(op.bindings, ports, strict=True)
+        if in_loop and binding.boundary.reads_slices and port.operand in stacks
+    }
+    conversions: list[Equation] = []
+    new_ports: dict[Value, Port] = {}
+    for step in inner.equations:
+        if isinstance(step.op, Convert) and (port := slices.get(step.inputs[0])) is not None:
+            (result,) = step.outputs
+            if result.type.nbytes < step.inputs[0].type.nbytes:
+                key = (step.op, port.operand)
+                if key not in converted:
+                    converted[key] = Value(step.op.out_type(port.operand.type))
+                    conversions.append(step.replace(inputs=[port.operand], outputs=[converted[key]]))
+                new_ports[result] = Port(port.group, converted[key], {0: result})
+    if inner is body and not new_ports:
+        return None
+    remaining = inner.with_equations([step for step in inner.equations if new_ports.keys().isdisjoint(step.outputs)])
+    unchanged: dict[Value, Value] = {}
+    for index, (binding, port) in enumerate(zip(op.bindings, ports, strict=True)):
+        if binding.boundary.writes_slices and port.exits[0] in new_ports and port.has_result:
+            unchanged[result_of[index]] = new_ports[port.exits[0]].operand
+    loop, operands, _ = op.rebuild([*ports, *new_ports.values()], [remaining])
+    return conversions, equation.replace(op=loop, inputs=operands), unchanged
 
 
 def _invariant_conversions(body: Program, consts: set[Value]) -> tuple[dict[Value, Equation], list[Value]]:

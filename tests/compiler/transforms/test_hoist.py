@@ -10,7 +10,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.hoist import hoist
+from shardwise.compiler.transforms.hoist import hoist, hoist_from_slices
 from shardwise.compiler.transforms.inline import inline
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -110,3 +110,56 @@ def test_weights_are_gathered_in_the_smaller_dtype():
     plan = sw.jit(sw.grad(loss)).lower(*args).plan
     (gather,) = [row for row in plan.collectives if row.kind == "all_gather"]
     assert (gather.type, gather.times) == ("bf16[64,512]", 1)
+
+
+def layers(weights, x):
+    """Apply scanned layers that compute in float16, and also return the converted weights, stacked again."""
+
+    def layer(x, w):
+        narrow = w.astype(np.float16)
+        return jnp.tanh(x @ narrow), narrow
+
+    return lax.scan(layer, x, weights)
+
+
+def microbatches(weights, xs):
+    def add(total, x):
+        last, narrow = layers(weights, x)
+        backward, _ = lax.scan(lambda y, w: (y @ w.astype(np.float16), None), last, weights, reverse=True)
+        return total + backward.max() + narrow.max(), None
+
+    return lax.scan(add, jnp.float16(0), xs)[0]
+
+
+STACKS = RNG.normal(size=(5, 4, 4)).astype(np.float32)
+
+
+def hoisted_from_slices(function, *args):
+    """Return a function's program with the conversions of slices of its first input hoisted."""
+    before = dce(inline(sw.jit(function).trace(*args).program))
+    after = dce(verify(hoist_from_slices(before, {before.inputs[0]})))
+    for a, b in zip(evaluate(before, args), evaluate(after, args), strict=True):
+        np.testing.assert_array_equal(a, b)
+    return after
+
+
+def test_stacks_are_converted_once_before_nested_loops():
+    outside, inside = names(hoisted_from_slices(microbatches, STACKS, XS))
+    assert outside.count("convert") == 1 and "convert" not in inside
+
+
+def test_a_stack_of_converted_slices_is_the_converted_stack():
+    after = hoisted_from_slices(microbatches, STACKS, XS)
+    (outer,) = [equation for equation in after.equations if equation.op.name == "scan"]
+    forward, *_ = [equation for equation in outer.op.programs[0].equations if equation.op.name == "scan"]
+    assert len(forward.outputs) == 1
+
+
+def test_slices_of_a_single_loop_are_converted_there():
+    before = dce(inline(sw.jit(layers).trace(STACKS, XS[0]).program))
+    assert hoist_from_slices(before, {before.inputs[0]}) is before
+
+
+def test_other_stacks_are_not_converted():
+    before = dce(inline(sw.jit(microbatches).trace(STACKS, XS).program))
+    assert hoist_from_slices(before, set()) is before
