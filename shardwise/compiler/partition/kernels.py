@@ -16,7 +16,7 @@ their operand, as do transposes that only products read, and collectives along a
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -65,11 +65,13 @@ class KernelGroups:
         program: the program.
         kernels: the kernels in order. A control op is a kernel; its programs are grouped on their own.
         storage: for each value that shares the memory of another, that other value.
+        reduced: on CPU, values that are stored because the library of reductions reads them.
     """
 
     program: Program
     kernels: Sequence[Kernel]
     storage: Mapping[Value, Value]
+    reduced: Set[Value]
 
     @cached_property
     def unstored(self) -> frozenset[Value]:
@@ -87,6 +89,7 @@ class KernelGroups:
         for equation in equations:
             if equation.op.is_contraction:  # its library reads constants from memory, too
                 constant.difference_update(self.storage.get(value, value) for value in equation.inputs)
+        constant -= self.reduced
         results = {value for equation in equations for value in equation.outputs}
         return frozenset((results - written | constant) - self.storage.keys() - outputs)
 
@@ -101,7 +104,7 @@ def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> K
             memory traffic, with which the fractions of chips were fitted.
     """
     grouping = _Grouping(program, mesh, platform)
-    return KernelGroups(program, grouping.kernels(), grouping.storage)
+    return KernelGroups(program, grouping.kernels(), grouping.storage, grouping.reduced)
 
 
 @final
@@ -115,6 +118,7 @@ class _Grouping:
         producer: for stored values, the index of their kernel.
         complete: results that are available only after their kernel.
         loops: for each kernel, the shape that it loops over; None if no equation can join it.
+        reduced: on CPU, values that are stored because the library of reductions reads them.
         rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
     """
 
@@ -129,6 +133,7 @@ class _Grouping:
         self.complete: set[Value] = set()
         self.grouped: list[Kernel] = []
         self.loops: list[tuple[int, ...] | None] = []
+        self.reduced: set[Value] = set()
         self.rows: dict[Value, Value] = {}
         self.outputs = set(program.outputs)
         self.uses: dict[Value, list[Equation]] = defaultdict(list)
@@ -290,6 +295,9 @@ class _Grouping:
         uses = self._consumers(value)
         if not uses:
             return False
+        if self.platform == "cpu" and self._is_read_by_library(equation, uses):
+            self.reduced.add(value)
+            return False
         for use in uses:
             if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
                 return False
@@ -305,6 +313,31 @@ class _Grouping:
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _is_read_by_library(self, equation: Equation, uses: Sequence[Equation]) -> bool:
+        """Return whether the kernel of a reduction on CPU reads the result of this equation from memory.
+
+        The library of reductions computes arithmetic of floats itself. It reads values that are selected, compared or
+        indexed, and constants that several kernels use.
+        """
+        if equation.op.is_constant and equation.outputs[0].type.size > 1:
+            arithmetic = [use.outputs[0] for use in uses if _is_arithmetic(use)]
+            return len(uses) > 1 and any(self._is_reduced(self._consumers(value)) for value in arithmetic)
+        return (len(uses) > 1 or not _is_arithmetic(equation)) and self._is_reduced(uses)
+
+    def _is_reduced(self, uses: Sequence[Equation]) -> bool:
+        """Return whether one of these equations reduces a value, or passes it through arithmetic to a reduction."""
+        pending = list(uses)
+        for _ in range(_MAX_MEETING):
+            if not pending:
+                return False
+            use = pending.pop()
+            if use.op.reduced_dims is not None:
+                return True
+            if use.op.is_elementwise and _is_arithmetic(use):
+                further = self._consumers(use.outputs[0])
+                pending += further if len(further) == 1 else []
+        return False
 
     def _meet(self, uses: Sequence[Equation]) -> bool:
         """Return whether elementwise equations lead from all of these to one equation, so that one kernel has them all.
@@ -363,6 +396,13 @@ class _Grouping:
             elif not shareable.isdisjoint(self.grouped[index].reads):
                 return index
         return None
+
+
+def _is_arithmetic(equation: Equation) -> bool:
+    """Return whether an equation is arithmetic of floats, or moves values."""
+    values = (*equation.inputs, *equation.outputs)
+    is_float_op = equation.op.is_elementwise and all(is_float(value.type.dtype) for value in values)
+    return is_float_op or equation.op.only_moves or equation.op.fusion.is_view or equation.outputs[0].type.size == 1
 
 
 def _fuses_update(use: Equation, value: Value) -> bool:

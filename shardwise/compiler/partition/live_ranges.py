@@ -27,6 +27,7 @@ from shardwise.compiler.partition.platform_memory import (
     GPU,
     copied_bytes,
     execution_order,
+    is_loop,
     mergeable,
     workspace_bytes,
 )
@@ -198,7 +199,8 @@ class LiveRanges:
         groups = self.local.kernel_groups(program, self.platform)
         self._starts.append(self._time)
         places = {equation: place for place, equation in enumerate(program.equations)}
-        for kernel in execution_order(groups.kernels, self.platform):
+        is_body = outer is not None and is_loop(outer.program.equations[outer.place].op)
+        for kernel in execution_order(groups.kernels, self.platform, is_body):
             frame = Frame(program, places[kernel.root], outer)
             if isinstance(kernel.root.op, Control):
                 self._control(kernel.root, kernel.root.op, values, frame)
@@ -259,7 +261,9 @@ class LiveRanges:
             if kernel.root.op.fusion.fuses:
                 buffer.stack.use(time)
                 return buffer.stack
-            buffer = values[value] = self._new(value, f"a slice for {buffer.loop}", kernel.root.source, outer, time)
+            # On CPU, the slices of a body are ready, and therefore run, before its other kernels.
+            start = self._starts[-1] if self.platform == CPU else time
+            buffer = values[value] = self._new(value, f"a slice for {buffer.loop}", kernel.root.source, outer, start)
         if copied:
             return self._copy(kernel.root, buffer, copied, time)
         buffer.use(time)

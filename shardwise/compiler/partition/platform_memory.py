@@ -4,14 +4,18 @@ On GPUs, libraries compute products, convolutions and attention. They need works
 that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels in breadth-first order.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.product_shape import product_shape
 from shardwise.compiler.plan.chip import Chip
 
 CPU, GPU = "cpu", "gpu"
+_BLOCK = 128  # rows and columns of the block of a product that one core computes
 
 
 def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
@@ -27,10 +31,21 @@ def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
     if not op.is_product:
         size = op.workspace_bytes(*types)
         return chip.product_workspace if size is None else size
-    # XLA's autotuner mostly selects kernels without a workspace for products that are bound by memory.
     accessed = sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
-    is_bound_by_memory = chip.is_bound_by_memory(*product_shape(op, types), accessed, types[0].dtype)
-    return 0 if is_bound_by_memory else chip.product_workspace
+    return chip.product_workspace if _has_workspace(chip, product_shape(op, types), accessed, types[0].dtype) else 0
+
+
+def _has_workspace(chip: Chip, shape: tuple[int, int, int, int], accessed: int, dtype: DType) -> bool:
+    """Return whether the kernel of a product on a GPU has a workspace.
+
+    XLA's autotuner selects a library kernel, which has one, for most products whose time is that of computing. Products
+    with fewer blocks than the chip has cores are split along k. Of those, it is selected if they run longer than a
+    kernel needs to start, of others, if their memory traffic takes less than twice as long as computing.
+    """
+    batch, m, n, k = shape
+    if batch * math.ceil(m / _BLOCK) * math.ceil(n / _BLOCK) <= chip.cores // 2:
+        return 2.0 * batch * m * n * k / chip.product_rate(dtype) > chip.kernel_gap
+    return not chip.is_bound_by_memory(*shape, accessed / 2, dtype)
 
 
 def copied_bytes(equation: Equation, storage: Mapping[Value, Value], platform: str) -> dict[Value, int]:
@@ -48,12 +63,19 @@ def copied_bytes(equation: Equation, storage: Mapping[Value, Value], platform: s
     return {storage.get(value, value): size for value, size in zip(inputs, sizes, strict=True) if size}
 
 
-def execution_order(kernels: Sequence[Kernel], platform: str) -> Sequence[Kernel]:
+def execution_order(kernels: Sequence[Kernel], platform: str, is_body: bool = False) -> Sequence[Kernel]:
     """Return the kernels of a program in the order in which a platform runs them.
 
     XLA orders them breadth-first on CPU, so that many are ready at the same time. On GPUs, the program's order is close
-    to XLA's.
+    to XLA's, but for gradients of weights around loops.
+
+    Args:
+        kernels: the kernels in the order of the program.
+        platform: the platform.
+        is_body: whether the program is the body of a loop.
     """
+    if platform == GPU:
+        return _late_products(kernels, is_body)
     if platform != CPU:
         return kernels
     producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
@@ -72,6 +94,28 @@ def execution_order(kernels: Sequence[Kernel], platform: str) -> Sequence[Kernel
             if not missing[consumer]:
                 order.append(consumer)
     return [kernels[index] for index in order]
+
+
+def _late_products(kernels: Sequence[Kernel], is_body: bool) -> Sequence[Kernel]:
+    """Move products that nothing needs before the last loop, or in a body, behind that loop or to the end of the body.
+
+    Most of them are gradients of weights. Their operands are live until then.
+    """
+    loops = [index for index, kernel in enumerate(kernels) if is_loop(kernel.root.op)]
+    last = len(kernels) if is_body else max(loops, default=-1)
+    read = {value for kernel in kernels[: last + 1] for value in kernel.reads}
+    late = [
+        kernel for kernel in kernels[: max(0, last)] if kernel.root.op.is_product and read.isdisjoint(kernel.writes)
+    ]
+    if not late:
+        return kernels
+    moved = set(late)
+    return [*(kernel for kernel in kernels[: last + 1] if kernel not in moved), *late, *kernels[last + 1 :]]
+
+
+def is_loop(op: Op) -> bool:
+    """Return whether an op runs its program several times."""
+    return bool(op.programs) and op.trip_count != 1
 
 
 def mergeable(program: Program) -> set[Equation]:
