@@ -1,6 +1,6 @@
 """Run all checks on the default device and print a table.
 
-    python -m benchmarks.gpu [--json FILE]
+    python -m benchmarks.gpu [--only NAME ...] [--json FILE]
 
 The exit status is 1 if a check fails. Without a GPU the checks run on the CPU.
 """
@@ -39,6 +39,7 @@ def run(name: str, check: Check) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[""], help="run the checks whose name begins so")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     if sw.default_backend() != "gpu":
@@ -46,6 +47,8 @@ def main() -> int:
     print(f"{sw.devices()[0].device_kind}\n{'family':36} {'':4} {'error':>9} {'seconds':>8}")
     rows = []
     for name, check in checks():
+        if not name.startswith(tuple(options.only)):
+            continue
         row = run(name, check)
         rows.append(row)
         print(f"{name:36} {row['state']:4} {row['error']:>9} {row['seconds']:8.2f}", flush=True)
