@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,39 @@ BF16_TOLERANCE = 2**-7  # one unit in the last place of bfloat16, for numbers of
 
 
 def checks() -> Iterator[tuple[str, Check]]:
+    """Ten shapes and three dtypes per kernel."""
+    yield from row_kernels()
+    yield from grouped_products()
+
+
+def grouped_products() -> Iterator[tuple[str, Check]]:
+    """Groups of rows: empty ones, one row, sizes that are no multiples of a tile, rows in no group."""
+    rng = np.random.default_rng(0)
+    shapes = [
+        (1, 1, 1, [1]),
+        (5, 3, 2, [0, 0]),
+        (37, 20, 24, [5, 0, 25, 7]),
+        (300, 33, 130, [0, 150, 140]),
+        (64, 64, 64, [16] * 4),
+        (1000, 100, 200, [999, 0, 1]),
+        (512, 256, 128, [1] * 64),
+        (2048, 512, 1024, [200, 300, 100, 400, 0, 500, 148, 400]),
+        (4097, 257, 129, [1024, 1000, 73, 2000]),
+        (256, 1024, 2048, [31, 33, 64, 64, 60]),
+    ]
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        for rows, inner, columns, sizes in shapes:
+            x, ct = (
+                sw.device_put((rng.integers(-8, 9, shape) / 8).astype(dtype))
+                for shape in ((rows, inner), (rows, columns))
+            )
+            weights = sw.device_put((rng.integers(-8, 9, (len(sizes), inner, columns)) / 8).astype(dtype))
+            name = f"{np.dtype(dtype).name} {rows}x{inner}x{columns} in {len(sizes)}"
+            product = partial(sw.kernels.grouped_dot, group_sizes=np.array(sizes, np.int32))
+            yield f"grouped_dot {name}", _narrow(like_cpu(_gradients(product), x, weights, ct), dtype)
+
+
+def row_kernels() -> Iterator[tuple[str, Check]]:
     """Ten shapes per kernel: odd sizes, one row, many short rows, long rows; float32 and 16-bit floats."""
     rng = np.random.default_rng(0)
     shapes = [

@@ -191,9 +191,9 @@ class TritonBuilder:
     def full(self, shape: tuple[int, ...], number: float, dtype: DType) -> Block:
         """Return a block whose elements are equal to a number."""
         literal = _literal(number, dtype)
-        body = f"dense<{literal}>" if shape else literal
         block = Block(self, "", shape, dtype)
-        return Block(self, self._emit(f"arith.constant {body} : {block.type}"), shape, dtype)
+        body = f"dense<{literal}> : {block.type}" if shape else literal if dtype == I1 else f"{literal} : {block.type}"
+        return Block(self, self._emit(f"arith.constant {body}"), shape, dtype)
 
     def load(self, pointer: Pointer, offsets: Block, mask: Block | None = None, other: float = 0.0) -> Block:
         """Load the elements at offsets from an address; `other` where the mask is False."""

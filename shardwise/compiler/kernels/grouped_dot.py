@@ -1,0 +1,326 @@
+"""grouped_dot: groups of rows of a matrix, each multiplied by a matrix of its own, as experts need.
+
+    grouped_dot      x [M, K], weights [G, K, N], offsets i32[G + 1] → [M, N]
+    grouped_outer    x [M, K], y [M, N], offsets i32[G + 1] → [G, K, N]: the product of each group's rows of x and y
+
+Group g has the rows from offsets[g] to offsets[g + 1]. Rows in no group are 0 in the result. Each op is the gradient of
+the other. A kernel multiplies each row once; the plain ops multiply each row by all matrices, with zeros elsewhere.
+
+Rows, groups (experts), and the dims of the matrices can be sharded: each device has the offsets of its own rows and
+groups.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import is_float, numpy_carrier
+from shardwise.compiler.ir.op import LocalContext
+from shardwise.compiler.ir.operand import Operand
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.kernel import KernelOp, Launch
+from shardwise.compiler.kernels.triton_ir import F32, I32, I64, Block, Pointer, TritonBuilder, next_power_of_two
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
+from shardwise.compiler.ops.elementwise.min_max import Min
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import Slice
+from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.factors import FactorRule
+
+_LARGEST_TILE = 128
+_ROWS, _INNER, _COLUMNS, _GROUPS, _OFFSETS = range(5)  # factors
+
+
+@record
+class Grouped(KernelOp):
+    """The base class."""
+
+    def _check(self, x: ArrayType, y: ArrayType, offsets: ArrayType) -> None:
+        if x.ndim != 2 or not is_float(x.dtype) or y.dtype != x.dtype:
+            raise TypeError(f"{self.name}: needs a matrix and floats of its dtype, not {x} and {y}")
+        if offsets.ndim != 1 or offsets.dtype != I32:
+            raise TypeError(f"{self.name}: offsets must be i32[G + 1], not {offsets}")
+
+    def obstacle(self, *types: ArrayType) -> str:
+        for type in types[:2]:
+            if type.dtype.itemsize == 1:
+                return f"{type} has a dtype that the kernel does not multiply"
+        return super().obstacle(*types)
+
+
+def _local_offsets(offsets: Operand, groups: int, first_group: Any, first_row: Any) -> Any:
+    """Return the offsets of a device's groups, in its rows.
+
+    Args:
+        offsets: the offsets of all groups, in all rows.
+        groups: the number of groups of this device.
+        first_group: the index of the first one; None if groups are not sharded, but may be padded.
+        first_row: the index of its first row; None if rows are not sharded.
+    """
+    result = Expr(offsets)
+    count = offsets.type.shape[0]
+    if first_group is not None or groups + 1 != count:
+        shape = (groups + 1, count)
+        own = Expr(Iota(shape, 0, I32)())
+        if first_group is not None:
+            own = own + Expr(Broadcast(shape, ())(first_group))
+        own = apply(Min(), own, Expr(full(shape, count - 1, I32)))  # a padding group is empty
+        is_own = own == Expr(Iota(shape, 1, I32)())
+        result = apply(Sum((1,)), where(is_own, Expr(Broadcast(shape, (1,))(offsets)), 0))
+    if first_row is not None:
+        result = result - Expr(Broadcast(result.array.type.shape, ())(first_row))
+    return result.array
+
+
+def _in_group(offsets: Operand, rows: int) -> Expr:
+    """Return a mask [G, M]: which rows each group has."""
+    groups = offsets.type.shape[0] - 1
+    index = Expr(Iota((groups, rows), 1, I32)())
+    start, end = (
+        Expr(Broadcast((groups, rows), (0,))(Slice((first,), (first + groups,), (1,))(offsets))) for first in (0, 1)
+    )
+    return (start <= index) & (index < end)
+
+
+def _masked(x: Operand, mask: Expr) -> Any:
+    """Return [G, M, K]: the rows of each group, and zeros."""
+    shape = (*mask.array.type.shape, x.type.shape[1])
+    return where(Expr(Broadcast(shape, (0, 1))(mask.array)), Expr(Broadcast(shape, (1, 2))(x)), 0.0).array
+
+
+def _product(x: Any, y: Any, left: tuple[int, ...], right: tuple[int, ...]) -> Any:
+    dtype = x.type.dtype
+    return Convert(dtype)(Dot((left, right), dtype=numpy_carrier(dtype))(x, y))
+
+
+def _tile(size: int, largest: int = _LARGEST_TILE) -> int:
+    return min(largest, max(16, next_power_of_two(size)))
+
+
+def _warps(rows: int, columns: int) -> int:
+    return 8 if rows * columns >= 128 * 128 else 4
+
+
+@final
+@record
+class GroupedDot(Grouped):
+    """(x [M, K], weights [G, K, N], offsets) → [M, N].
+
+    Attributes:
+        transposed: whether the weights are [G, N, K].
+    """
+
+    name = "grouped_dot"
+    transposed: bool = False
+
+    def _sizes(self, x: ArrayType, weights: ArrayType) -> tuple[int, int, int, int]:
+        """Return the number of rows, of elements of a row, of columns of the result, and of groups."""
+        return *x.shape, weights.shape[1 if self.transposed else 2], weights.shape[0]  # type: ignore[return-value]
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        x, weights, offsets = types
+        self._check(x, weights, offsets)
+        inner = weights.shape[2 if self.transposed else 1] if weights.ndim == 3 else None
+        if inner != x.shape[1] or offsets.shape[0] != weights.shape[0] + 1:
+            raise TypeError(f"grouped_dot: x {x}, weights {weights} and offsets {offsets} do not fit")
+        rows, _, columns, _ = self._sizes(x, weights)
+        return (ArrayType((rows, columns), x.dtype),)
+
+    def flops(self, *types: ArrayType) -> float:
+        rows, inner, columns, _ = self._sizes(*types[:2])
+        return 2.0 * rows * inner * columns
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        rows, inner, columns, groups = self._sizes(*types[:2])
+        matrix = ((_COLUMNS,), (_INNER,)) if self.transposed else ((_INNER,), (_COLUMNS,))
+        return FactorRule(
+            (((_ROWS,), (_INNER,)), ((_GROUPS,), *matrix), ((_OFFSETS,),)),
+            (((_ROWS,), (_COLUMNS,)),),
+            (rows, inner, columns, groups, groups + 1),
+            {_INNER: SUM, _GROUPS: SUM},
+            need_replication=frozenset({_OFFSETS}),
+        )
+
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
+        x, weights, offsets = operands
+        starts = context.offset(0, I32, 1), context.offset(0, I32, 0)
+        return self(x, weights, _local_offsets(offsets, weights.type.shape[0], *starts))
+
+    def plain(self, *operands: Any) -> list[Any]:
+        x, weights, offsets = operands
+        masked = _masked(x, _in_group(offsets, x.type.shape[0]))
+        return [_product(masked, weights, (0, 2), (0, 2 if self.transposed else 1))]
+
+    def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        (x, weights, offsets), (ct,) = operands, cotangents
+        (x_ct,) = GroupedDot(not self.transposed)(ct, weights, offsets)
+        (weights_ct,) = GroupedOuter()(ct, x, offsets) if self.transposed else GroupedOuter()(x, ct, offsets)
+        return [x_ct, weights_ct, None]
+
+    def _tiles(self, *types: ArrayType) -> tuple[int, int, int]:
+        rows, inner, columns, groups = self._sizes(*types[:2])
+        return _tile(-(-rows // groups)), _tile(inner, 64 if types[0].dtype.itemsize == 2 else 32), _tile(columns)
+
+    def kernel_launch(self, *types: ArrayType) -> Launch:
+        rows, _, columns, groups = self._sizes(*types[:2])
+        height, _, width = self._tiles(*types)
+        row_tiles = -(-rows // height) + groups + 1  # each group, and the rows before and after, may have a part of one
+        return Launch(row_tiles * -(-columns // width), _warps(height, width), self.out_types(*types), stages=3)
+
+    def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
+        rows, inner, columns, groups = self._sizes(*types[:2])
+        height, depth, width = self._tiles(*types)
+        x, weights, offsets, result = kernel.pointers
+        column_tiles = -(-columns // width)
+        program = kernel.program_id()
+        tile, first_column = program // column_tiles, program % column_tiles * width
+        group, start, end, found = _find_tile(kernel, offsets, tile, height, rows, groups)
+        in_group = (group >= 0) & (group < groups)
+        group = kernel.where(in_group, group, 0)
+        row = kernel.range(height).expand(1)
+        column = kernel.range(width).expand(0) + first_column
+        k = kernel.range(depth)
+        row_mask = row < end - start
+        column_mask = None if columns % width == 0 else column < columns
+        source = x.advance(start.to(I64) * inner)
+        matrix = weights.advance(group.to(I64) * (inner * columns))
+
+        def add(first: Block, total: Block) -> list[Block]:
+            left, right = k.expand(0) + first, k.expand(1) + first
+            k_masks = [None if inner % depth == 0 else index < inner for index in (left, right)]
+            offset = column * inner + right if self.transposed else right * columns + column
+            a = kernel.load(source, row * inner + left, _both(row_mask, k_masks[0]))
+            b = kernel.load(matrix, offset, _both(column_mask, k_masks[1]))
+            return [kernel.dot(a, b, total)]
+
+        limit = kernel.where(in_group, kernel.full((), inner, I32), 0)
+        (total,) = kernel.loop(limit, depth, [kernel.full((height, width), 0.0, F32)], add)
+        mask = _both(row_mask & found, column_mask)
+        kernel.store(result.advance(start.to(I64) * columns), row * columns + column, total, mask)
+
+
+def _both(x: Block | None, y: Block | None) -> Block | None:
+    return y if x is None else x if y is None else x & y
+
+
+def _find_tile(
+    kernel: TritonBuilder, offsets: Pointer, tile: Block, height: int, rows: int, groups: int
+) -> tuple[Block, Block, Block, Block]:
+    """Return the group of a tile of rows, its first row, the end of the group, and whether there is such a tile.
+
+    Tiles are counted group by group. The rows before the first and after the last group are groups -1 and `groups`.
+    """
+
+    def offset(index: Block) -> Block:
+        bound = kernel.load(offsets.advance(index.to(I64)), kernel.full((), 0, I32))
+        return kernel.minimum(kernel.maximum(bound, 0), rows)
+
+    def visit(number: Block, before: Block, group: Block, start: Block, end: Block, found: Block) -> list[Block]:
+        first = kernel.where(number.equals(0), kernel.full((), 0, I32), offset(kernel.maximum(number - 1, 0)))
+        last = kernel.where(number > groups, kernel.full((), rows, I32), offset(kernel.minimum(number, groups)))
+        count = (kernel.maximum(last - first, 0) + (height - 1)) // height
+        is_here = (before <= tile) & (tile < before + count)
+        return [
+            before + count,
+            kernel.where(is_here, number - 1, group),
+            kernel.where(is_here, first + (tile - before) * height, start),
+            kernel.where(is_here, last, end),
+            is_here | found,
+        ]
+
+    zeros = [kernel.full((), 0, I32) for _ in range(4)]
+    start = [*zeros, kernel.full((), False, np.dtype(np.bool_))]
+    _, group, first, end, found = kernel.loop(groups + 2, 1, start, visit)
+    return group, first, end, found
+
+
+@final
+@record
+class GroupedOuter(Grouped):
+    """(x [M, K], y [M, N], offsets) → [G, K, N]."""
+
+    name = "grouped_outer"
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        x, y, offsets = types
+        self._check(x, y, offsets)
+        if y.ndim != 2 or x.shape[0] != y.shape[0] or not offsets.shape[0]:
+            raise TypeError(f"grouped_outer: x {x}, y {y} and offsets {offsets} do not fit")
+        return (ArrayType((offsets.shape[0] - 1, x.shape[1], y.shape[1]), x.dtype),)
+
+    def flops(self, *types: ArrayType) -> float:
+        return 2.0 * types[0].size * types[1].shape[1]
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        (rows, inner), (_, columns), (count,) = (type.shape for type in types)
+        return FactorRule(
+            (((_ROWS,), (_INNER,)), ((_ROWS,), (_COLUMNS,)), ((_OFFSETS,),)),
+            (((_GROUPS,), (_INNER,), (_COLUMNS,)),),
+            (rows, inner, columns, count - 1, count),
+            {_ROWS: SUM},
+            need_replication=frozenset({_OFFSETS}),
+        )
+
+    def localize(self, context: LocalContext, *operands: Operand) -> Any:
+        x, y, offsets = operands
+        starts = context.offset(0, I32), context.offset(0, I32, 0)
+        return self(x, y, _local_offsets(offsets, context.out_shapes[0][0], *starts))
+
+    def plain(self, *operands: Any) -> list[Any]:
+        x, y, offsets = operands
+        mask = _in_group(offsets, x.type.shape[0])
+        in_any = apply(Sum((0,)), Expr(Convert(I32)(mask.array))) != 0
+        y = where(Expr(Broadcast(y.type.shape, (0,))(in_any.array)), Expr(y), 0.0).array
+        return [_product(_masked(x, mask), y, (1,), (0,))]
+
+    def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        (x, y, offsets), (ct,) = operands, cotangents
+        return [GroupedDot(transposed=True)(y, ct, offsets)[0], GroupedDot()(x, ct, offsets)[0], None]
+
+    def _tiles(self, *types: ArrayType) -> tuple[int, int, int]:
+        (_, inner), (_, columns) = types[0].shape, types[1].shape
+        return _tile(inner), 64 if types[0].dtype.itemsize == 2 else 32, _tile(columns)
+
+    def kernel_launch(self, *types: ArrayType) -> Launch:
+        groups, inner, columns = self.out_types(*types)[0].shape
+        height, _, width = self._tiles(*types)
+        tiles = -(-inner // height) * -(-columns // width)
+        return Launch(groups * tiles, _warps(height, width), self.out_types(*types), stages=3)
+
+    def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
+        inner, columns = self.out_types(*types)[0].shape[1:]
+        rows = types[0].shape[0]
+        height, depth, width = self._tiles(*types)
+        x, y, offsets, result = kernel.pointers
+        column_tiles, row_tiles = -(-columns // width), -(-inner // height)
+        program = kernel.program_id()
+        group, tile = program // (row_tiles * column_tiles), program % (row_tiles * column_tiles)
+        zero = kernel.full((), 0, I32)
+        start, end = (
+            kernel.minimum(kernel.maximum(kernel.load(offsets.advance((group + i).to(I64)), zero), 0), rows)
+            for i in (0, 1)
+        )
+        row = kernel.range(height) + tile // column_tiles * height
+        column = (kernel.range(width) + tile % column_tiles * width).expand(0)
+        row_mask = None if inner % height == 0 else row.expand(0) < inner
+        column_mask = None if columns % width == 0 else column < columns
+        k = kernel.range(depth).expand(1)
+        sources = x.advance(start.to(I64) * inner), y.advance(start.to(I64) * columns)
+
+        def add(first: Block, total: Block) -> list[Block]:
+            index = k + first
+            in_group = index < end - start
+            a = kernel.load(sources[0], index * inner + row.expand(0), _both(in_group, row_mask))
+            b = kernel.load(sources[1], index * columns + column, _both(in_group, column_mask))
+            return [kernel.dot(a.transpose((1, 0)), b, total)]
+
+        (total,) = kernel.loop(end - start, depth, [kernel.full((height, width), 0.0, F32)], add)
+        mask = _both(None if row_mask is None else row.expand(1) < inner, column_mask)
+        kernel.store(result.advance(group.to(I64) * (inner * columns)), row.expand(1) * columns + column, total, mask)
