@@ -218,12 +218,13 @@ class Evaluator:
         first = PartitionedProgram(problem, plan, partition(problem, plan))
         program = narrow_gathers(first, state.tables)
         result = self._alternative(program.local, name, mesh, layouts)
-        if limit is not None and self._may_be_changed_to_fit(program.local, result, limit):
+        local = program.local
+        if limit is not None and self._may_be_changed_to_fit(local, result, limit):
             forms = [first] if program is first else [program, first]
-            program = fit_any_in_memory(forms, limit, list(self.donated), state.tables)
-            result = self._alternative(program.local, name, mesh, layouts)
-        if self.chip.overlaps and config.schedule_communication and program.local.collectives():
-            local = schedule(program.local, self.chip, limit, list(self.donated))
+            local = fit_any_in_memory(forms, limit, list(self.donated), state.tables).local
+        if self.chip.overlaps and config.schedule_communication and local.collectives():
+            local = schedule(local, self.chip, limit, list(self.donated))
+        if local is not program.local:
             result = self._alternative(local, name, mesh, layouts)
         if result.fits and result.seconds < state.fastest:
             state.fastest = result.seconds

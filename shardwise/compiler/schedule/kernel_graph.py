@@ -102,15 +102,21 @@ class KernelGraph:
         """
         times = dict.fromkeys(self.program.inputs, 0.0)
         hoisted = set(self.program.inputs)  # arguments, and what short kernels compute from them
+        movable, kernel_index, starts = self.movable, self.kernel_index, self.starts
         for group in self.groups:
-            ready = max([times[value] for value in _inputs(group)], default=0.0)
+            ready: float | None = None  # most equations are in kernels, whose times are known
             for equation in group:
-                if equation in self.movable and hoisted.issuperset(equation.inputs):
+                if equation in movable and hoisted.issuperset(equation.inputs):
                     hoisted.update(equation.outputs)
                     index = None
                 else:
-                    index = self.kernel_index.get(equation)
-                time = ready if index is None else self.starts[index + 1]
+                    index = kernel_index.get(equation)
+                if index is not None:
+                    time = starts[index + 1]
+                else:
+                    if ready is None:
+                        ready = max([times[value] for value in _inputs(group)], default=0.0)
+                    time = ready
                 for value in equation.outputs:
                     times[value] = time
         return times
@@ -136,11 +142,17 @@ class KernelGraph:
     def first_use(self) -> dict[Value, float]:
         """The time at which a kernel first reads each value; outputs of the program are used at its end."""
         times = dict.fromkeys(self.program.values(), self.seconds)
+        kernel_index, starts = self.kernel_index, self.starts
         for group in reversed(self.groups):
-            passed_on = min(map(times.__getitem__, _outputs(group)), default=self.seconds)
+            passed_on: float | None = None
             for equation in group:
-                index = self.kernel_index.get(equation)
-                _lower(times, equation.inputs, passed_on if index is None else self.starts[index])
+                index = kernel_index.get(equation)
+                if index is not None:
+                    _lower(times, equation.inputs, starts[index])
+                    continue
+                if passed_on is None:
+                    passed_on = min([times[value] for value in _outputs(group)], default=self.seconds)
+                _lower(times, equation.inputs, passed_on)
         return times
 
     @cached_property

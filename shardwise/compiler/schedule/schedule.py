@@ -45,10 +45,13 @@ def schedule(
         memory_limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
     """
+    # A pipelined loop holds the communicated values of two iterations, and values in parts are joined in other buffers.
+    variants = ((True, True), (True, False), (False, False))
+    if memory_limit is not None and not fits_in_memory(local, memory_limit, donated, chip):
+        variants = variants[-1:]
     # A collective slows the kernels beside it. XLA overlaps them with or without a schedule, so that decides nothing.
     chip = replace(chip, interference=0.0)
-    # A pipelined loop holds the communicated values of two iterations, and values in parts are joined in other buffers.
-    for pipelines_loops, splits_collectives in ((True, True), (True, False), (False, False)):
+    for pipelines_loops, splits_collectives in variants:
         program = _Scheduler(local, chip, pipelines_loops, splits_collectives).schedule_main()
         scheduled = replace(local, program=program)
         if config.verify_programs:

@@ -6,7 +6,14 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, nn
-from shardwise.compiler.partition.liveness import live_value_bytes, peak, peak_bytes, stored_bytes, total_bytes
+from shardwise.compiler.partition.liveness import (
+    Liveness,
+    live_value_bytes,
+    peak,
+    peak_bytes,
+    stored_bytes,
+    total_bytes,
+)
 from shardwise.compiler.plan.hardware import chip
 
 H200 = chip("h200")
@@ -51,6 +58,17 @@ def test_the_peak_is_that_of_xlas_buffer_assignment_on_cpu(name):
     jitted = sw.jit(function)
     expected = assigned_by_xla(jitted, *args)
     assert jitted.lower(*args).plan.peak_bytes == pytest.approx(expected, rel=0.01), expected
+
+
+def test_the_cached_peak_depends_on_donated_inputs_and_hardware():
+    local = local_of(lambda x: jnp.tanh(x) + 1, *matrices(1))
+    cases = [(donated, hardware) for donated in ((), (0,)) for hardware in (None, H200)]
+    for _ in range(2):
+        for donated, hardware in cases:
+            expected = Liveness.from_program(local, donated, hardware).peak_bytes
+            assert peak_bytes(local, donated, hardware) == expected
+            assert peak(local, donated, hardware)[0] == expected
+    assert peak_bytes(local, (0,)) < peak_bytes(local)
 
 
 def test_a_gradient_step_needs_what_xla_assigns_on_cpu():
