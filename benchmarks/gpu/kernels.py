@@ -19,6 +19,35 @@ def checks() -> Iterator[tuple[str, Check]]:
     """Ten shapes and three dtypes per kernel."""
     yield from row_kernels()
     yield from grouped_products()
+    yield from decoding()
+
+
+def decoding() -> Iterator[tuple[str, Check]]:
+    """One query per sequence: pages of one key, heads of odd sizes, short and long sequences, one and many groups."""
+    rng = np.random.default_rng(0)
+    shapes = [  # sequences, heads, key heads, width, pages, size of a page, pages per sequence
+        (1, 1, 1, 1, 1, 1, 1),
+        (3, 6, 2, 20, 11, 8, 5),
+        (5, 3, 3, 16, 40, 1, 40),
+        (2, 8, 1, 64, 50, 32, 20),
+        (8, 34, 2, 3, 60, 16, 7),
+        (1, 32, 8, 128, 600, 16, 512),
+        (16, 16, 16, 64, 300, 16, 16),
+        (4, 64, 1, 256, 64, 16, 16),
+        (7, 12, 4, 80, 33, 24, 9),
+        (64, 8, 2, 32, 256, 4, 4),
+    ]
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        for sequences, heads, key_heads, width, pages, size, listed in shapes:
+            q, k, v = (
+                sw.device_put((rng.integers(-8, 9, shape) / 8).astype(dtype))
+                for shape in ((sequences, heads, width), *[(key_heads, pages, size, width)] * 2)
+            )
+            tables = rng.integers(0, pages, (sequences, listed)).astype(np.int32)
+            lengths = rng.integers(0, size * listed + 1, sequences).astype(np.int32)
+            name = f"{np.dtype(dtype).name} {sequences}x{heads}/{key_heads}x{width}, {listed} of {size}"
+            check = like_cpu(sw.kernels.paged_attention, q, k, v, tables, lengths)
+            yield f"paged_attention {name}", _narrow(check, dtype)
 
 
 def grouped_products() -> Iterator[tuple[str, Check]]:
@@ -38,10 +67,7 @@ def grouped_products() -> Iterator[tuple[str, Check]]:
     ]
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         for rows, inner, columns, sizes in shapes:
-            x, ct = (
-                sw.device_put((rng.integers(-8, 9, shape) / 8).astype(dtype))
-                for shape in ((rows, inner), (rows, columns))
-            )
+            x, ct = (sw.device_put((rng.integers(-8, 9, (rows, size)) / 8).astype(dtype)) for size in (inner, columns))
             weights = sw.device_put((rng.integers(-8, 9, (len(sizes), inner, columns)) / 8).astype(dtype))
             name = f"{np.dtype(dtype).name} {rows}x{inner}x{columns} in {len(sizes)}"
             product = partial(sw.kernels.grouped_dot, group_sizes=np.array(sizes, np.int32))

@@ -1,4 +1,5 @@
 from shardwise.compiler.kernels.triton_ir import TritonBuilder as TritonBuilder
+from shardwise.kernels.decoding import paged_attention as paged_attention
 from shardwise.kernels.grouped_products import grouped_dot as grouped_dot
 from shardwise.kernels.losses import cross_entropy as cross_entropy
 from shardwise.kernels.optimizers import AdamState as AdamState, FusedAdam as FusedAdam, adam as adam

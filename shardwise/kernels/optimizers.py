@@ -79,7 +79,7 @@ def adam(
         >>> grads = jax.grad(lambda p: (p["w"] ** 2).sum())(state.compute)
         >>> params, state = optimizer.apply(grads, state, params)
         >>> params["w"], state.compute["w"].dtype
-        (Array([0.9, 0.9], dtype=float32), dtype(bfloat16))
+        (Array([0.90000..., 0.90000...], dtype=float32), dtype(bfloat16))
     """
     dtype: DType | None = None if compute_dtype is None else jnp.dtype(compute_dtype)
     if dtype is not None and not is_float(dtype):

@@ -1,0 +1,108 @@
+"""kernels.paged_attention: against a loop in numpy, its Triton IR, and shardings."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardwise as jax
+from shardwise import NamedSharding, P
+from shardwise.base._jaxlib import parse_module
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.paged_attention import PagedAttention
+from shardwise.compiler.trace.build import rewrite
+from tests.compiler.kernels.run_kernel import run_kernel
+
+F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+
+
+def arguments(sequences=3, heads=6, key_heads=2, width=20, pages=11, size=8, listed=5, dtype=F32):
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((sequences, heads, width)).astype(dtype)
+    k, v = (rng.standard_normal((key_heads, pages, size, width)).astype(dtype) for _ in range(2))
+    tables = rng.integers(0, pages, (sequences, listed)).astype(np.int32)
+    lengths = np.array([size * listed, 0, 13, 1, 26, 40, 3, 39][:sequences], np.int32)
+    return [q, k, v, tables, np.minimum(lengths, size * listed)]
+
+
+def loop(q, k, v, tables, lengths, scale):
+    result = np.zeros(q.shape, np.float64)
+    group = q.shape[1] // k.shape[0]
+    for b, length in enumerate(lengths):
+        for h in range(q.shape[1] if length else 0):
+            keys, values = (x[h // group, tables[b]].reshape(-1, q.shape[2])[:length].astype(float) for x in (k, v))
+            scores = keys @ q[b, h].astype(float) * scale
+            weights = np.exp(scores - scores.max())
+            result[b, h] = weights / weights.sum() @ values
+    return result
+
+
+CASES = [
+    {},
+    {"sequences": 5, "heads": 3, "key_heads": 3, "width": 16, "size": 1, "listed": 40},
+    {"heads": 8, "key_heads": 1, "width": 64, "size": 32, "listed": 20, "dtype": BF16},
+    {"sequences": 8, "heads": 34, "key_heads": 2, "width": 3, "size": 16, "listed": 7},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_meaning_and_ir(case):
+    operands = arguments(**case)
+    op = PagedAttention(0.3)
+    expected = loop(*operands, 0.3)
+    parts = run_kernel(op, *operands)
+    combine = rewrite("combine", [ArrayType(x.shape, x.dtype) for x in parts], op.combine)
+    tolerance = 2e-2 if operands[0].dtype == BF16 else 1e-5
+    for (result,) in (op.reference(*operands), evaluate(combine, parts)):
+        np.testing.assert_allclose(result.astype(float), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("specs", [(P("data"), P()), (P(), P("model")), (P("data", "model"), P("model"))], ids=str)
+def test_sequences_and_heads_are_sharded(specs):
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    operands = arguments(sequences=5, heads=6, key_heads=3)
+    shardings = [NamedSharding(mesh, spec) for spec in specs]
+
+    def step(q, k, v, *rest):
+        q, k = (jax.lax.with_sharding_constraint(x, s) for x, s in zip((q, k), shardings, strict=True))
+        return jax.kernels.paged_attention(q, k, v, *rest, scale=0.3)
+
+    on_mesh = [jax.device_put(x, NamedSharding(mesh, P())) for x in operands]
+    result = jax.jit(step)(*on_mesh)
+    np.testing.assert_allclose(result, loop(*operands, 0.3), rtol=1e-5, atol=1e-5)
+    assert "all_gather" not in jax.explain(step)(*on_mesh).counts()
+
+
+def test_lowering_vmap_and_gradient():
+    for dtype in (BF16, F32):
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments(dtype=dtype)]
+        text = jax.jit(jax.kernels.paged_attention).trace(*types).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("__gpu$xla.gpu.triton") == 1
+        parse_module(text)  # verifies it
+    q, k, v, tables, lengths = arguments()
+    scale = 1 / np.sqrt(q.shape[2])
+    batched = jax.vmap(jax.kernels.paged_attention, (0, None, None, 0, 0))(
+        q[:, None], k, v, tables[:, None], lengths[:, None]
+    )
+    np.testing.assert_allclose(batched[:, 0], loop(q, k, v, tables, lengths, scale), rtol=1e-5, atol=1e-5)
+    gradient = jax.grad(lambda v: jax.kernels.paged_attention(q, k, v, tables, lengths).sum())(v)
+    np.testing.assert_allclose(gradient.sum(), 2 * q.shape[1] * q.shape[2], rtol=1e-4)  # two sequences have keys
+
+
+def test_wrong_operands_are_errors():
+    q, k, v, tables, lengths = arguments()
+    for operands, expected in (
+        ((q[0], k, v, tables, lengths), "needs queries [B, H, D]"),
+        ((q[:, :5], k, v, tables, lengths), "a number of query heads that is a multiple"),
+        ((q, k, v[:1], tables, lengths), "needs queries [B, H, D]"),
+        ((q, k, v, tables[0], lengths), "tables and lengths must be i32[B, N] and i32[B]"),
+        ((q, k, v, tables, lengths[:2]), "have different numbers of sequences"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(expected)):
+            jax.kernels.paged_attention(*operands)
+    wide = [ArrayType(shape, F32) for shape in ((1, 2, 257), (2, 3, 4, 257), (2, 3, 4, 257))]
+    assert "heads of 257 elements do not fit" in PagedAttention(1.0).obstacle(
+        *wide, *[ArrayType((1, 1), np.dtype(np.int32))] * 2
+    )
