@@ -10,6 +10,7 @@ import pytest
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.grouped_dot import GroupedDot, GroupedOuter
 from tests.compiler.kernels.run_kernel import run_kernel
 
@@ -122,6 +123,14 @@ def test_experts_are_not_gathered():
     plan = jax.explain(jax.kernels.grouped_dot, hardware="h100")(x, weights, sizes)
     assert plan.counts() == {"all_reduce": 1}
     assert "own kernels: 1 grouped_dot" in str(plan)
+
+
+def test_large_and_narrow_arrays_run_plain_ops():
+    types = [ArrayType(shape, F32) for shape in ((2**20, 2**11), (8, 2**11, 16))]
+    offsets = ArrayType((9,), np.dtype(np.int32))
+    assert "more elements than offsets of 32 bits reach" in GroupedDot().obstacle(*types, offsets)
+    narrow = [ArrayType((32, 16), np.dtype(ml_dtypes.float8_e4m3fn))] * 2
+    assert "a dtype that the kernel does not multiply" in GroupedOuter().obstacle(*narrow, offsets)
 
 
 def test_wrong_operands_are_errors():

@@ -35,6 +35,7 @@ from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 
 _LARGEST_TILE = 128
+_MOST_ELEMENTS = 2**31
 _ROWS, _INNER, _COLUMNS, _GROUPS, _OFFSETS = range(5)  # factors
 
 
@@ -52,6 +53,9 @@ class Grouped(KernelOp):
         for type in types[:2]:
             if type.dtype.itemsize == 1:
                 return f"{type} has a dtype that the kernel does not multiply"
+        for type in (*types[:2], *self.out_types(*types)):
+            if type.size >= _MOST_ELEMENTS:
+                return f"{type} has more elements than offsets of 32 bits reach"
         return super().obstacle(*types)
 
 
