@@ -84,8 +84,8 @@ def load_target(target: str, arguments: str) -> Target:
     """Import a module, and return the function of the target.
 
     Args:
-        target: `FILE.py:FUNCTION` or `package.module:FUNCTION`. A class of PyTorch modules, or a function that is
-            annotated to return one, is a target too: its training step is planned.
+        target: `FILE.py:FUNCTION` or `package.module:FUNCTION`. A PyTorch module, a class of modules, or a
+            function that is annotated to return one, is a target too: its training step is planned.
         arguments: the name of the function that returns the arguments. It may be missing if FUNCTION needs none.
 
     Raises:
@@ -98,7 +98,14 @@ def load_target(target: str, arguments: str) -> Target:
     function = _attribute(module, name, place)
     if hasattr(module, arguments):
         given = _attribute(module, arguments, place, may_be_tuple=True)
-        return Target(*_torch_step(function, given)) if _makes_module(function) else Target(function, given)
+        if _makes_module(function):
+            return Target(*_torch_step(function, given))
+        if "torch" in sys.modules and not inspect.signature(function).parameters:
+            raise CommandError(
+                f"{name!r} of {place} has no parameters, and {arguments!r} returns some. If it makes a PyTorch module, "
+                f"say so: `def {name}() -> torch.nn.Module`"
+            )
+        return Target(function, given)
     if _makes_module(function) or _needs_arguments(function):
         raise CommandError(
             f"{place} has no function {arguments!r}, which returns the arguments of {name!r}: a tuple of arrays or "
@@ -108,10 +115,12 @@ def load_target(target: str, arguments: str) -> Target:
 
 
 def _makes_module(function: Callable[..., Any]) -> bool:
-    """Return whether a function is a class of PyTorch modules, or is annotated to return one."""
+    """Return whether a function is a PyTorch module, a class of modules, or annotated to return one."""
     torch = sys.modules.get("torch")  # which the file has imported if it has a module
     if torch is None:
         return False
+    if isinstance(function, torch.nn.Module):
+        return True
     returned = function if isinstance(function, type) else inspect.signature(function, eval_str=True).return_annotation
     return isinstance(returned, type) and issubclass(returned, torch.nn.Module)
 

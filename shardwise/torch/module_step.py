@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 
@@ -26,7 +27,7 @@ _RATE = 1e-3
 
 
 def module_step(
-    make_module: Callable[[], torch.nn.Module], inputs: Callable[..., Inputs] | Inputs
+    target: torch.nn.Module | Callable[[], torch.nn.Module], inputs: Callable[..., Inputs] | Inputs
 ) -> tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]:
     """Return a step of gradient descent of a module, and a function that returns its arguments for a mesh.
 
@@ -36,44 +37,50 @@ def module_step(
     their largest dim.
 
     Args:
-        make_module: a class or a function without parameters.
+        target: a module, or a class or a function without parameters that makes one.
         inputs: a function that returns example inputs, or these: a tuple of tensors or arrays, or a dict of those that
-            are passed by keyword.
+            are passed by keyword. Numbers, strings and flags are part of the program.
 
     Raises:
-        TorchModuleError: if the module cannot be made, or is not a module.
+        TorchModuleError: if the module cannot be made, or is not a module; by the second function, if the inputs are
+            neither a tuple nor a dict, or the mesh has other axes than `data` and `model`.
     """
-    try:
-        with torch.device("meta"):
-            module = make_module()
-    except TypeError as error:
-        raise TorchModuleError(
-            f"{make_module.__name__} cannot be made without arguments ({error}): write a function without parameters "
-            "that returns the module, `def model() -> torch.nn.Module`, and name that"
-        ) from error
-    if not isinstance(module, torch.nn.Module):
-        raise TorchModuleError(f"{make_module.__name__} returns {type(module).__name__}, which is not a module")
-    function, types, buffer_types = functional(module.eval())
+    name, module = _module_of(target)
+    function, types, buffer_types = functional(module.to("meta").eval())
 
     def loss(params: State, buffers: State, inputs: Inputs) -> Array:
+        inputs = tree_util.tree_map(
+            lambda leaf: leaf.value if isinstance(leaf, _Option) else leaf, inputs, is_leaf=_is_option
+        )
         positional, keywords = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
         outputs, _ = function(params, buffers, *positional, **keywords)
         if getattr(outputs, "loss", None) is not None:
             return outputs.loss
-        floats = [x for x in tree_util.tree_leaves(outputs) if jnp.issubdtype(x.dtype, jnp.floating)]
+        arrays = [x for x in tree_util.tree_leaves(outputs) if isinstance(x, Array)]
+        floats = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)]
         return sum((jnp.mean(x.astype(jnp.float32)) for x in floats), start=jnp.float32(0))
 
     def step(params: State, buffers: State, inputs: Inputs) -> tuple[State, Array]:
         value, gradients = value_and_grad(loss)(params, buffers, inputs)
         return tree_util.tree_map(lambda w, g: w - _RATE * g, params, gradients), value
 
-    step.__name__ = step.__qualname__ = make_module.__name__
+    step.__name__ = step.__qualname__ = name
 
     def arguments(mesh: AbstractMesh | None = None, **variables: object) -> tuple[Any, ...]:
         given = inputs(**variables) if callable(inputs) else inputs
+        if not isinstance(given, (tuple, list, Mapping)):
+            raise TorchModuleError(
+                f"the example inputs of {name} are {type(given).__name__}: return a tuple of them, `(x,)`, or a dict "
+                "of those that are passed by keyword"
+            )
         batch = tree_util.tree_map(_type_of, dict(given) if isinstance(given, Mapping) else tuple(given))
         if mesh is None:
             return types, buffer_types, batch
+        if unknown := [axis for axis in mesh.axis_names if axis not in (_BATCH, _MODEL)]:
+            raise TorchModuleError(
+                f"the mesh of {name} has the axis {unknown[0]!r}, along which nothing would be sharded: the step of a "
+                f"module is sharded along {_BATCH!r} and {_MODEL!r}"
+            )
         return (
             _on_mesh(types, _shardings(module, types, mesh)),
             _on_mesh(buffer_types, dict.fromkeys(buffer_types, NamedSharding(mesh, P()))),
@@ -86,8 +93,40 @@ def module_step(
     return step, arguments
 
 
-def _type_of(value: torch.Tensor | Array) -> ShapeDtypeStruct:
+def _module_of(target: torch.nn.Module | Callable[[], torch.nn.Module]) -> tuple[str, torch.nn.Module]:
+    """Return the name of a target and its module, which is made on the `meta` device."""
+    if isinstance(target, torch.nn.Module):
+        return type(target).__name__, target
+    try:
+        with torch.device("meta"):
+            module = target()
+    except TypeError as error:
+        raise TorchModuleError(
+            f"{target.__name__} cannot be made without arguments ({error}): write a function without parameters "
+            "that returns the module, `def model() -> torch.nn.Module`, and name that"
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise TorchModuleError(f"{target.__name__} returns {type(module).__name__}, which is not a module")
+    return target.__name__, module
+
+
+@tree_util.register_static
+@final
+@dataclass(frozen=True)
+class _Option:
+    """An input that is not an array, such as `use_cache=False`: it is part of the program."""
+
+    value: Any
+
+
+def _is_option(leaf: object) -> bool:
+    return isinstance(leaf, _Option)
+
+
+def _type_of(value: Any) -> ShapeDtypeStruct | _Option:
     leaf = to_values("an input", value.to("meta")) if isinstance(value, torch.Tensor) else value
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return _Option(leaf)
     return ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype)
 
 

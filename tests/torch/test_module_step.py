@@ -36,6 +36,24 @@ def tokens(batch: int = 8):
 
 def arguments(batch: int = 64):
     return (torch.zeros(batch, 256),)
+
+class Options(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+
+    def forward(self, x, *, scale, double=False):
+        return super().forward(x) * (2 * scale if double else scale)
+
+def options():
+    return {"x": torch.zeros(10, 6), "scale": 2.0, "double": True}
+
+def not_a_tuple():
+    return torch.zeros(64, 256)
+
+def not_annotated():
+    return Network()
+
+network = Network()
 """
 
 
@@ -67,6 +85,28 @@ def test_autoshard(run):
     code, text = run("autoshard", "Network", "--count", "4")
     assert code == 0, text
     assert "networks.py:Network on 4 h100" in text
+
+
+def test_options_and_modules_that_are_made_already(run):
+    code, text = run("explain", "Options", "--arguments", "options", "--mesh", "data=3")
+    assert code == 0, text
+    assert "Options on mesh data=3" in text and "`inputs['x']`" in text and "networks.py:" in text
+    code, text = run("simulate", "network", "--mesh", "data=3")
+    assert code == 0, text
+    assert "Network on mesh data=3 of h100" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("Network", ["--mesh", "rows=3"], "has the axis 'rows', along which nothing would be sharded"),
+        ("Network", ["--arguments", "not_a_tuple"], "the example inputs of Network are Tensor: return a tuple"),
+        ("not_annotated", [], "`def not_annotated() -> torch.nn.Module`"),
+    ],
+)
+def test_other_errors(name, options, message, run):
+    code, text = run("explain", name, *options)
+    assert code == 2 and message in text and "Traceback" not in text
 
 
 @pytest.mark.parametrize(
