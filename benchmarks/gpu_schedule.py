@@ -5,6 +5,10 @@ while the device waits for it. Needs JAX and its CUDA plugin; no GPU, if a file 
 
     python -m benchmarks.gpu_schedule --topology 1x1x8 --target-config h200.txtpb
 
+"1x1x8" is one host of eight GPUs, and "4x1x8" four hosts. "1x4x8" would be four hosts that NVLink connects: XLA has no
+times of collectives for these, and hides few of them. Where the NVIDIA libraries are not installed, JAX's plugin needs
+the environment variable JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1.
+
 For numbers of devices that are too large to compile for, the simulator predicts the time and the exposed communication
 of the same steps, with and without the schedule. This needs neither JAX nor a plugin.
 
@@ -45,7 +49,7 @@ SHARE_BAR = 0.2  # the CPU time of the schedule, relative to the other stages of
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_schedule")
-    parser.add_argument("--topology", default="1x1x8", help="partitions × hosts × GPUs of a host")
+    parser.add_argument("--topology", default="1x1x8", help="groups of hosts that NVLink connects × hosts × GPUs")
     parser.add_argument("--target-config", type=Path, help="the GPU, in XLA's text format; default: this machine's")
     parser.add_argument("--hardware", default="h200", help="the chip that prices kernels and links")
     parser.add_argument("--only", default="", help="the steps whose name contains this")

@@ -55,8 +55,9 @@ def get_topology_desc(topology_name: str = "", platform: str | None = None, **kw
     Args:
         topology_name: the name of the topology, such as "v5e:2x2" for TPUs. GPUs have none.
         platform: the platform, whose PJRT plugin must be installed; by default "tpu".
-        **kwargs: options of the plugin. Those of GPUs: `topology`, such as "1x4x8" for four hosts with eight devices
-            each, and `target_config`, the description of the GPU in XLA's text format, if the machine has none.
+        **kwargs: options of the plugin. Those of GPUs: `topology`, such as "4x1x8" for four hosts with eight devices
+            each (groups of hosts that NVLink connects × hosts of a group × devices of a host), and `target_config`, the
+            description of the GPU in XLA's text format, if the machine has none.
 
     Returns:
         The topology.

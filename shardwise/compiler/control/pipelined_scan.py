@@ -126,6 +126,8 @@ class PipelinedScan(Control):
             state = self._loop(hlo, stages, state, first, first + in_loop)
         for number in range(first + in_loop, self.length):
             counter = hlo.constant(number, COUNTER)
+            if number > first + in_loop:
+                counter, state = state.after_barrier(hlo, counter)
             state = stages.step(counter, state, fetches=number + 1 < self.length, finishes=bool(first))
         if first:
             state = stages.finish(hlo.constant(self.length, COUNTER), state)
@@ -136,10 +138,12 @@ class PipelinedScan(Control):
 
         def step(values: Sequence[Any]) -> list[Any]:
             counter, inside = values[0], state.with_values(values[1:])
-            for _ in range(_UNROLL):
-                inside = stages.step(counter, inside, fetches=True, finishes=bool(first))
-                counter = hlo.op("stablehlo.add", (counter, hlo.constant(1, COUNTER)), COUNTER)
-            return [counter, *inside.values]
+            for number in range(_UNROLL):
+                index = hlo.op("stablehlo.add", (counter, hlo.constant(number, COUNTER)), COUNTER)
+                if number:
+                    index, inside = inside.after_barrier(hlo, index)
+                inside = stages.step(index, inside, fetches=True, finishes=bool(first))
+            return [hlo.op("stablehlo.add", (counter, hlo.constant(_UNROLL, COUNTER)), COUNTER), *inside.values]
 
         values = hlo.loop(
             [hlo.constant(first, COUNTER), *state.values],
@@ -163,6 +167,16 @@ class _State:
     @property
     def values(self) -> list[Any]:
         return [*self.carry, *self.fetched, *self.pending, *self.stacks]
+
+    def after_barrier(self, hlo: Hlo, counter: HloValue) -> tuple[HloValue, "_State"]:
+        """Append a barrier between two iterations, and return the counter and the state of the second one.
+
+        Without it, XLA interleaves them: it holds the values of both, and hides one collective behind most kernels of
+        both, and others behind none.
+        """
+        passed = [counter, *self.carry, *self.fetched, *self.pending]
+        counter, *rest = hlo.many("stablehlo.optimization_barrier", passed, [x.type for x in passed])
+        return counter, self.with_values([*rest, *self.stacks])
 
     def with_values(self, values: Sequence[Any]) -> "_State":
         rest = iter(values)

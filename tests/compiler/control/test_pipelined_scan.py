@@ -88,6 +88,14 @@ def test_xlas_loop_has_two_iterations_and_the_first_and_last_are_outside():
     assert text.count("stablehlo.sine") == 2 * (inside + outside)
 
 
+@pytest.mark.parametrize(("length", "after_the_loop"), [(4, 0), (5, 1), (6, 0)])
+def test_barriers_separate_iterations(length, after_the_loop):
+    text = lower(local_of(pipelined(length, fetches=True, finishes=True, reverse=False), length)).text
+    in_the_loop = 1  # between its two iterations
+    assert text.count("stablehlo.while") == 1
+    assert text.count("stablehlo.optimization_barrier") == in_the_loop + after_the_loop
+
+
 def test_its_text_parses_back():
     loop = local_of(pipelined(5, fetches=True, finishes=True, reverse=True), 5).program
     assert parse_program(str(loop)) == loop
