@@ -46,7 +46,7 @@ def schedule(
         donated: the inputs whose buffers are reused for outputs.
     """
     # A pipelined loop holds the communicated values of two iterations, and values in parts are joined in other buffers.
-    variants = ((True, True), (True, False), (False, False))
+    variants = [(True, True), (True, False), (False, False)]
     if memory_limit is not None and not fits_in_memory(local, memory_limit, donated, chip):
         variants = variants[-1:]
     # A collective slows the kernels beside it. XLA overlaps them with or without a schedule, so that decides nothing.
