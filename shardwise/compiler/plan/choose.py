@@ -29,7 +29,7 @@ from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
+from shardwise.compiler.plan.cost import Costs, compute_cost, joint_gather, reshard_cost
 from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.plan.plan import LayoutPlan
@@ -117,14 +117,21 @@ class _Weight(NamedTuple):
         times: how many times it is produced.
         paddings: for each dim, the factor by which padding enlarges the value if the axis shards this dim too; empty if
             there is no padding.
+        gathered: the other axes along which the value is gathered.
+        links: the number of the links along them in the cache.
         unscattered: what reduce-scatters of the value along earlier axes cost more if it is partial along this
             axis, and not scattered first.
+        prices_others: whether the cost contains that of gathering more bytes along the other axes if the value is not
+            sharded along this one.
     """
 
     unsharded_bytes: float
     times: int
     paddings: tuple[float, ...]
+    gathered: tuple[str, ...] = ()
+    links: int = 0
     unscattered: float = 0.0
+    prices_others: bool = False
 
 
 @final
@@ -170,15 +177,27 @@ class _Planner:
         compute = sum(cost / self.split(equation, picks) for equation, cost in self.work.items())
         return communication + compute
 
-    def weight(self, axis: str, others: Picks, uses: _Uses, consumers: Sequence[tuple[Equation, int]]) -> _Weight:
+    def weight(
+        self,
+        axis: str,
+        others: Picks,
+        uses: _Uses,
+        consumers: Sequence[tuple[Equation, int]],
+        prices_others: bool,
+    ) -> _Weight:
         """Return the bytes and the number of reshards of a value along an axis, given its states along other axes.
 
         A sum over several axes is scattered along the last ones first, whose links are the fastest. So it counts as
         sharded along a later axis along which it is partial, if all `consumers` need it so.
+
+        If one of `consumers` (of all uses, if there are none) gathers the value along another axis, a gather along this
+        axis costs the difference between both axes and the other one alone. With `prices_others` False only earlier
+        axes count, so that the costs of all axes add up.
         """
         type, mesh = uses.value.type, self.problem.mesh
         position = mesh.axis_names.index(axis)
         counts = [1] * type.ndim  # the number of shards of each dim along the other axes
+        gathered: list[str] = []
         for name, rows in others.items():
             if uses.producer is None:
                 state = state_along(self.problem.pinned[uses.value].layout, name)
@@ -187,16 +206,29 @@ class _Planner:
             if state == PARTIAL_SUM and position < mesh.axis_names.index(name):
                 needed = {rows[equation].operands[number] for equation, number in consumers}
                 state = needed.pop() if len(needed) == 1 else state
+            elif (
+                isinstance(state, int)
+                and (prices_others or mesh.axis_names.index(name) < position)
+                and _is_gathered(uses, consumers, name, rows, state)
+            ):
+                gathered.append(name)
             if isinstance(state, int):
                 counts[state] *= mesh.shape[name]
+        links = self._links(axis, tuple(gathered)) if gathered else 0
+        joint = tuple(gathered), links, 0.0, prices_others and bool(gathered)
         unsharded_bytes, times = type.nbytes / math.prod(counts), self.problem.unfolded.run_counts[uses.value]
         if not any([size % mesh.device_count for size in type.shape]):
-            return _Weight(unsharded_bytes, times, ())
+            return _Weight(unsharded_bytes, times, (), *joint)
         shards = mesh.shape[axis]
         padded = [_padding(size, count) for size, count in zip(type.shape, counts, strict=True)]
         with_axis = [_padding(size, count * shards) for size, count in zip(type.shape, counts, strict=True)]
         paddings = tuple([further / own for further, own in zip(with_axis, padded, strict=True)])
-        return _Weight(unsharded_bytes * math.prod(padded), times, paddings)
+        return _Weight(unsharded_bytes * math.prod(padded), times, paddings, *joint)
+
+    def _links(self, axis: str, others: tuple[str, ...]) -> int:
+        """Return the number in the cache of the links along other axes, and along these with `axis`."""
+        costs = self.costs
+        return self.cache.number((costs.mesh.extent(others), costs.ring(*others), costs.ring(axis, *others)))
 
     def split(self, equation: Equation, picks: Picks) -> float:
         """Return how much smaller the work of a device is than that of the equation. Padding is work too."""
@@ -310,9 +342,11 @@ class _AxisProblem:
         else:
             produced = tuple([candidate.results[uses.number] for candidate in self.options[uses.producer]])
             source = (self.number[uses.producer],)
-        weight = self.planner.weight(self.axis, self.others, uses, uses.consumers if not uses.outputs else ())
+        consumers = uses.consumers if not uses.outputs else ()
+        weight = self.planner.weight(self.axis, self.others, uses, consumers, self.prices_others)
         if len(uses.consumers) + len(uses.outputs) > 1:
             source, produced = self._add_shared_copy(uses, source, produced, weight)
+            weight = weight._replace(prices_others=False)  # the copy has these costs, because it is gathered once
         for pin in uses.outputs:
             pinned = REPLICATED if pin is None else state_along(pin.layout, self.axis)
             open_dims = None if pin is None else pin.open_dims
@@ -320,23 +354,32 @@ class _AxisProblem:
             costs = self._array(out_key, partial(self._output_costs, produced, pinned, open_dims, weight))
             self._add_table(source, (), costs)
         unscattered = self._unscattered_cost(uses) if self.prices_others else 0.0
-        is_later_sum = self._is_later_sum(uses)
+        depends_on_use = self._weight_depends_on_use(uses)
         weight = weight._replace(unscattered=unscattered)
         for use in uses.consumers:
             equation, number = use
             options = self.options[equation]
-            if is_later_sum:
-                weight = self.planner.weight(self.axis, self.others, uses, [use])._replace(unscattered=unscattered)
+            if depends_on_use:
+                weight = self.planner.weight(self.axis, self.others, uses, [use], self.prices_others)
+                weight = weight._replace(unscattered=unscattered, prices_others=False)
             key = ("operand", produced, id(options), number, *weight)
             costs = self._array(key, partial(self._operand_costs, produced, options, number, weight), options)
             self._add_table(source, (self.number[equation],), costs)
 
-    def _is_later_sum(self, uses: _Uses) -> bool:
-        """Return whether a value is partial along a later axis, so that its weight depends on its consumers."""
-        position = self.problem.mesh.axis_names.index
-        return uses.producer is not None and any(
-            rows[uses.producer].results[uses.number] == PARTIAL_SUM and position(name) > self.position
+    def _weight_depends_on_use(self, uses: _Uses) -> bool:
+        """Return whether the weight of a value may differ between its uses.
+
+        That is so if there are several, and it is sharded along another axis, or partial along a later one.
+        """
+        if len(uses.consumers) + len(uses.outputs) < 2:
+            return False
+        if uses.producer is None:
+            return bool(self.problem.pinned[uses.value].layout.axes)
+        return any(
+            isinstance(state, int)
+            or (state == PARTIAL_SUM and self.problem.mesh.axis_names.index(name) > self.position)
             for name, rows in self.others.items()
+            for state in [rows[uses.producer].results[uses.number]]
         )
 
     def _add_shared_copy(
@@ -371,13 +414,19 @@ class _AxisProblem:
 
     def _reshard(self, before: State, after: State, weight: _Weight, replicated_as_partial: bool) -> float:
         """Return the cost of resharding a value. Collectives send the padding of the dims that they shard or gather."""
-        unsharded_bytes, times, paddings, unscattered = weight
+        unsharded_bytes, times, paddings, gathered, _, unscattered, prices_others = weight
         if paddings:
             unsharded_bytes *= max(
                 [paddings[state] for state in (before, after) if isinstance(state, int)], default=1.0
             )
         costs = self.planner.costs
         cost = reshard_cost(before, after, unsharded_bytes, self.axis, replicated_as_partial, costs, times)
+        if gathered and not isinstance(after, int):
+            gather = joint_gather(unsharded_bytes, self.axis, gathered, costs, times)
+            if isinstance(before, int) and after == REPLICATED:
+                cost = max(0.0, gather.joint - gather.sharded)
+            elif prices_others:
+                cost += gather.whole - gather.sharded
         stays_whole = before == PARTIAL_SUM and not isinstance(after, int)
         return cost + unscattered if stays_whole else cost
 
@@ -443,7 +492,7 @@ class _AxisProblem:
             if len(needed) > 1 or not all(isinstance(state, int) for state in needed):
                 continue  # an all-reduce along both axes is one launch
             others = {other: other_rows for other, other_rows in self.others.items() if other != name}
-            (state,), weight = needed, self.planner.weight(name, others, uses, uses.consumers)
+            (state,), weight = needed, self.planner.weight(name, others, uses, uses.consumers, False)
             whole, scattered = (
                 reshard_cost(PARTIAL_SUM, state, nbytes, name, False, self.planner.costs, weight.times)
                 for nbytes in (weight.unsharded_bytes, weight.unsharded_bytes / self.count)
@@ -500,6 +549,16 @@ class _AxisProblem:
 def _padding(size: int, count: int) -> float:
     """Return the factor by which padding enlarges a dim that is sharded into `count` shards of equal size."""
     return -(-size // count) * count / size if size else 1.0
+
+
+def _is_gathered(
+    uses: _Uses, consumers: Sequence[tuple[Equation, int]], axis: str, rows: Mapping[Equation, Candidate], dim: int
+) -> bool:
+    """Return whether a sharded value is gathered along an axis for one of `consumers`, or without any for a use."""
+    if any([rows[equation].operands[number] == REPLICATED for equation, number in consumers or uses.consumers]):
+        return True
+    pins = [] if consumers else [pin for pin in uses.outputs if pin is not None]
+    return any(state_along(pin.layout, axis) == REPLICATED and dim not in pin.open_dims for pin in pins)
 
 
 def _sums(compute: tuple[float, ...], exchange: tuple[float, ...]) -> list[float]:

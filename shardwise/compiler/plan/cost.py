@@ -115,6 +115,44 @@ def reshard_cost(
     return costs.price(ring, collective(unsharded_bytes, count), reduces=True, times=times)
 
 
+@final
+@dataclass(frozen=True)
+class JointGather:
+    """The costs of gathering a value along several axes, depending on its state along one of them.
+
+    An all-gather along several axes sends the entire value over the links of all of them. So the costs along single
+    axes, each with the shards of the others, do not add up to it.
+
+    Attributes:
+        sharded: the cost along the other axes if the value stays sharded along this axis.
+        whole: the cost along the other axes if the value is not sharded along this axis.
+        joint: the cost of one gather along all axes.
+    """
+
+    sharded: float
+    whole: float
+    joint: float
+
+
+def joint_gather(unsharded_bytes: float, axis: str, others: tuple[str, ...], costs: Costs, times: int) -> JointGather:
+    """Return the costs of gathering a value along an axis and others.
+
+    Args:
+        unsharded_bytes: the bytes of the value per device if it is sharded along the other axes only.
+        axis: the axis.
+        others: the other axes along which the value is gathered.
+        costs: the cost model.
+        times: how many times it is gathered in one call.
+    """
+    count, shards = costs.mesh.shape[axis], costs.mesh.extent(others)
+    ring, joint_ring = costs.ring(*others), costs.ring(axis, *others)
+    return JointGather(
+        costs.price(ring, all_gather(unsharded_bytes / count, shards), times=times),
+        costs.price(ring, all_gather(unsharded_bytes, shards), times=times),
+        costs.price(joint_ring, all_gather(unsharded_bytes / count, count * shards), times=times),
+    )
+
+
 def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
     """Return the compute cost of an equation on one device if `split` devices share the work."""
     op, types = equation.op, [value.type for value in equation.inputs]
