@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent
 RENDEZVOUS, INITIALIZE = "processes/test_coordinator_rendezvous.py", "process_faults/test_initialize.py"
 FAULTS, LAUNCHER = "process_faults/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
+SNAPSHOTS = "multi_process/test_peer_snapshots.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
 FIRST_USE = "runtime/test_launched_process.py"
 WAITS = "process_faults/test_waits.py"
@@ -289,9 +290,16 @@ TABLE = {
             "process_faults/test_forks.py::test_the_death_of_a_process_is_noticed_while_its_child_lives",
         ],
     ),
+    67: (
+        "death of processes whose state is in the memory of partners: one, two, during recovery, with its partner",
+        [
+            f"{SNAPSHOTS}::test_survivors_continue_from_the_memory_of_partners",
+            f"{SNAPSHOTS}::test_the_death_of_a_process_and_its_partner_is_an_error_that_says_what_is_lost",
+        ],
+    ),
 }
 # Those of programs with several processes.
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 67)]
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 68)]
 
 
 def marks_and_tests(path):

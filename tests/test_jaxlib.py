@@ -462,7 +462,7 @@ with socket.socket() as probe:
 service = _jaxlib.cluster_service(address, 1, 30)
 store = _jaxlib.cluster_store(address, 0, 30)
 store.connect()
-client = _jaxlib.cluster_cpu_client(store, 0, 1, 3, "127.0.0.1")
+client = _jaxlib.cluster_cpu_client(store, 0, 1, 3, _jaxlib.cluster_collectives(store, "127.0.0.1"))
 print(len(client.devices()), client.process_index())
 print(_jaxlib.preemption_sync_manager(store).reached_sync_point(1))
 store.shutdown()

@@ -64,6 +64,7 @@ MODULES = {
     "checkpoints/foreign_zarr": "checkpoints/test_orbax.py",
     "checkpoints/identity": "checkpoints/test_selection.py",
     "checkpoints/parts": "multi_process/test_checkpoints.py",
+    "checkpoints/peer_snapshots": "multi_process/test_peer_snapshots.py",
     "checkpoints/snapshot": "checkpoints/test_save_restore.py",
     "checkpoints/sources": "checkpoints/test_safetensors.py",
     "checkpoints/target": "checkpoints/test_save_restore.py",

@@ -301,9 +301,13 @@ def cluster_store(address: str, rank: int, heartbeat_timeout: int) -> Store:
     )
 
 
-def cluster_cpu_client(store: Store, rank: int, processes: int, devices: int, host: str) -> Client:
+def cluster_collectives(store: Store, host: str) -> Any:
+    """Return Gloo's collectives between CPU devices, for `cluster_cpu_client`. It listens on a port of this host."""
+    return _jax.make_gloo_tcp_collectives(distributed_client=store, hostname=host)
+
+
+def cluster_cpu_client(store: Store, rank: int, processes: int, devices: int, collectives: Any) -> Client:
     """Create a client whose devices are those of all processes; this process has `devices` of them."""
-    collectives = _jax.make_gloo_tcp_collectives(distributed_client=store, hostname=host)
     return _xla.make_cpu_client(
         distributed_client=store, node_id=rank, num_nodes=processes, collectives=collectives, num_devices=devices
     )

@@ -338,6 +338,11 @@ SETTINGS = {
     "dump_to": Setting("", "the folder to which every compilation writes the program after each pass; empty for none"),
     "enable_compilation_cache": Setting(True, "whether to use the persistent cache in `compilation_cache_dir`"),
     "compilation_cache_dir": Setting("", "the folder of the persistent compilation cache; empty for none"),
+    "compilation_cache_key": Setting(
+        "",
+        "a secret for keyed digests of that folder's entries, which may then be a folder that other users write to; "
+        "entries with another key are compiled again",
+    ),
     "compilation_cache_max_size": Setting(
         2**30, "the size limit of that folder in bytes; the least recently used entries are evicted; -1 for no limit"
     ),
@@ -468,6 +473,7 @@ class Config(threading.local):
     dump_to: str
     enable_compilation_cache: bool
     compilation_cache_dir: str
+    compilation_cache_key: str
     compilation_cache_max_size: int
     persistent_cache_min_compile_time_secs: float
     launch_record_dir: str

@@ -82,7 +82,7 @@ def take_snapshot(tree: object, process: int, chunk_bytes: int) -> Snapshot:
     named = named_leaves(tree)
     arrays = {name: leaf.words for name, (_, leaf) in named.items() if isinstance(leaf, ArrayImpl)}
     for name, array in arrays.items():
-        _check_array(name, array)
+        check_array(name, array)
     await_elements(list(arrays.values()))
     in_host_memory = {sharding: _is_in_host_memory(sharding) for sharding in {x.sharding for x in arrays.values()}}
     replicas = {name: array.first_replicas() for name, array in arrays.items() if not in_host_memory[array.sharding]}
@@ -145,7 +145,8 @@ def _checked(name: str, leaf: _T) -> _T:
     return leaf
 
 
-def _check_array(name: str, array: ArrayImpl) -> None:
+def check_array(name: str, array: ArrayImpl) -> None:
+    """Raise a CheckpointError if an array cannot be saved."""
     if array.is_deleted():
         raise CheckpointError(f"the leaf {name!r}, {array.type}, was donated or deleted: save what replaces it")
     if array.is_unreduced:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar, final
 from shardwise.base._jaxlib import (
     Client,
     RuntimeFailure,
+    cluster_collectives,
     cluster_cpu_client,
     cluster_store,
     jaxlib_version,
@@ -38,6 +39,7 @@ from shardwise.processes.relay import Relay
 from shardwise.processes.supervised_call import call_supervised, drain_calls
 from shardwise.processes.variables import RESTART_COUNT
 from shardwise.runtime.client import clients
+from shardwise.runtime.gloo_connections import GlooConnections, listening_addresses
 from shardwise.runtime.plugins.create_client import create_client, node_options
 from shardwise.runtime.plugins.plugin import Plugin
 from shardwise.runtime.plugins.registry import plugins
@@ -228,13 +230,14 @@ class _Cluster:
         self, member: Member, local_device_ids: Sequence[int] | None, partition_index: int | None
     ) -> None:
         """Create the CPU client, and that of the default platform. All processes create the same clients."""
-        rank, processes, host = member.rank, member.num_processes, member.local_host
+        rank, processes = member.rank, member.num_processes
 
         def create(make_client: Callable[..., Client], *arguments: object) -> Client:
             make = partial(make_client, *arguments)
             return self.wait_for_processes(make, range(processes), _INITIALIZE)
 
-        clients.set("cpu", create(cluster_cpu_client, self._store, rank, processes, config.num_cpu_devices, host))
+        collectives, devices = self._create_collectives(member), config.num_cpu_devices
+        clients.set("cpu", create(cluster_cpu_client, self._store, rank, processes, devices, collectives))
         options: dict[str, Any] = {"node_id": rank, "num_nodes": processes}
         if local_device_ids is not None:
             options["visible_devices"] = list(local_device_ids)
@@ -249,6 +252,14 @@ class _Cluster:
                 if requested:
                     raise
                 plugins.report(error)
+
+    def _create_collectives(self, member: Member) -> Any:
+        """Create the collectives between the CPU devices of all processes, and find the address where they listen."""
+        before = listening_addresses()
+        collectives = cluster_collectives(self._store, member.local_host)
+        opened = listening_addresses() - before
+        process_sets.gloo = GlooConnections(member, lambda: self.store, opened.pop() if len(opened) == 1 else None)
+        return collectives
 
     def leave(self) -> None:
         """Wait until all processes leave, and disconnect. If a process has failed, disconnect at once."""

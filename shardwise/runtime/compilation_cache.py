@@ -3,10 +3,12 @@
 `config.compilation_cache_dir` enables it. The key of an entry is a digest of everything that the compiled program
 depends on. An entry starts with a digest of its own bytes, because XLA would load and run damaged entries. Entries that
 are damaged or that XLA rejects are compiled again. Files are written atomically, so that processes may share a folder.
-Only the user may have write access to the folder, because its contents are executed.
+The contents of the folder are executed: either only the user may have write access to it, or `compilation_cache_key` is
+set, and the digests are keyed with it.
 """
 
 import hashlib
+import hmac
 import logging
 import os
 import platform
@@ -41,7 +43,7 @@ def load_or_compile(
     text: str, devices: Sequence[Any], options: CompilerOptions, compile_module: Callable[[], Executable]
 ) -> Executable:
     """Return the executable of a module: from the cache, or compiled by `compile_module` and then written to it."""
-    folder = _folder(config.compilation_cache_dir)
+    folder = _folder(config.compilation_cache_dir, bool(config.compilation_cache_key))
     if folder is None:
         return compile_module()
     path = folder / f"{program_key(text, devices, options)}{_SUFFIX}"
@@ -88,8 +90,11 @@ def _processor() -> str:
 
 
 @cache
-def _folder(name: str) -> Path | None:
-    """Return the folder of the cache, created if missing. If it cannot be used, log the reason and return None."""
+def _folder(name: str, has_key: bool) -> Path | None:
+    """Return the folder of the cache, created if missing. If it cannot be used, log the reason and return None.
+
+    With a key, other users may write to it.
+    """
     folder = Path(name).expanduser()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,10 +103,10 @@ def _folder(name: str) -> Path | None:
         _log.warning("compilation_cache_dir %s cannot be used: %s", folder, error)
         return None
     # On Windows, permissions are access-control lists, which `stat` does not return.
-    if hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
+    if not has_key and hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
         _log.warning(
             "compilation_cache_dir %s is not used: other users may write to it, and its contents are executed. "
-            "Restrict it to yourself: chmod 700 %s",
+            "Restrict it to yourself, or set compilation_cache_key: chmod 700 %s",
             folder,
             folder,
         )
@@ -119,8 +124,9 @@ def _read(path: Path, text: str, devices: Sequence[Any], options: CompilerOption
         _log.warning("the compilation cache has an entry that cannot be read and is compiled again: %s", error)
         return None
     head, blob = contents[: len(_MAGIC) + 32], contents[len(_MAGIC) + 32 :]
-    if head != _MAGIC + hashlib.sha256(blob).digest():
-        _log.warning("the compilation cache has a damaged entry, which is compiled again: %s", path)
+    if not hmac.compare_digest(head, _MAGIC + _digest(path.name, blob)):
+        wrong = "an entry that is damaged or has another key" if config.compilation_cache_key else "a damaged entry"
+        _log.warning("the compilation cache has %s, which is compiled again: %s", wrong, path)
         return None
     try:
         executable = deserialize_executable(blob, text, devices, options)
@@ -136,6 +142,12 @@ def _read(path: Path, text: str, devices: Sequence[Any], options: CompilerOption
     return executable
 
 
+def _digest(name: str, blob: bytes) -> bytes:
+    """Return the digest of an entry. With a key, it also covers the name, so that entries cannot be exchanged."""
+    key = config.compilation_cache_key
+    return hmac.digest(key.encode(), name.encode() + blob, "sha256") if key else hashlib.sha256(blob).digest()
+
+
 def _write(path: Path, executable: Executable) -> None:
     """Write an executable to the cache. Failures are only logged, because the program is already compiled."""
     try:
@@ -145,7 +157,7 @@ def _write(path: Path, executable: Executable) -> None:
         return
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        temporary.write_bytes(_MAGIC + hashlib.sha256(blob).digest() + blob)
+        temporary.write_bytes(_MAGIC + _digest(path.name, blob) + blob)
         temporary.replace(path)
         _evict(path.parent)
     except OSError as error:

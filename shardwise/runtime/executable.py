@@ -75,6 +75,8 @@ class Executable:
         ]
         shares_threads = len(devices) > 1 and devices[0].platform == "cpu"
         has_collectives = "replica_groups" in module.text or "source_target_pairs" in module.text
+        if has_collectives and process_sets.gloo is not None:
+            process_sets.gloo.add_groups(module.text, devices)
         types = out_types or [placement.type for placement in local.outputs]
         template = ResultTemplate(
             [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]

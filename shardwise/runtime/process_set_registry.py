@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from shardwise.processes.member import Member
     from shardwise.runtime import process_set
+    from shardwise.runtime.gloo_connections import GlooConnections
     from shardwise.runtime.shared_executables import SharedExecutables
 else:  # their imports take 2.5 ms and 66 ms, and only multi-process programs need them
     json = lazy_module("json")
@@ -29,6 +30,7 @@ class _ProcessSets:
     def __init__(self) -> None:
         self.member: Member | None = None
         self.executables: SharedExecutables | None = None
+        self.gloo: GlooConnections | None = None
         self._sets: dict[tuple[int, ...], process_set.ProcessSet] = {}
         self._timeout = 0.0
         self._waiters: process_set.Waiters | None = None
@@ -40,13 +42,21 @@ class _ProcessSets:
         self._waiters = process_set.Waiters()
         self._collective_runs = process_set.CollectiveRuns()
         member.launches = self._progress
-        member.on_failure = self._waiters.wake_all
+        member.on_failure = self._note_failure
         member.answers.update(program=self._program, launch=self._launch, history=self._history, hash=self._hash)
+
+    def _note_failure(self) -> None:
+        """Wake the threads that wait for XLA, and end the runs that wait for a failed process."""
+        waiters, gloo = self._waiters, self.gloo
+        if waiters is not None:
+            waiters.wake_all()
+        if gloo is not None:
+            gloo.abort_after_failure()
 
     def disconnect(self) -> None:
         """Discard all sets, as in a forked child, which lacks the threads that wait for XLA."""
         self.member, self._sets, self._waiters, self._collective_runs = None, {}, None, None
-        self.executables = None
+        self.executables = self.gloo = None
 
     def may_wait(self) -> bool:
         """Return whether a run of this process may wait for another process."""

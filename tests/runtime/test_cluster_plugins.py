@@ -31,7 +31,7 @@ def create_clients(monkeypatch):
 
         monkeypatch.setattr(module, "create_client", create_client)
         cluster = module._Cluster()
-        cluster._store = "store"
+        cluster._store, cluster._create_collectives = "store", lambda member: None
         cluster.wait_for_processes = lambda call, ranks, point: call()
         cluster._create_clients(SimpleNamespace(rank=1, num_processes=2, local_host="host"), devices, None)
         return clients, passed

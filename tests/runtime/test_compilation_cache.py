@@ -25,6 +25,7 @@ def folder(tmp_path):
     config.update("compilation_cache_dir", str(where))
     yield where
     config.update("compilation_cache_dir", "")
+    config.update("compilation_cache_key", "")
     config.update("compilation_cache_max_size", 2**30)
     config.update("persistent_cache_min_compile_time_secs", 0.0)
 
@@ -184,6 +185,33 @@ def test_a_folder_that_other_users_can_write_to_is_not_used(folder, caplog):
     function()(X)
     assert entries(folder) == []
     assert "other users may write to it" in caplog.text
+
+
+def test_with_a_key_others_may_write_to_the_folder_but_their_entries_are_not_loaded(folder, compilations, caplog):
+    folder.mkdir(mode=0o700)
+    os.chmod(folder, 0o777)
+    config.update("compilation_cache_key", "secret")
+    first = function()(X)
+    other = sw.jit(lambda x: jnp.tanh(x) * 5)
+    other(X)
+    count = len(compilations)
+    np.testing.assert_array_equal(function()(X), first)
+    assert len(compilations) == count and not caplog.text
+    # Valid entries with exchanged names, an entry with another key, and one with a plain digest.
+    signed = {entry: entry.read_bytes() for entry in entries(folder)}
+    plain = [
+        compilation_cache._MAGIC + compilation_cache.hashlib.sha256(each[55:]).digest() + each[55:]
+        for each in signed.values()
+    ]
+    for contents in (list(signed.values())[::-1], plain):
+        for entry, content in zip(signed, contents, strict=True):
+            entry.write_bytes(content)
+        np.testing.assert_array_equal(function()(X), first)
+        assert "damaged or has another key" in caplog.text
+        caplog.clear()
+    config.update("compilation_cache_key", "another secret")
+    np.testing.assert_array_equal(function()(X), first)
+    assert "damaged or has another key" in caplog.text
 
 
 def test_a_folder_that_cannot_be_created_is_logged(tmp_path, caplog):

@@ -1,0 +1,453 @@
+"""PeerSnapshots: recent states of a training run in the memory of its processes, which survive the death of some."""
+
+import json
+import logging
+import math
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, final
+
+from shardwise import tree_util
+from shardwise.api.creation import devices_by_box, make_array_from_callback
+from shardwise.api.meshes.placement import device_put
+from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.checkpoints.manager import Restored
+from shardwise.checkpoints.peer_blocks import (
+    BlockKey,
+    HeldSnapshot,
+    HostArray,
+    assemble,
+    blocks_to_send,
+    overlapping,
+    pack,
+    partners,
+    take_blocks,
+    unpack,
+)
+from shardwise.checkpoints.snapshot import named_leaves
+from shardwise.checkpoints.target import Target, target_of
+from shardwise.compiler.dtypes import is_key
+from shardwise.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, PeerFailure
+from shardwise.processes.blob_server import BlobServer, Offer, fetch
+from shardwise.random import wrap_key_data
+from shardwise.runtime.array import key_data_sharding
+from shardwise.runtime.box import box_of, box_text
+from shardwise.runtime.cluster import cluster
+from shardwise.runtime.group import Group
+
+_NO_LIMIT = 1 << 62
+_POLL_MILLISECONDS = 200
+_FIRST_INTERVAL = 10  # steps between the first two snapshots, if the interval is chosen
+_SHARE = 0.01  # the most of the time that snapshots take then
+
+_log = logging.getLogger("shardwise")
+
+
+@final
+class PeerSnapshots:
+    """Snapshots of a training state in host memory, with copies in the memory of other processes.
+
+    Every process keeps the shards of its own devices, and copies those that no other process holds to a partner, on
+    another host if there are several. A thread sends them while the devices compute, with digests. When the partner has
+    them, and so have all other partners, the snapshot replaces the last one. If processes die, the others restore the
+    newest snapshot onto a mesh of their own devices, without a file.
+
+    All processes create it at the same point of the program, and call its methods with the same arguments.
+
+    Args:
+        every_steps: save the steps that are multiples of it. By default, the interval is chosen so that `save` takes
+            less than 1% of the time.
+        processes: the ranks of the processes that take part; by default, all.
+
+    Raises:
+        RuntimeError: if there is a single process.
+        PeerFailure: if a process fails, or does not come.
+        ValueError: if `every_steps` is not positive, or this process does not take part.
+
+    Example:
+        >>> jax.checkpoints.PeerSnapshots(every_steps=10)
+        Traceback (most recent call last):
+        RuntimeError: PeerSnapshots needs several processes: call distributed.initialize first
+    """
+
+    def __init__(self, every_steps: int | None = None, processes: Sequence[int] | None = None):
+        if every_steps is not None and every_steps < 1:
+            raise ValueError(f"PeerSnapshots: every_steps must be positive, not {every_steps}")
+        if cluster.member is None or cluster.member.num_processes == 1:
+            raise RuntimeError("PeerSnapshots needs several processes: call distributed.initialize first")
+        self._member = cluster.member
+        self._every_steps = every_steps
+        self._server = BlobServer(self._member.local_host, _NO_LIMIT)
+        self._held: dict[int, HeldSnapshot] = {}  # step → complete snapshots, and the one that is being copied
+        self._lock = threading.Lock()
+        self._transfer: _Transfer | None = None
+        self._next_step = 0
+        self._last_save: tuple[int, float] | None = None  # the last saved step, and when `save` returned
+        self._cost = 0.0  # seconds that the last `save` took
+        self._count = 0  # snapshots since `_connect`
+        self._last_prefix = ""  # of the keys of the last complete snapshot
+        self._connect(processes)
+
+    def _connect(self, processes: Sequence[int] | None) -> None:
+        """Exchange the hosts of the processes, and a prefix of the keys in XLA's store."""
+        group = Group("snapshots", processes=processes, advice="Every process must create and restore PeerSnapshots")
+        messages = group.exchange([self._member.local_host, secrets.token_hex(8)])
+        self.processes = list(group.processes)
+        self._hosts = {rank: str(message[0]) for rank, message in zip(group.processes, messages, strict=True)}
+        self._partners = partners(self._hosts)
+        self._prefix = f"shardwise/snapshots/{messages[0][1]}"
+        self._count = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of host memory of the snapshots in this process: its own blocks, and its partners'."""
+        with self._lock:
+            return sum(snapshot.nbytes for snapshot in self._held.values())
+
+    def latest(self) -> int | None:
+        """Return the step of the newest snapshot that is complete as far as this process knows; None without one."""
+        with self._lock:
+            transfer = self._transfer
+            steps = [step for step in self._held if transfer is None or transfer.is_complete or step != transfer.step]
+        return max(steps, default=None)
+
+    def save(self, step: int, tree: object, *, force: bool = False) -> bool:
+        """Take a snapshot if the step is due: copy the shards of this process to host memory, and send them.
+
+        It waits until the arrays are computed, and until the last snapshot is complete in all processes. The arrays may
+        be donated afterwards.
+
+        Args:
+            step: the number of the step, from 0.
+            tree: the pytree to save.
+            force: whether to save though the step is not due.
+
+        Returns:
+            Whether the step was saved.
+
+        Raises:
+            CheckpointError: if an array was donated or deleted, or is unreduced.
+            PeerFailure: if a process failed.
+        """
+        is_due = step % self._every_steps == 0 if self._every_steps is not None else step >= self._next_step
+        if not is_due and not force:
+            return False
+        start = time.perf_counter()
+        costs = self.wait()
+        if self._every_steps is None:
+            self._choose_interval(step, costs, start)
+        self._start(take_blocks(step, tree))
+        end = time.perf_counter()
+        self._last_save, self._cost = (step, end), end - start
+        return True
+
+    def _choose_interval(self, step: int, costs: Sequence[tuple[float, float]], now: float) -> None:
+        """Choose the next step to save from what all processes have measured for the last snapshot."""
+        interval = _FIRST_INTERVAL
+        if costs:
+            cost, step_time = max(each[0] for each in costs), min(each[1] for each in costs)
+            interval = max(1, math.ceil(cost / (_SHARE * step_time))) if step_time > 0 else interval
+        self._next_step = step + interval
+
+    def _start(self, snapshot: HeldSnapshot) -> None:
+        keys = blocks_to_send(snapshot, self._member.rank, self._hosts)
+        with self._lock:
+            self._held[snapshot.step] = snapshot
+            self._count += 1
+            measured = [self._cost, self._step_time(snapshot.step)]
+            prefix = f"{self._prefix}/{self._count}"
+            self._transfer = transfer = _Transfer(self, snapshot, keys, measured, prefix)
+        transfer.thread.start()
+
+    def _step_time(self, step: int) -> float:
+        """Return the seconds per step since the last snapshot; 0 before the second one."""
+        if self._last_save is None or step <= self._last_save[0]:
+            return 0.0
+        return (time.perf_counter() - self._last_save[1]) / (step - self._last_save[0])
+
+    def wait(self) -> list[tuple[float, float]]:
+        """Wait until the last snapshot is complete in all processes.
+
+        Returns:
+            For each process, the seconds that `save` took, and those of a step.
+
+        Raises:
+            PeerFailure: if a process failed.
+        """
+        with self._lock:
+            transfer = self._transfer
+        if transfer is None:
+            return []
+        transfer.thread.join()
+        if isinstance(transfer.error, PeerFailure):
+            raise transfer.error
+        if transfer.error is not None:
+            _log.warning("the snapshot of step %d is not complete: %s", transfer.step, transfer.error)
+        return transfer.measured
+
+    def complete(self, transfer: "_Transfer") -> None:
+        """Drop all snapshots but one, which is complete in all processes, and the keys of the one before."""
+        with self._lock:
+            self._held = {step: snapshot for step, snapshot in self._held.items() if step == transfer.step}
+        # Every process has read the keys of the last snapshot before it took this one.
+        prefix, self._last_prefix = self._last_prefix, transfer.prefix
+        for key in ("offer", "done") if prefix else ():
+            with suppress(RuntimeFailure):
+                cluster.store.key_value_delete(f"{prefix}/{key}/{self._member.rank}")
+
+    def restore(self, like: object, *, shardings: object = None, processes: Sequence[int] | None = None) -> Restored:
+        """Restore the newest snapshot whose blocks are all in the memory of some processes.
+
+        After a `PeerFailure`, the processes that are alive call it, with the shardings of a mesh of their devices. The
+        restored state is a new snapshot at once: these processes are protected against the next failure.
+
+        Args:
+            like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has.
+            shardings: a sharding for all arrays, instead of the shardings of `like`.
+            processes: the ranks of the processes that take part from now on; by default, those of before.
+
+        Returns:
+            The step and the tree, without metrics and metadata.
+
+        Raises:
+            CheckpointNotFound: if no snapshot is complete; the message says which blocks were lost with whom.
+            CheckpointMismatch: if the snapshot differs from `like`.
+            PeerFailure: if another process fails. The snapshots are kept: the others may call it again.
+        """
+        with self._lock:
+            transfer = self._transfer
+        if transfer is not None:
+            transfer.thread.join()  # it ends at once if one of its processes has failed
+        ranks = self.processes if processes is None else sorted(processes)
+        group = Group("restored snapshots", processes=ranks, advice="Every process must call PeerSnapshots.restore")
+        snapshot, held = self._choose_snapshot(group)
+        targets = {name: target_of(name, leaf, shardings, cast=False) for name, (_, leaf) in named_leaves(like).items()}
+        _check_types(snapshot, targets)
+        blocks = snapshot.blocks | self._fetch_missing(group, snapshot, held, _needed(snapshot, targets))
+        leaves = [_restored(name, target, snapshot, blocks) for name, target in targets.items()]
+        tree = tree_util.tree_structure(like, is_leaf=lambda node: node is None).unflatten(leaves)
+        self._server.close()  # with what it offered to processes that have failed
+        self._server = BlobServer(self._member.local_host, _NO_LIMIT)
+        self._connect(ranks)
+        with self._lock:
+            self._held = {snapshot.step: snapshot}
+            self._transfer, self._last_save, self._next_step = None, None, snapshot.step + 1
+        self._start(take_blocks(snapshot.step, tree))
+        return Restored(snapshot.step, tree, {}, {})
+
+    def _choose_snapshot(self, group: Group) -> tuple[HeldSnapshot, dict[int, set[BlockKey]]]:
+        """Return the newest snapshot of which the processes of the group hold all blocks, and the blocks of each."""
+        with self._lock:
+            held = dict(self._held)
+        messages = group.exchange({str(step): list(snapshot.blocks) for step, snapshot in held.items()})
+        by_rank = [{int(step): {_key(each) for each in keys} for step, keys in message.items()} for message in messages]
+        reasons = []
+        for step in sorted(held, reverse=True):
+            if not all(step in steps for steps in by_rank):
+                absent = [rank for rank, steps in zip(group.processes, by_rank, strict=True) if step not in steps]
+                reasons.append(f"step {step}: processes {absent} do not have it")
+            elif missing := held[step].missing([tuple(steps[step]) for steps in by_rank]):
+                reasons.append(f"step {step}: {_describe_lost(held[step], missing)}")
+            else:
+                return held[step], {rank: steps[step] for rank, steps in zip(group.processes, by_rank, strict=True)}
+        raise CheckpointNotFound(
+            f"no snapshot is complete in the memory of the processes {list(group.processes)} "
+            f"({'; '.join(reasons) or 'none was saved'}): restore the newest checkpoint on disk"
+        )
+
+    def _fetch_missing(
+        self, group: Group, snapshot: HeldSnapshot, held: Mapping[int, set[BlockKey]], needed: Iterable[BlockKey]
+    ) -> dict[BlockKey, HostArray]:
+        """Return the blocks that this process needs and does not hold, from the other processes of the group."""
+        requests: dict[int, list[BlockKey]] = {}
+        for key in needed:
+            if key not in snapshot.blocks:
+                holders = [rank for rank in group.processes if key in held[rank]]
+                requests.setdefault(holders[self._member.rank % len(holders)], []).append(key)
+        wanted = group.exchange({str(rank): keys for rank, keys in requests.items()})
+        offers: dict[str, Any] = {}
+        for rank, message in zip(group.processes, wanted, strict=True):
+            keys = [_key(each) for each in message.get(str(self._member.rank), [])]
+            if keys:
+                name = f"restore/{snapshot.step}/{rank}"
+                content = pack([(key, snapshot.blocks[key]) for key in keys])
+                offers[str(rank)] = [name, asdict(self._server.offer(name, content, {rank}))]
+        blocks: dict[BlockKey, HostArray] = {}
+        error: CheckpointError | None = None
+        for message in group.exchange(offers):
+            if (offer := message.get(str(self._member.rank))) is None:
+                continue
+            try:
+                blocks |= unpack(fetch(Offer(**offer[1]), offer[0], self._member.rank))
+            except OSError as failure:
+                error = CheckpointError(f"blocks of the snapshot of step {snapshot.step} did not arrive: {failure}")
+        group.agree(error)
+        return blocks
+
+    def close(self) -> None:
+        """Stop sending, and free the memory of the snapshots."""
+        with self._lock:
+            transfer, self._transfer = self._transfer, None
+            self._held.clear()
+        if transfer is not None:
+            transfer.stop.set()
+            transfer.thread.join()
+        self._server.close()
+
+
+@final
+class _Transfer:
+    """Sends the blocks of one snapshot to the partner, and receives those of the processes whose partner this is.
+
+    Attributes:
+        step: the step of the snapshot.
+        prefix: the prefix of its keys in XLA's store.
+        error: why the snapshot is not complete; None if it is, or if the transfer still runs.
+        measured: what each process has measured, when the snapshot is complete.
+        stop: set to end the transfer.
+        thread: the thread.
+    """
+
+    def __init__(
+        self,
+        snapshots: PeerSnapshots,
+        snapshot: HeldSnapshot,
+        keys: Sequence[BlockKey],
+        measured: Sequence[float],
+        prefix: str,
+    ):
+        self.step, self.prefix = snapshot.step, prefix
+        self.error: Exception | None = None
+        self.measured: list[tuple[float, float]] = []
+        self.stop = threading.Event()
+        self.is_complete = False
+        self._snapshots, self._snapshot, self._keys, self._measured = snapshots, snapshot, keys, measured
+        self.thread = threading.Thread(target=self._run, name=f"snapshot of step {self.step}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._exchange()
+        except (OSError, RuntimeFailure, CheckpointError) as error:
+            self.error = error
+
+    def _exchange(self) -> None:
+        owner, rank = self._snapshots, self._snapshots._member.rank
+        report: list[float] | None = None
+        try:
+            self._send_and_receive()
+            report = list(self._measured)
+        except OSError as error:
+            _log.warning("process %d has not received the blocks of its partner: %s", rank, error)
+        cluster.store.key_value_set(f"{self.prefix}/done/{rank}", json.dumps(report))
+        reports = {other: json.loads(self._wait_for(f"{self.prefix}/done/{other}")) for other in owner.processes}
+        if absent := [other for other, received in reports.items() if received is None]:
+            raise CheckpointError(f"the processes {absent} have not received the blocks of their partners")
+        self.measured = [(float(cost), float(step_time)) for cost, step_time in reports.values()]
+        self.is_complete = True
+        owner.complete(self)
+
+    def _send_and_receive(self) -> None:
+        owner, rank = self._snapshots, self._snapshots._member.rank
+        content = pack([(key, self._snapshot.blocks[key]) for key in self._keys])
+        offer = owner._server.offer(self.prefix, content, {owner._partners[rank]})
+        cluster.store.key_value_set(f"{self.prefix}/offer/{rank}", json.dumps(asdict(offer)))
+        for ward in sorted(each for each, partner in owner._partners.items() if partner == rank):
+            received = Offer(**json.loads(self._wait_for(f"{self.prefix}/offer/{ward}")))
+            blocks = unpack(fetch(received, self.prefix, rank))
+            with owner._lock:
+                self._snapshot.blocks.update(blocks)
+
+    def _wait_for(self, key: str) -> str:
+        """Return the value of a key of XLA's store that another process sets.
+
+        Raises:
+            PeerFailure: if a process fails, or does not set it in time.
+            CheckpointError: if the transfer is to stop.
+        """
+        member, ranks = self._snapshots._member, self._snapshots.processes
+        deadline = time.monotonic() + cluster.timeouts.peer
+        while not self.stop.is_set():
+            if (failure := member.error("", ranks)) is not None:
+                raise failure
+            try:
+                return str(cluster.store.blocking_key_value_get(key, _POLL_MILLISECONDS))
+            except RuntimeFailure:  # not set yet
+                if time.monotonic() > deadline:
+                    raise member.ask_for_failure(
+                        ",".join(map(str, ranks)), f"waited {cluster.timeouts.peer:.0f} s for a snapshot"
+                    ) from None
+        raise CheckpointError(f"the transfer of step {self.step} was stopped")
+
+
+def _key(content: Sequence[Any]) -> BlockKey:
+    """Return the key of a block from JSON."""
+    return content[0], tuple((low, high) for low, high in content[1])
+
+
+def _check_types(snapshot: HeldSnapshot, targets: Mapping[str, Target]) -> None:
+    """Raise an error if the leaves of a snapshot differ from the targets."""
+    differences = []
+    for name in sorted({*targets, *snapshot.types, *snapshot.values}):
+        if name not in targets:
+            differences.append(f"{name!r} is not in `like`")
+        elif name in snapshot.types:
+            target, (shape, dtype) = targets[name], snapshot.types[name]
+            shape = shape[:-1] if is_key(target.dtype) else shape
+            is_dtype = is_key(target.dtype) or target.dtype == dtype
+            if target.sharding is None or target.shape != shape or not is_dtype:
+                differences.append(f"{name!r} is {dtype}[{','.join(map(str, shape))}], and {target} in `like`")
+        elif name not in snapshot.values:
+            differences.append(f"{name!r} is not in the snapshot")
+    if differences:
+        raise CheckpointMismatch(
+            f"the snapshot of step {snapshot.step} differs from `like`: {'; '.join(differences)}", tuple(differences)
+        )
+
+
+def _needed(snapshot: HeldSnapshot, targets: Mapping[str, Target]) -> list[BlockKey]:
+    """Return the blocks from which the shards of this process are assembled."""
+    needed: set[BlockKey] = set()
+    for name, target in targets.items():
+        if name in snapshot.types:
+            shape, _ = snapshot.types[name]
+            for box in devices_by_box(shape, _words_sharding(target)):
+                needed.update(overlapping(box, snapshot.holders, name))
+    return sorted(needed)
+
+
+def _restored(name: str, target: Target, snapshot: HeldSnapshot, blocks: Mapping[BlockKey, HostArray]) -> Any:
+    """Return a leaf: assembled from blocks, or this process's own."""
+    if name in snapshot.values:
+        value = snapshot.values[name]
+        if target.sharding is None:
+            return value
+        return _as_key(device_put(value, _words_sharding(target)), target)
+    shape, dtype = snapshot.types[name]
+    own = {box: data for (leaf, box), data in blocks.items() if leaf == name}
+    words = make_array_from_callback(
+        shape,
+        _words_sharding(target),
+        lambda index: assemble(
+            box_of([slice(*part.indices(n)) for part, n in zip(index, shape, strict=True)]), own, dtype
+        ),
+        dtype,
+    )
+    return _as_key(words, target)
+
+
+def _words_sharding(target: Target) -> Any:
+    return key_data_sharding(target.sharding) if is_key(target.dtype) and target.sharding else target.sharding
+
+
+def _as_key(words: Any, target: Target) -> Any:
+    return wrap_key_data(words, impl=target.dtype.impl) if is_key(target.dtype) else words
+
+
+def _describe_lost(snapshot: HeldSnapshot, missing: Sequence[BlockKey]) -> str:
+    name, box = missing[0]
+    more = f" and {len(missing) - 1} more blocks" if len(missing) > 1 else ""
+    return f"{name!r} {box_text(box)}, which the processes {list(snapshot.holders[missing[0]])} held{more}, is lost"
