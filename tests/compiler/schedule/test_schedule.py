@@ -25,6 +25,7 @@ from tests.compiler.schedule.local_programs import DOT, GATHER, REDUCE, local_of
 from tests.fuzz.check import run_local
 
 LAYERS, MODEL, HIDDEN = 6, 16, 48
+ROWS = 8192  # with fewer, sending activations is cheaper than gathering weights
 H200 = chip("h200")
 # The rates of a GPU and the kind of the CPU: plans are those of a GPU, and XLA's CPU compiler runs them.
 OVERLAPPING = replace(H200, device_kinds=CPU.device_kinds, platform="cpu")
@@ -70,7 +71,7 @@ def arguments():
     rng = np.random.default_rng(0)
     params = [rng.standard_normal((LAYERS, *shape)) / 4 for shape in ((MODEL, HIDDEN), (HIDDEN, MODEL), (MODEL,))]
     params = [np.float32(param) for param in params]
-    return params, [np.zeros_like(param) for param in params], np.float32(rng.standard_normal((512, MODEL)))
+    return params, [np.zeros_like(param) for param in params], np.float32(rng.standard_normal((ROWS, MODEL)))
 
 
 def place(mesh, how):
