@@ -1,5 +1,6 @@
 """Ops that torchax lacks, or computes without their side effects, and the registration of more."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from shardwise.ops import segment_max, segment_sum
 from shardwise.torch._torchax import Operator, environment, mappings
 from shardwise.torch.attention import scaled_dot_product_attention
 from shardwise.torch.running_statistics import batch_norm, instance_norm
+from shardwise.torch.subgradients import SUBGRADIENTS
 
 
 def register_op(op: Callable[..., Any], function: Callable[..., Any]) -> None:
@@ -99,6 +101,22 @@ def _convolution(
 _TORCHAX_CONVOLUTION = environment()._ops[torch.ops.aten.convolution].func
 
 
+def _cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: object = None) -> Array:
+    """Return the p-norm distances of all pairs of rows. Their gradients are 0 where rows are equal.
+
+    torchax 0.0.13 returns 1 for p = inf, in float32 for all dtypes, and NaN as gradients of equal rows.
+    """
+    difference = jnp.expand_dims(x1, -2) - jnp.expand_dims(x2, -3)
+    difference = difference * jnp.sign(difference)  # `abs`, with a gradient of 0 at 0
+    if p == 0:
+        return (difference != 0).sum(-1).astype(difference.dtype)
+    if p == math.inf:
+        return difference.max(-1)
+    powers = (difference if p == 1 else difference * difference if p == 2 else difference**p).sum(-1)
+    is_positive = powers > 0
+    return jnp.where(is_positive, jnp.where(is_positive, powers, 1) ** (1 / p), 0)
+
+
 def _grouped_mm(
     mat_a: Array,
     mat_b: Array,
@@ -180,7 +198,17 @@ def _in_place(name: str) -> Callable[..., torch.Tensor]:
     return assign
 
 
+def _register_subgradients() -> None:
+    for name, function in SUBGRADIENTS.items():
+        packet, _, overload = name.partition(".")
+        op = getattr(torch.ops.aten, packet)
+        names = [overload] if overload else [each for each in op.overloads() if "out" not in each]
+        for key in [*([] if overload else [op]), *(getattr(op, each) for each in names)]:
+            register_op(key, function)
+
+
 _register_in_place_ops()
+_register_subgradients()
 _register(torch.nn.functional.batch_norm, batch_norm, is_jax_function=False)
 _register(torch.nn.functional.instance_norm, instance_norm, is_jax_function=False)
 _register(torch.nn.functional.scaled_dot_product_attention, scaled_dot_product_attention, is_jax_function=False)
@@ -190,6 +218,10 @@ _register(torch.Tensor.zero_, _zero_, is_jax_function=False)
 _register(torch.Tensor.masked_fill_, _masked_fill_, is_jax_function=False)
 register_op(torch.ops.aten.detach.default, stop_gradient)  # the identity in torchax 0.0.13
 register_op(torch.ops.aten.gather, _gather)
+register_op(torch.cdist, _cdist)
+register_op(torch.ops.aten.cdist, _cdist)
+register_op(torch.ops.aten.cdist.default, _cdist)
+register_op(torch.ops.aten._cdist_forward.default, _cdist)
 register_op(torch.ops.aten.convolution, _convolution)
 register_op(torch.ops.aten.convolution.default, _convolution)
 register_op(torch.ops.aten._grouped_mm.default, _grouped_mm)

@@ -110,6 +110,7 @@ def plan_rules(
     axis: str = "model",
     expert_axis: str | None = None,
     fused: FusedProjections = NOT_FUSED,
+    frozen: bool = True,
 ) -> list[tuple[str, PartitionSpec]]:
     """Return the rules of a tensor-parallel plan, for `strategies.tensor_parallel(params, mesh, rules)`.
 
@@ -123,6 +124,8 @@ def plan_rules(
         expert_axis: the mesh axis along which the experts of a mixture are sharded, for families such as Mixtral and
             Qwen-MoE. Other dims of their weights keep `axis`, unless it is the same.
         fused: the fused projections whose parts are stored apart: `function.fused` of `functional(module, split=...)`.
+        frozen: whether there are rules for parameters that do not require gradients, which `functional` has among the
+            buffers. Pass False for rules that are applied to the trained parameters alone.
 
     Returns:
         Pairs of a regular expression for the name of one parameter, and its spec.
@@ -153,7 +156,7 @@ def plan_rules(
         specs |= _expert_specs(module, tensors, specs, expert_axis)
     rules = []
     for name, spec in specs.items():
-        if name in names.params:
+        if name in names.params or (frozen and isinstance(tensors[name], torch.nn.Parameter)):
             parameter = fused.parameters.get(name)
             leaf_spec = spec if parameter is None else parameter.spec(spec)
             rules += [(f"^{re.escape(leaf)}$", leaf_spec) for leaf in fused.leaf_names(name)]

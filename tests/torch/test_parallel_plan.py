@@ -126,3 +126,19 @@ def test_a_tied_name_applies_to_the_first_name():
     module["head"].weight = module["embedding"].weight
     assert specs(module, {"head": "colwise"}) == {"embedding.weight": P("model", None)}
     assert torch.equal(module["head"].weight, module["embedding"].weight)
+
+
+def test_frozen_parameters_are_sharded_too():
+    module = nn.ModuleDict({"up": nn.Linear(6, 9), "down": nn.Linear(9, 6)})
+    module["up"].requires_grad_(False)
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    mesh = jax.make_mesh((3,), ("model",))
+    _, params, buffers = functional(
+        module, shardings=lambda types: strategies.tensor_parallel(types, mesh, plan_rules(module, plan))
+    )
+    assert buffers["up.weight"].sharding.spec == P("model", None) and buffers["up.bias"].sharding.spec == P("model")
+    assert params["down.weight"].sharding.spec == P(None, "model")
+    trained = strategies.tensor_parallel(params, mesh, plan_rules(module, plan, frozen=False))
+    assert trained["down.weight"].spec == P(None, "model")
+    with pytest.raises(StrategyError, match="matches no parameter"):
+        strategies.tensor_parallel(params, mesh, plan_rules(module, plan))

@@ -122,3 +122,18 @@ def test_changes_in_place_that_torchax_lacks(name):
     function, params, buffers = functional(Apply(IN_PLACE[name]))
     expected = IN_PLACE[name](torch.tensor(x))
     np.testing.assert_allclose(jax.jit(function)(params, buffers, x)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 2.5, float("inf")])
+@pytest.mark.parametrize("shapes", [((5, 3), (7, 3)), ((1, 30, 3), (2, 1, 28, 3))], ids=str)
+def test_distances_of_rows(p, shapes):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    y[..., 0, :] = x[..., 0, :]  # a distance of 0
+    function, params, buffers = functional(Apply(lambda x: torch.cdist(x[0], x[1], p=p)))
+    gradient = jax.grad(lambda x: function(params, buffers, (x, y))[0].sum())(x)
+    leaf = torch.tensor(x, requires_grad=True)
+    expected = torch.cdist(leaf, torch.tensor(y), p=p, compute_mode="donot_use_mm_for_euclid_dist")
+    np.testing.assert_allclose(function(params, buffers, (x, y))[0], expected.detach(), rtol=1e-5, atol=1e-5)
+    expected.sum().backward()
+    np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-4, atol=1e-4)
