@@ -289,13 +289,13 @@ class PeerSnapshots:
         return blocks
 
     def close(self) -> None:
-        """Stop sending, and free the memory of the snapshots."""
+        """Free the memory of the snapshots, after the last one is complete or a process has failed."""
         with self._lock:
             transfer, self._transfer = self._transfer, None
-            self._held.clear()
         if transfer is not None:
-            transfer.stop.set()
-            transfer.thread.join()
+            transfer.thread.join()  # other processes may still wait for the blocks of this one
+        with self._lock:
+            self._held.clear()
         self._server.close()
 
 
@@ -308,7 +308,6 @@ class _Transfer:
         prefix: the prefix of its keys in XLA's store.
         error: why the snapshot is not complete; None if it is, or if the transfer still runs.
         measured: what each process has measured, when the snapshot is complete.
-        stop: set to end the transfer.
         thread: the thread.
     """
 
@@ -323,7 +322,6 @@ class _Transfer:
         self.step, self.prefix = snapshot.step, prefix
         self.error: Exception | None = None
         self.measured: list[tuple[float, float]] = []
-        self.stop = threading.Event()
         self.is_complete = False
         self._snapshots, self._snapshot, self._keys, self._measured = snapshots, snapshot, keys, measured
         self.thread = threading.Thread(target=self._run, name=f"snapshot of step {self.step}", daemon=True)
@@ -366,11 +364,10 @@ class _Transfer:
 
         Raises:
             PeerFailure: if a process fails, or does not set it in time.
-            CheckpointError: if the transfer is to stop.
         """
         member, ranks = self._snapshots._member, self._snapshots.processes
         deadline = time.monotonic() + cluster.timeouts.peer
-        while not self.stop.is_set():
+        while True:
             if (failure := member.error("", ranks)) is not None:
                 raise failure
             try:
@@ -380,7 +377,6 @@ class _Transfer:
                     raise member.ask_for_failure(
                         ",".join(map(str, ranks)), f"waited {cluster.timeouts.peer:.0f} s for a snapshot"
                     ) from None
-        raise CheckpointError(f"the transfer of step {self.step} was stopped")
 
 
 def _key(content: Sequence[Any]) -> BlockKey:

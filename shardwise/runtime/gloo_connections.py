@@ -21,7 +21,9 @@ from typing import Any, final
 from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.processes.member import Member
 
-_GRACE = 0.2  # seconds after a failure in which runs that the failed process has completed may end
+# Seconds between a failure and the first attempt to close the connections, in which runs that the failed process has
+# completed may end; and between further attempts, for runs that have started meanwhile.
+_PAUSES = (0.2, 0.5, 1.0, 3.0, 10.0)
 _KEY = "shardwise/gloo"
 _DESCRIPTORS = Path("/proc/self/fd")  # Linux only; elsewhere, runs end at XLA's timeout
 _TABLE = re.compile(r"(#devices\d+) = dense<(\[\[.*?\]\])>")
@@ -78,13 +80,16 @@ class GlooConnections:
             threading.Thread(target=self._abort, name="shardwise abort", daemon=True).start()
 
     def _abort(self) -> None:
-        time.sleep(_GRACE)
-        failed = set(self._member.failures) - {-1}
-        with self._lock:
-            is_safe = all(not failed.isdisjoint(group) for group in self._groups)
-            if not is_safe or failed <= self._aborted:
-                return
-            self._aborted |= failed
+        for pause in _PAUSES:
+            time.sleep(pause)
+            failed = set(self._member.failures) - {-1}
+            with self._lock:
+                self._aborted |= failed
+                if not all(not failed.isdisjoint(group) for group in self._groups):
+                    return
+                self._close_connections()
+
+    def _close_connections(self) -> None:
         try:
             addresses = self._addresses()
         except (RuntimeFailure, ValueError, SyntaxError) as error:

@@ -41,7 +41,7 @@ def devices(ranks, platform="cpu"):
 @pytest.fixture
 def network(monkeypatch):
     """A listener of Gloo with a connection to it, and a connection to another listener."""
-    monkeypatch.setattr(gloo_connections, "_GRACE", 0.0)
+    monkeypatch.setattr(gloo_connections, "_PAUSES", (0.0,))
     sockets = []
 
     def connect():
@@ -123,9 +123,9 @@ def test_connections_are_closed_again_after_another_failure(network):
     client = socket.create_connection(network.gloo.listener.getsockname(), timeout=WAIT)
     server, _ = network.gloo.listener.accept()
     with client, server:
+        created.add_groups(ALL, devices([0, 0, 2, 2]))  # the survivors of the first failure
         created._abort()
         assert not is_closed(client)
-        created.add_groups(ALL, devices([0, 0, 2, 2]))
         abort(created, member, 2)
         assert is_closed(client)
 
