@@ -3,9 +3,13 @@
     python -m benchmarks.gpu_models [--models llama] [--sides shardwise,jax] [--repeats 10] [--hlo FOLDER]
     python -m benchmarks.gpu_models --kernels --sides shardwise    norms, loss and optimizer by `shardwise.kernels`
 
+    python -m benchmarks.gpu_models --models moe --grouped         products of experts by `shardwise.kernels`
+
 llama: width 2048, 16 layers of 16 query and 4 key heads, SwiGLU of 5632, rotary embedding, vocabulary 32000, length
-2048, batch 8; computed in bfloat16, with float32 parameters and Adam. Attention uses cuDNN. A library that is not
-installed is skipped. `--small` runs tiny models without cuDNN, to try the program on a CPU. `--hlo` writes the HLO.
+2048, batch 8; computed in bfloat16, with float32 parameters and Adam. Attention uses cuDNN.
+moe: the same with 4 layers, whose tokens go to 2 of 8 experts; without `--grouped`, by `lax.ragged_dot`.
+A library that is not installed is skipped. `--small` runs tiny models without cuDNN, to try the program on a CPU.
+`--hlo` writes the HLO.
 """
 
 import argparse
@@ -38,6 +42,8 @@ class Llama:
     hidden: int = 5632
     length: int = 2048
     batch: int = 8
+    experts: int = 0  # none: one SwiGLU per layer
+    chosen: int = 2  # experts per token
 
     @property
     def head(self) -> int:
@@ -47,15 +53,37 @@ class Llama:
         """Return the shapes of the parameters."""
         d, keys = self.width, self.key_heads * self.head
         layer = {"q": (d, d), "k": (d, keys), "v": (d, keys), "out": (d, d), "norm1": (d,), "norm2": (d,)}
-        layer |= {"gate": (d, self.hidden), "up": (d, self.hidden), "down": (self.hidden, d)}
+        experts = (self.experts,) if self.experts else ()
+        layer |= {
+            "gate": (*experts, d, self.hidden),
+            "up": (*experts, d, self.hidden),
+            "down": (*experts, self.hidden, d),
+        }
+        if self.experts:
+            layer["router"] = (d, self.experts)
         return {"embed": (self.words, d), "head": (d, self.words), "norm": (d,), "layers": [layer] * self.layers}
 
 
-MODELS = {"llama": Llama()}
-SMALL = {"llama": Llama(64, 32, 2, 4, 2, 48, 16, 2)}
+MODELS = {"llama": Llama(), "moe": Llama(layers=4, experts=8)}
+SMALL = {"llama": Llama(64, 32, 2, 4, 2, 48, 16, 2), "moe": Llama(64, 32, 2, 4, 2, 48, 16, 2, experts=4)}
 
 
-def llama_loss(library: Any, model: Llama, attention: str | None, kernels: bool) -> Callable[..., Any]:
+def mixture(library: Any, model: Llama, x: Any, w: Any, grouped: bool) -> Any:
+    """Return the weighted sum of the chosen experts' SwiGLU of each row. Rows are sorted by expert."""
+    jnp, nn, dtype = library.numpy, library.nn, x.dtype
+    product = library.kernels.grouped_dot if grouped else library.lax.ragged_dot
+    scores = nn.softmax(jnp.dot(x, w["router"].astype(dtype)).astype(jnp.float32))
+    gates, chosen = library.lax.top_k(scores, model.chosen)
+    order = jnp.argsort(chosen.reshape(-1))
+    sizes = jnp.bincount(chosen.reshape(-1), length=model.experts).astype(jnp.int32)
+    rows = x[order // model.chosen]
+    hidden = nn.silu(product(rows, w["gate"].astype(dtype), sizes)) * product(rows, w["up"].astype(dtype), sizes)
+    results = product(hidden, w["down"].astype(dtype), sizes)
+    weighted = results * gates.reshape(-1)[order, None].astype(dtype)
+    return jnp.zeros_like(x).at[order // model.chosen].add(weighted)
+
+
+def llama_loss(library: Any, model: Llama, attention: str | None, kernels: bool, grouped: bool) -> Callable[..., Any]:
     """Return the loss of (parameters, tokens)."""
     jnp, lax, nn = library.numpy, library.lax, library.nn
     dtype = jnp.bfloat16
@@ -83,6 +111,8 @@ def llama_loss(library: Any, model: Llama, attention: str | None, kernels: bool)
         )
         attended = nn.dot_product_attention(rotate(q), rotate(k), v, is_causal=True, implementation=attention)
         x, h = add_and_norm(x, jnp.dot(attended.reshape(x.shape), w["out"].astype(dtype)), w["norm2"])
+        if model.experts:
+            return x, mixture(library, model, h.reshape(-1, model.width), w, grouped).reshape(x.shape)
         hidden = nn.silu(jnp.dot(h, w["gate"].astype(dtype))) * jnp.dot(h, w["up"].astype(dtype))
         return x, jnp.dot(hidden, w["down"].astype(dtype))
 
@@ -102,13 +132,13 @@ def llama_loss(library: Any, model: Llama, attention: str | None, kernels: bool)
     return loss
 
 
-def training_step(library: Any, model: Any, attention: str | None, kernels: bool) -> Callable[..., Any]:
+def training_step(library: Any, model: Any, attention: str | None, kernels: bool, grouped: bool) -> Callable[..., Any]:
     """Return the step (parameters, means, squares, copy, tokens) → (parameters, means, squares, copy, loss).
 
     The copy of the parameters in bfloat16 is None without kernels.
     """
     tree, jnp = library.tree, library.numpy
-    loss = llama_loss(library, model, attention, kernels)
+    loss = llama_loss(library, model, attention, kernels, grouped)
 
     def step(params: Any, means: Any, squares: Any, copy: Any, tokens: Any) -> Any:
         value, grads = library.value_and_grad(loss)(params if copy is None else copy, tokens)
@@ -132,7 +162,7 @@ def arguments(library: Any, model: Any, kernels: bool) -> tuple[Any, ...]:
     def weight(shape: tuple[int, ...]) -> Any:
         if len(shape) == 1:
             return jnp.ones(shape, np.float32)
-        return jnp.asarray(rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[0])))
+        return jnp.asarray(rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-2])))
 
     params = tree.map(weight, model.weights(), is_leaf=lambda x: isinstance(x, tuple))
     means, squares = (tree.map(jnp.zeros_like, params) for _ in range(2))
@@ -147,7 +177,7 @@ def measure(side: str, name: str, options: argparse.Namespace) -> str:
     if options.layers:
         model = replace(model, layers=options.layers)
     *state, tokens = arguments(library, model, options.kernels)
-    step = training_step(library, model, None if options.small else "cudnn", options.kernels)
+    step = training_step(library, model, None if options.small else "cudnn", options.kernels, options.grouped)
     if options.hlo:
         options.hlo.mkdir(parents=True, exist_ok=True)
         text = step.lower(*state, tokens).compile().as_text()  # type: ignore[attr-defined]
@@ -169,11 +199,12 @@ def measure(side: str, name: str, options: argparse.Namespace) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default="llama", help=f"some of {', '.join(MODELS)}")
     parser.add_argument("--sides", default="shardwise,jax")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--kernels", action="store_true", help="use shardwise.kernels")
+    parser.add_argument("--grouped", action="store_true", help="multiply experts by shardwise.kernels.grouped_dot")
     parser.add_argument("--hlo", type=Path, help="write the optimized HLO to this folder")
     parser.add_argument("--small", action="store_true", help="run tiny models without cuDNN")
     options = parser.parse_args()

@@ -58,6 +58,9 @@ def ragged_dot(
 ) -> Array:
     """Multiply groups of rows of a matrix by one matrix per group.
 
+    Each row is multiplied by all matrices, with zeros elsewhere. On NVIDIA GPUs `kernels.grouped_dot` multiplies it by
+    its own matrix only.
+
     Args:
         lhs: a matrix [m, k].
         rhs: one matrix per group, [g, k, n].
