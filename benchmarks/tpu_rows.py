@@ -67,10 +67,10 @@ def _tpu(
     ]
 
 
-_relu = partial(Decoder, head_width=256, vocabulary=32768, is_gated=False, is_tied=True)
+# Attention was not a fused kernel: scores were stored.
+_relu = partial(Decoder, head_width=256, vocabulary=32768, is_gated=False, is_tied=True, attention="xla")
 _B22 = _relu(48, 6144, 24, 24, hidden=24576)
 _B52 = _relu(32, 12288, 32, 32, hidden=49152)
-_UNFUSED = "attention was not a fused kernel"
 _V4_ROWS = (
     *_tpu(
         "v4",
@@ -83,7 +83,6 @@ _V4_ROWS = (
         sequences=16,
         length=1024,
         recomputed=LAYERS,
-        unlike=_UNFUSED,
     ),
     *_tpu(
         "v4",
@@ -96,7 +95,6 @@ _V4_ROWS = (
         sequences=10,
         length=1024,
         recomputed=LAYERS,
-        unlike=_UNFUSED,
     ),
     DecoderRun(
         "v4",

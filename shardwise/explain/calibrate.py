@@ -164,6 +164,7 @@ def fit_chip(base: Chip, measurements: Sequence[Measurement], sizes: Sizes, devi
         chip = _fit_links(chip, times["all_reduce"], devices)
     kinds = {
         "attention_fraction": sizes.attention is not None,
+        "attention_grad_ratio": False,  # forward and backward are timed together
         "link_fraction": devices > 1,
         "f8_product_fraction": False,  # no program measures it
         "interference": False,
@@ -220,8 +221,10 @@ def _fit_gap(chip: Chip, times: dict[int, float], sizes: Sizes) -> Chip:
 
 def _fit_attention(chip: Chip, times: dict[int, float], sizes: tuple[int, int, int, int]) -> Chip:
     batch, length, heads, width = sizes
-    flops = 7 * 2 * batch * heads * length**2 * width / 2  # two products forward and five backward, on half the scores
-    seconds = replace(chip, kernel_gap=0.0).attention_time(flops, length / 2, 0.0, BF16)
+    product = 2 * batch * heads * length**2 * width / 2  # on half the scores
+    ideal = replace(chip, kernel_gap=0.0)
+    seconds = ideal.attention_time(2 * product, length / 2, 0.0, BF16)
+    seconds += ideal.attention_time(5 * product, length / 2, 0.0, BF16, is_gradient=True)
     return replace(chip, attention_fraction=min(1.0, seconds / times[length]))
 
 

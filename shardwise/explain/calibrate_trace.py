@@ -6,7 +6,7 @@ kernels that it bounds, such that the cost model predicts the sum of their times
     kernel_gap           small kernels: the median of their times without the time of their bytes
     memory_fraction      kernels without products
     product_fraction     products of operands of 16 bits and less; f32_flops, those of wider ones
-    attention_fraction   cuDNN's attention
+    attention_fraction   cuDNN's attention, and `attention_grad_ratio` its gradient
     link_fraction, links collectives of all sizes (`fit_links.py`)
 
 A spec that no kernel determines stays that of the base chip, and its source says so.
@@ -180,7 +180,10 @@ class _Fitter:
         products = [each for each in large if each.work.product is not None and not self._is_stream(each)]
         self._fit_rate("product_fraction", "bf16_flops", [each for each in products if _width(each) <= 2])
         self._fit_rate("f32_flops", "f32_flops", [each for each in products if _width(each) > 2])
-        self._fit_rate("attention_fraction", None, [each for each in large if each.work.attention is not None])
+        attention = [(each, each.work.attention) for each in large]
+        for spec, is_gradient in (("attention_fraction", False), ("attention_grad_ratio", True)):
+            timed = [each for each, work in attention if work is not None and work.is_gradient == is_gradient]
+            self._fit_rate(spec, None, timed)
 
     def fit_links(self, collectives: dict[str, TimedCollective]) -> None:
         """Fit the links."""

@@ -46,11 +46,12 @@ class Product:
 @final
 @dataclass(frozen=True)
 class Attention:
-    """Fused attention: the flops of its products, the number of keys per query, and the dtype, by its name in HLO."""
+    """Fused attention or its gradient: flops of products, keys per query, and the dtype, by its name in HLO."""
 
     flops: float
     keys: float
     dtype: str
+    is_gradient: bool
 
 
 @final
@@ -66,7 +67,7 @@ class Work:
         """Return the time of the kernel on a chip; 0 if there is nothing to do."""
         if self.attention is not None:
             flops, keys, dtype = self.attention.flops, self.attention.keys, dtype_of(self.attention.dtype)
-            return chip.attention_time(flops, keys, self.accessed, dtype)
+            return chip.attention_time(flops, keys, self.accessed, dtype, self.attention.is_gradient)
         if self.product is not None:
             batch, m, n, k = self.product.batch, self.product.m, self.product.n, self.product.k
             return chip.product_time(batch, m, n, k, self.accessed, dtype_of(self.product.dtype))
@@ -118,11 +119,12 @@ class HloKernels:
             return None
         batch, heads, queries, keys = map(int, scores["dimensions"])
         operand = next(arrays_of(self._type(instruction.operands[0], scope)))
-        products = 5 if "Backward" in instruction.attributes else 2
+        is_gradient = "Backward" in instruction.attributes
+        products = 5 if is_gradient else 2
         flops = products * 2.0 * batch * heads * queries * keys * operand.shape[-1]
         if "CAUSAL" not in str(_find(config, "mask_type")):
-            return Attention(flops, keys, operand.dtype)
-        return Attention(flops / 2, min(window or keys, keys / 2), operand.dtype)
+            return Attention(flops, keys, operand.dtype, is_gradient)
+        return Attention(flops / 2, min(window or keys, keys / 2), operand.dtype, is_gradient)
 
     def bytes_accessed(self, instruction: HloInstruction, scope: str) -> int:
         """Return the bytes that an instruction reads and writes in memory."""

@@ -39,10 +39,15 @@ def grouped_shapes(width: int, heads: int, key_heads: int, head_width: int) -> S
     }
 
 
-def grouped_attention(weights: Weights, h: Array) -> Array:
-    """Apply causal grouped-query attention with rotated queries and keys to `h` [batch, length, width]."""
+def grouped_attention(weights: Weights, h: Array, implementation: str | None = None) -> Array:
+    """Apply causal grouped-query attention with rotated queries and keys to `h` [batch, length, width].
+
+    `implementation` is that of `dot_product_attention`.
+    """
     query, key, value = (jnp.einsum("btd,dnh->btnh", h, weights[name]) for name in ("query", "key", "value"))
-    mixed = jax.nn.dot_product_attention(rotary(query), rotary(key), value, is_causal=True)
+    mixed = jax.nn.dot_product_attention(
+        rotary(query), rotary(key), value, is_causal=True, implementation=implementation
+    )
     return jnp.einsum("btnh,nhd->btd", mixed, weights["out"])
 
 
@@ -61,7 +66,7 @@ def latent_shapes(width: int, heads: int, head_width: int, sizes: LatentAttentio
     }
 
 
-def latent_attention(weights: Weights, h: Array) -> Array:
+def latent_attention(weights: Weights, h: Array, implementation: str | None = None) -> Array:
     """Apply causal multi-head latent attention to `h` [batch, length, width]."""
     latent_query = rms_norm(h @ weights["query_down"], weights["query_norm"])
     latent = rms_norm(h @ weights["latent_down"], weights["latent_norm"])
@@ -74,5 +79,5 @@ def latent_attention(weights: Weights, h: Array) -> Array:
     key = jnp.concatenate([key, shared], -1)
     # Values are narrower than keys, and attention expects one width.
     padded = jnp.pad(value, ((0, 0), (0, 0), (0, 0), (0, key.shape[-1] - width)))
-    mixed = jax.nn.dot_product_attention(query, key, padded, is_causal=True)[..., :width]
+    mixed = jax.nn.dot_product_attention(query, key, padded, is_causal=True, implementation=implementation)[..., :width]
     return jnp.einsum("btnh,nhd->btd", mixed, weights["out"])

@@ -43,6 +43,8 @@ class Decoder:
         experts: the sizes of a mixture of experts, which replaces the feed-forward layer; None if it is dense.
         latent: the sizes of multi-head latent attention, whose key heads are as many as its query heads; None for
             grouped-query attention.
+        attention: the `implementation` of `dot_product_attention`: None for the fastest one, "xla" for none that is
+            fused.
     """
 
     layers: int
@@ -56,6 +58,7 @@ class Decoder:
     is_tied: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    attention: str | None = None
 
     def weights(self, dtype: DTypeLike = np.float32) -> dict[str, Any]:
         """Return the types of the weights, those of equal layers stacked.
@@ -147,7 +150,7 @@ class Decoder:
 def _layer(sizes: Decoder, weights: Weights, x: Array) -> Array:
     weights = jax.tree.map(narrow, weights)
     attend = grouped_attention if sizes.latent is None else latent_attention
-    x = x + attend(weights, rms_norm(x, weights["attention_norm"]))
+    x = x + attend(weights, rms_norm(x, weights["attention_norm"]), sizes.attention)
     h = rms_norm(x, weights["hidden_norm"])
     if sizes.experts is not None and "router" in weights:
         return x + experts(sizes.experts, weights, h)

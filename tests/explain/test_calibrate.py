@@ -21,7 +21,7 @@ def times_of(chip: Chip, sizes: Sizes) -> list[Measurement]:
     """Return the times that a chip with these figures takes for everything that is measured."""
     mesh = AbstractMesh((DEVICES,), ("x",))
     batch, length, heads, width = sizes.attention
-    flops = 7 * batch * heads * length**2 * width
+    product = batch * heads * length**2 * width
     n = sizes.kernel
     core = replace(chip, kernel_gap=0.0)
     return [
@@ -29,7 +29,12 @@ def times_of(chip: Chip, sizes: Sizes) -> list[Measurement]:
         *(Measurement("product f32", m, 2 * m**3 / chip.product_fraction / chip.flops(F32)) for m in sizes.products),
         *(Measurement("stream", m, core.memory_time(8.0 * m)) for m in sizes.streams),
         Measurement("kernels", n, sizes.chain * chip.product_time(1, n, n, n, 6.0 * n * n, BF16)),
-        Measurement("attention", length, core.attention_time(flops, length / 2, 0.0, BF16)),
+        Measurement(
+            "attention",
+            length,
+            core.attention_time(2 * product, length / 2, 0.0, BF16)
+            + core.attention_time(5 * product, length / 2, 0.0, BF16, is_gradient=True),
+        ),
         *(
             Measurement("all_reduce", n, chip.collective_time(all_reduce(n, 8), mesh, ("x",)))
             for n in sizes.collectives
@@ -54,7 +59,7 @@ def test_the_figures_of_a_known_chip_are_found():
     assert (found.bf16_flops, found.slow_link, found.cores) == (989e12, expected.slow_link, 132)
     assert found.f32_flops == pytest.approx(494e12)
     sources = dict(found.sources)
-    for name in ("f8_product_fraction", "interference"):  # not measured
+    for name in ("f8_product_fraction", "interference", "attention_grad_ratio"):  # not measured
         assert sources.pop(name) == dict(chip("h200").sources)[name]
     assert set(sources.values()) == {"measured"} and len(sources) == 5
 

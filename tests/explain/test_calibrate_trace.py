@@ -53,10 +53,17 @@ def test_specs_that_a_profile_determines():
     assert found.kernel_gap == pytest.approx(2.1e-6, abs=1e-7)
     assert sources["product_fraction"] == sources["memory_fraction"] == "measured: a trace of step"
     assert sources["attention_fraction"] == "assumed: that of h200, which the trace does not determine"
-    assert found.assumed == ("f8_product_fraction", "link_fraction", "attention_fraction", "interference")
+    assert found.assumed == (
+        "f8_product_fraction",
+        "link_fraction",
+        "attention_fraction",
+        "attention_grad_ratio",
+        "interference",
+    )
     assert (found.attention_fraction, found.fast_link) == (BASE.attention_fraction, BASE.fast_link)
     attention = calibrate_trace(recorded("attention at 8192")).chip
-    assert attention.attention_fraction == pytest.approx(0.612, abs=0.001)
+    assert attention.attention_fraction == pytest.approx(0.669, abs=0.01)
+    assert attention.attention_grad_ratio == pytest.approx(0.88, abs=0.01)
     assert attention.assumed == ("product_fraction", "f8_product_fraction", "link_fraction", "interference")
 
 
@@ -156,7 +163,7 @@ def test_the_constants_of_a_synthetic_profile_are_found(synthetic):
     assert found.fast_link.latency == pytest.approx(KNOWN.fast_link.latency, rel=0.02)
     assert found.slow_link.bandwidth == pytest.approx(KNOWN.slow_link.bandwidth, rel=0.02)
     assert found.slow_link.latency == pytest.approx(KNOWN.slow_link.latency, rel=0.02)
-    assert found.assumed == ("f8_product_fraction", "attention_fraction", "interference")
+    assert found.assumed == ("f8_product_fraction", "attention_fraction", "attention_grad_ratio", "interference")
 
 
 def test_the_command_writes_an_entry(synthetic, tmp_path, capsys):

@@ -114,12 +114,12 @@ def recorded(step, name):
 def test_attention_of_cudnn():
     scores = 2 * 16 * 8192 * 8192 / 2  # batch, heads, queries and keys; a causal mask leaves one half
     kernels, forward, scope = recorded("attention_at_8192", "fused_attention.5")
-    assert kernels.attention(forward, scope) == Attention(2 * 2 * scores * 128, 4096, "bf16")
+    assert kernels.attention(forward, scope) == Attention(2 * 2 * scores * 128, 4096, "bf16", False)
     array, logsumexp = 2 * 2 * 8192 * 16 * 128, 4 * 2 * 16 * 8192
     assert kernels.bytes_accessed(forward, scope) == 4 * array + logsumexp  # without the workspace
     _, backward, _ = recorded("attention_at_8192", "fused_attention_grad.8")
-    assert kernels.attention(backward, scope) == Attention(5 * 2 * scores * 128, 4096, "bf16")
-    seconds = H200.attention_time(5 * 2 * scores * 128, 4096, 0, SHORT_NAMES["bf16"])
+    assert kernels.attention(backward, scope) == Attention(5 * 2 * scores * 128, 4096, "bf16", True)
+    seconds = H200.attention_time(5 * 2 * scores * 128, 4096, 0, SHORT_NAMES["bf16"], is_gradient=True)
     assert kernels.seconds(backward, scope) == pytest.approx(seconds)
     _, other, _ = recorded("attention_at_8192", "input_reduce_fusion")
     assert kernels.attention(other, scope) is None

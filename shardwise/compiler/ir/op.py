@@ -223,6 +223,7 @@ class Op:
         fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per point of its iteration space.
         is_product: whether the op is a matrix product, or a batch of them.
+        is_gradient: whether the op is the gradient of another one as a kernel of its own.
         is_factorization: whether the op factors matrices or solves systems with them.
         is_constant: whether the op has no operands and its result is a compile-time constant.
         is_elementwise: whether each element of the result depends on one element of each operand, at the same position.
@@ -264,6 +265,7 @@ class Op:
     fusion: ClassVar[Fusion] = OWN_KERNEL
     is_contraction: ClassVar[bool] = False
     is_product: ClassVar[bool] = False
+    is_gradient: ClassVar[bool] = False
     is_factorization: ClassVar[bool] = False
     is_constant: ClassVar[bool] = False
     is_elementwise: ClassVar[bool] = False

@@ -75,6 +75,7 @@ class Chip:
         memory_fraction: the fraction of the memory bandwidth that kernels reach.
         link_fraction: the fraction of the link bandwidth that collectives reach.
         attention_fraction: the fraction of the peak flops that fused attention reaches.
+        attention_grad_ratio: the rate of the gradient of fused attention, relative to that of fused attention.
         kernel_gap: seconds between the end of a kernel and the start of the next.
         overlaps: whether collectives overlap with compute.
         interference: the fraction of the compute rate that is lost while a collective sends at the full rate of the
@@ -105,6 +106,7 @@ class Chip:
     memory_fraction: float = 1.0
     link_fraction: float = 1.0
     attention_fraction: float = 1.0
+    attention_grad_ratio: float = 1.0
     kernel_gap: float = 0.0
     overlaps: bool = False
     interference: float = 0.0
@@ -136,10 +138,14 @@ class Chip:
         return self._with_assumed(1 + _SPREAD)
 
     def _with_assumed(self, rate: float) -> "Chip":
-        """Return the chip with assumed fractions times `rate`, at most 1, and assumed times divided by it."""
+        """Return the chip with assumed fractions times `rate`, at most 1, and assumed times divided by it.
+
+        The rate of the gradient of attention is relative to that of attention, with which it changes.
+        """
         changed = {
             name: min(1.0, getattr(self, name) * rate) if name.endswith("_fraction") else getattr(self, name) / rate
             for name in self.assumed
+            if name != "attention_grad_ratio"
         }
         if "interference" in changed:
             changed["interference"] = min(_MOST_INTERFERENCE, changed["interference"])
@@ -219,10 +225,20 @@ class Chip:
         """Return whether products, as in `product_time`, take longer to read and write than to compute at full rate."""
         return 2.0 * batch * m * n * k / self.product_rate(dtype) < self._stream(bytes_accessed)
 
-    def attention_time(self, flops: float, keys: float, bytes_accessed: float, dtype: DType) -> float:
-        """Return the seconds of fused attention, the gap included. `keys` is the number of keys per query."""
+    def attention_time(
+        self, flops: float, keys: float, bytes_accessed: float, dtype: DType, is_gradient: bool = False
+    ) -> float:
+        """Return the seconds of fused attention or of its gradient, the gap included.
+
+        Args:
+            flops: the flops of its products.
+            keys: the number of keys per query.
+            bytes_accessed: the bytes of memory traffic.
+            dtype: the dtype of the operands.
+            is_gradient: whether it is the gradient.
+        """
         fill = 1 + _ATTENTION_FILL / keys if self.cores > 1 and keys else 1.0
-        rate = self.flops(dtype) * self.attention_fraction
+        rate = self.flops(dtype) * self.attention_fraction * (self.attention_grad_ratio if is_gradient else 1.0)
         return max(flops * fill / rate, self._stream(bytes_accessed)) + self.kernel_gap
 
     def memory_time(self, bytes_accessed: float) -> float:

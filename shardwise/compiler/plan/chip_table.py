@@ -36,7 +36,8 @@ _EXTENDS = "extends"
 _PROFILES = "profiles"
 _SOURCES = "sources"
 _KINDS_OF_SOURCES = ("measured", "fitted", ASSUMED)
-FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name in ("kernel_gap", "interference"))
+_OTHER_FIGURES = ("attention_grad_ratio", "kernel_gap", "interference")
+FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name in _OTHER_FIGURES)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?")
 

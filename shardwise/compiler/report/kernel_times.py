@@ -34,7 +34,7 @@ def _balanced_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     types = [value.type for value in root.inputs]
     keys = op.keys_per_query(*types)
     if keys is not None:
-        return chip.attention_time(op.flops(*types), keys, accessed, types[0].dtype)
+        return chip.attention_time(op.flops(*types), keys, accessed, types[0].dtype, op.is_gradient)
     return _product_seconds(op, tuple(types), accessed, chip)
 
 

@@ -43,12 +43,20 @@ def two_layers(w, v, x):
     return jnp.sum(nn.relu(x @ w) @ v)
 
 
+def softmax_loss(x, w, labels):
+    return -jnp.mean(jnp.take_along_axis(nn.log_softmax(x @ w), labels[:, None], -1))
+
+
 PROGRAMS = {
     "a temporary in the buffer of a result": (lambda x: jnp.tanh(x @ x) @ x, matrices(1)),
     "two results": (lambda x: (x @ x, jnp.sin(x)), matrices(1)),
     "a result that is an argument": (lambda x: (x, x @ x), matrices(1)),
     "a loop": (layers, [*matrices(1), *matrices(1, 4, N, N)]),
     "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
+    "a selected value that is reduced": (
+        sw.grad(softmax_loss),
+        [*matrices(1, 4 * N, 64), *matrices(1, 64, 4 * N), *matrices(1, 4 * N, dtype=np.int32)],
+    ),
 }
 
 
@@ -86,6 +94,20 @@ def test_narrow_floats_are_multiplied_as_f32_on_cpu():
     expected = assigned_by_xla(jitted, *args)
     assert expected <= jitted.lower(*args).plan.peak_bytes < 1.15 * expected
     assert peak_bytes(local_of(jitted, *args)) < 0.5 * expected  # where they are not converted
+
+
+@pytest.mark.parametrize(("hardware", "last"), [(H200, "dot"), (None, "tanh")])
+def test_a_product_that_only_the_end_needs_runs_after_the_last_loop_on_gpus(hardware, last):
+    """Without hardware, kernels are in program order."""
+
+    def step(x, w):
+        h = x @ x
+        gradient = h.T @ x
+        return layers(h, w), gradient
+
+    local = local_of(step, *matrices(1), *matrices(1, 4, N, N))
+    kernels = Liveness.from_program(local, (), hardware).ranges.kernels
+    assert kernels[-1].root.op.name == last
 
 
 def test_results_are_allocated_before_the_program_runs():

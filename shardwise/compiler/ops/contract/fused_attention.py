@@ -252,6 +252,7 @@ class FusedAttentionGrad(Attention):
     """(q, k, v, logsumexp, output, cotangent of the output, optionally bias) → the cotangents of q, k and v."""
 
     name = "fused_attention_grad"
+    is_gradient = True
     operand_roles = ("queries", "keys", "keys", "logsumexp", "queries", "queries", "bias")
     result_roles = ("queries", "keys", "keys")
     products = 5
