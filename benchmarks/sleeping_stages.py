@@ -20,7 +20,8 @@ import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise.experimental.multihost_utils import sync_global_devices
 from shardwise.parallel import TaskTimes, mpmd_pipeline, simulate_schedule, task_schedule
-from shardwise.parallel.mpmd.stage_programs import StagePrograms
+from shardwise.parallel.mpmd.accumulation import Accumulation
+from shardwise.parallel.mpmd.stage_programs import StagePrograms, StageTypes
 from shardwise.sharding import Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -66,8 +67,11 @@ def calibrate(stage):
     """Return the median times of the three tasks of a stage on the first device of this process."""
     mesh = Mesh(np.array(jax.local_devices()[:1]), ("data",))
     replicated = NamedSharding(mesh, P())
-    programs = StagePrograms(stage, "calibrated", mesh, P(), [replicated], False, True)
     w, x = jax.device_put((np.float32(1), np.ones(WIDTH, np.float32)), replicated)
+    weight = jax.ShapeDtypeStruct((), np.float32, sharding=replicated)
+    row = jax.ShapeDtypeStruct((WIDTH,), np.float32)
+    types = StageTypes(weight, row, (), row)
+    programs = StagePrograms(stage, "calibrated", mesh, P(), types, Accumulation.unchanged(weight), False, True)
     times = []
     for _ in range(6):
         marks = [time.perf_counter()]
