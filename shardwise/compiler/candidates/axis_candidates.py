@@ -6,8 +6,9 @@ Which candidates an equation has depends on the type of the axis at that equatio
     Explicit    the types of the values decide; the planner chooses how results get to their types
     Auto        the planner may shard every factor that the user's pins reach
 
-Candidates also depend on which operands may be partial sums, and that depends on the candidates of other equations.
-Loops make this dependency cyclic, so `candidates_on` iterates to a fixed point: until no further value can be partial.
+Candidates also depend on which operands may be partial sums or maxima, and that depends on the candidates of other
+equations. Loops make this dependency cyclic, so `candidates_on` iterates to a fixed point: until no further value can
+be partial.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import final
 
 from shardwise.compiler.candidates.axis_seeds import Seeds
 from shardwise.compiler.candidates.candidate import (
+    PARTIAL_MAX,
     PARTIAL_SUM,
     Candidate,
     candidates,
@@ -98,12 +100,12 @@ def candidates_on(program: PlannedEquations, axis: PlannedAxis) -> dict[Equation
     """Return the candidates of all planned equations on one axis."""
     partial_inputs = [value for value, pin in program.pinned.items() if pin.layout.is_partial(axis.name)]
 
-    def options(equation: Equation, partial: frozenset[int]) -> tuple[Candidate, ...]:
+    def options(equation: Equation, partial: frozenset[int], maxima: frozenset[int]) -> tuple[Candidate, ...]:
         if axis.name in program.manual.get(equation, ()):
             return manual_candidates(equation.op, _operand_types(equation), len(equation.outputs), axis.name)
         if axis.typed is not None:
             return _explicit_candidates(equation, partial, program, axis, axis.typed)
-        return _auto_candidates(equation, partial, program, axis)
+        return _auto_candidates(equation, partial, maxima, program, axis)
 
     return _close_over_partial_values(program, partial_inputs, options)
 
@@ -111,48 +113,60 @@ def candidates_on(program: PlannedEquations, axis: PlannedAxis) -> dict[Equation
 def _close_over_partial_values(
     program: PlannedEquations,
     partial_inputs: Iterable[Value],
-    options: Callable[[Equation, frozenset[int]], tuple[Candidate, ...]],
+    options: Callable[[Equation, frozenset[int], frozenset[int]], tuple[Candidate, ...]],
 ) -> dict[Equation, tuple[Candidate, ...]]:
     """Compute the candidates and the values that may be partial, to a fixed point; return the candidates.
 
     Args:
         program: the equations.
         partial_inputs: the inputs that are partial.
-        options: returns the candidates of an equation, given the indices of its operands that may be partial.
+        options: returns the candidates of an equation, given the indices of its operands that may be partial sums, and
+            of those that may be partial maxima.
     """
     candidates_of: dict[Equation, tuple[Candidate, ...]] = {}
-    computed_for: dict[Equation, frozenset[int]] = {}  # the partial operands for which the candidates were computed
+    # The partial operands for which the candidates were computed.
+    computed_for: dict[Equation, tuple[frozenset[int], frozenset[int]]] = {}
     partial = set(partial_inputs)
+    maxima: set[Value] = set()
     fresh: set[Value] | None = None  # the values that became partial since the round before; None in the first round
     while True:  # to a fixed point: a carry reads a value that a later equation defines
-        before = set(partial)
+        before = len(partial) + len(maxima)
+        known = partial | maxima
         for equation in program.equations:
             if fresh is not None and fresh.isdisjoint(equation.inputs):
                 continue
-            partial_operands = _indices_in(equation.inputs, partial)
+            partial_operands = _indices_in(equation.inputs, partial), _indices_in(equation.inputs, maxima)
             if computed_for.get(equation) == partial_operands:  # candidates depend on nothing else that changes
                 continue
             computed_for[equation] = partial_operands
-            candidates_of[equation] = options(equation, partial_operands)
-            if any([PARTIAL_SUM in candidate.results for candidate in candidates_of[equation]]):
-                partial.update(equation.outputs)
-                if fresh is not None:
-                    fresh.update(equation.outputs)
+            candidates_of[equation] = options(equation, *partial_operands)
+            for term, values in ((PARTIAL_SUM, partial), (PARTIAL_MAX, maxima)):
+                if any([term in candidate.results for candidate in candidates_of[equation]]):
+                    values.update(equation.outputs)
+                    if fresh is not None:
+                        fresh.update(equation.outputs)
         # Without loops and branches, values are defined before they are used, so the first round is the fixed point.
-        if len(partial) == len(before) or not program.has_boundaries:
+        if len(partial) + len(maxima) == before or not program.has_boundaries:
             return candidates_of
-        fresh = partial - before
+        fresh = (partial | maxima) - known
 
 
 def _auto_candidates(
-    equation: Equation, partial: frozenset[int], program: PlannedEquations, axis: PlannedAxis
+    equation: Equation,
+    partial: frozenset[int],
+    maxima: frozenset[int],
+    program: PlannedEquations,
+    axis: PlannedAxis,
 ) -> tuple[Candidate, ...]:
-    """Return the candidates of an equation on an Auto axis. `partial` are the operands that may be partial sums."""
+    """Return the candidates of an equation on an Auto axis.
+
+    `partial` are the operands that may be partial sums, and `maxima` those that may be partial maxima.
+    """
     types = _operand_types(equation)
     factors = _seeded_factors(equation, factor_rule(equation.op, types), axis)
     scales = _indices_in(equation.inputs, program.scales)
     reaching = _NONE if equation.op.reduces_operands_first else partial
-    options = candidates(equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales)
+    options = candidates(equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, maxima)
     return _keep_pinned(equation, options, program, axis)
 
 

@@ -6,6 +6,7 @@ state of every operand and result:
     replicated       all are replicated
     factor f         dims with factor f are sharded, other values are replicated; results are partial if f is reduced
     partial          operands in which the op is jointly linear are terms of a sum, and so are the results
+    partial maximum  the same for operands of which the op only moves the elements or returns the larger ones
 
 Partial terms may be multiplied by a finite constant but not by data: 2 and -1 are terms of 1, and 1 · inf is inf, but
 2 · inf - 1 · inf is NaN.
@@ -18,13 +19,14 @@ from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.reduction import SUM, Reduction
+from shardwise.compiler.reduction import MAX, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 State = int | str | Reduction  # the dim that is sharded; or REPLICATED; or the reduction that a partial value awaits
 REPLICATED = "replicated"
 PARTIAL_SUM = SUM
+PARTIAL_MAX = MAX
 
 
 def state_along(layout: Layout, axis: str) -> State:
@@ -42,7 +44,7 @@ class Candidate:
         operands: the state of each operand.
         results: the state of each result.
         factor: the factor that is sharded, if one is.
-        replicated_as_partial: whether a replicated operand may enter as a term of the sum.
+        replicated_as_partial: whether a replicated operand may enter as a term of the sum or of the maximum.
     """
 
     operands: tuple[State, ...]
@@ -80,6 +82,7 @@ def candidates(
     factors: frozenset[int],
     partial: frozenset[int],
     scales: frozenset[int],
+    maxima: frozenset[int] = frozenset(),
 ) -> tuple[Candidate, ...]:
     """Return the candidates of an op on an axis, without duplicates; cached, so that equal arguments return one object.
 
@@ -93,6 +96,7 @@ def candidates(
         factors: the factors that the axis may shard.
         partial: the operands that may be partial sums.
         scales: the operands all of whose elements are the same finite, nonzero number.
+        maxima: the operands that may be partial maxima.
     """
     rule = factor_rule(op, types)
     if (pin := op.constraint) and op.pins(axis):
@@ -108,6 +112,10 @@ def candidates(
         if not partial.isdisjoint(linear) and (joint or multipliers <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
             options.append(Candidate(operands, (PARTIAL_SUM,) * results, replicated_as_partial=joint))
+    for joint_operands in op.maxima_in(*types) if maxima else ():
+        if not maxima.isdisjoint(joint_operands):  # a replicated operand is a term of a maximum as it is
+            operands = tuple(PARTIAL_MAX if i in joint_operands else REPLICATED for i in range(len(types)))
+            options.append(Candidate(operands, (PARTIAL_MAX,) * results, replicated_as_partial=True))
     return tuple(dict.fromkeys(options))
 
 

@@ -73,6 +73,9 @@ class Carry(_SameType):
     accumulates = True
     results: int
 
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)
 
@@ -102,6 +105,9 @@ class Unstack(BoundaryOp):
     reduces_operands_first = reads_slices = True
     length: int
     results: int = field(default=1, repr=False)
+
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -141,6 +147,9 @@ class Stack(BoundaryOp):
     def factors(self, x: ArrayType) -> FactorRule:
         dims = _single_factor_dims(x.with_shape((self.length, *x.shape)))
         return FactorRule((dims[1:],), (dims,), (self.length, *x.shape), need_replication=frozenset({0}))
+
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)

@@ -497,6 +497,13 @@ class Op:
         """Return the sets of operands in which the op is jointly linear. Partial sums may flow through each set."""
         return ()
 
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        """Return the sets of operands through which partial maxima may flow.
+
+        The op moves the elements of all operands of a set, or returns the larger elements.
+        """
+        return ()
+
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         """Return the bytes that each device sends if the exchange factor `factor` is sharded into `count` shards.
 

@@ -38,6 +38,7 @@ from shardwise.compiler.partition.reason import (
 from shardwise.compiler.partition.reshard import Step, reshard_steps, step_cost
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.plan import LayoutPlan
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -125,9 +126,11 @@ class Copies:
     def _emit_free(self, value: Value, layout: Layout, padded_shape: Shape, scope: Scope) -> ShardedCopy:
         if layout.partial:
             copy = self._compute_free(value, Layout(layout.dims), padded_shape, scope)
-            if self._is_zero(value):  # zeros are also terms of a sum that is zero
+            summed = tuple(axis for axis, reduction in layout.partial if reduction is SUM)
+            # Zeros are also terms of a sum that is zero, and every value is a term of a maximum that equals it.
+            if not summed or self._is_zero(value):
                 return replace(copy, layout=layout)
-            term = ToPartial(tuple(axis for axis, _ in layout.partial))(copy.tracer)
+            term = ToPartial(summed)(copy.tracer)
             return replace(copy, tracer=term, layout=layout)
         equation = self.producers[value]
         rule = rule_of(equation)

@@ -15,6 +15,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from itertools import count
+from operator import itemgetter
 
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.types import ArrayType
@@ -33,7 +34,7 @@ from shardwise.compiler.ops.collective.collectives import (
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU
-from shardwise.compiler.reduction import SUM
+from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import sends_bytes
@@ -115,17 +116,19 @@ def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     for dim, axes in enumerate(after.dims):
         for run in _runs(axes, {axis for axis in axes if axis not in used}):
             yield (LocalSlice(dim, run, mesh.extent(run)),), _append(layout, dim, run)
-    new_partial = tuple(axis for axis, reduction in after.partial if axis not in used and reduction is SUM)
-    if new_partial:
-        terms = tuple((axis, SUM) for axis in new_partial)
-        yield (ToPartial(new_partial),), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
+    for kind in (SUM, MAX):
+        new_partial = tuple(axis for axis, reduction in after.partial if axis not in used and reduction is kind)
+        if new_partial:
+            terms = tuple((axis, kind) for axis in new_partial)
+            partial = tuple(sorted((*layout.partial, *terms), key=itemgetter(0)))
+            yield (ToPartial(new_partial, kind),), Layout(layout.dims, partial)
     sums = {axis for axis, reduction in after.partial if reduction is SUM}
     for dim, axes in enumerate(layout.dims):
         for start in range(len(axes)):
             kept, removed = axes[:start], axes[start:]
             shards = mesh.extent(removed)
             if sums.issuperset(removed):
-                partial = tuple(sorted((*layout.partial, *((axis, SUM) for axis in removed))))
+                partial = tuple(sorted((*layout.partial, *((axis, SUM) for axis in removed)), key=itemgetter(0)))
                 yield (ShardToPartial(dim, removed, shards),), Layout(layout.with_dim(dim, kept).dims, partial)
             yield (AllGather(dim, removed, shards),), layout.with_dim(dim, kept)
             for target in range(len(layout.dims)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from shardwise.compiler.candidates.candidate import PARTIAL_SUM, REPLICATED, State
+from shardwise.compiler.candidates.candidate import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.plan.chip import Chip
@@ -103,6 +103,8 @@ def reshard_cost(
     if before == after or (before == REPLICATED and isinstance(after, int)):
         return 0.0
     if after == PARTIAL_SUM and (before == REPLICATED or isinstance(before, int)):
+        return times * TO_PARTIAL if replicated_as_partial else FORBIDDEN
+    if after == PARTIAL_MAX and before == REPLICATED:
         return times * TO_PARTIAL if replicated_as_partial else FORBIDDEN
     if before == REPLICATED or not (after == REPLICATED or isinstance(after, int)):
         return FORBIDDEN

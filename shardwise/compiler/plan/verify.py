@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardwise.compiler.candidates.candidate import PARTIAL_SUM
+from shardwise.compiler.candidates.candidate import PARTIAL_MAX, PARTIAL_SUM
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation
@@ -74,10 +74,14 @@ def _factor_error(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
 def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
     """Return why a partial operand or result is wrong; empty if none is.
 
-    Only operands in which the op is linear may be partial. Results are partial if such an operand is, or if a reduction
-    factor is sharded that they do not have.
+    Only operands in which the op is linear may be partial sums, and only operands that it moves partial maxima. Results
+    are partial if such an operand is, or if a reduction factor is sharded that they do not have.
     """
-    linear = [set(operands) for operands in equation.op.linear_in(*(value.type for value in equation.inputs))]
+    types = [value.type for value in equation.inputs]
+    passing = {
+        PARTIAL_SUM: [set(operands) for operands in equation.op.linear_in(*types)],
+        PARTIAL_MAX: [set(operands) for operands in equation.op.maxima_in(*types)],
+    }
     factor_of = {
         (axis, rule.reduce[factors[0]]): factors[0]
         for layout, dims in zip(choice.operands, rule.operands, strict=True)
@@ -91,7 +95,7 @@ def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
     for axis, reduction in sorted(entering, key=str):
         numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
         are_addends = (axis, reduction) in reduced and numbers <= rule.addends
-        if reduction != PARTIAL_SUM or not (numbers in linear or are_addends):
+        if not (numbers in passing.get(reduction, ()) or are_addends):
             return (
                 f"operands {sorted(numbers)} are partial ({reduction} over {axis!r}), but the op is not linear in them"
             )

@@ -23,7 +23,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, inverse_permutation, lower_permute
-from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.reduction import MAX, SUM, Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.traffic import (
     NOTHING_SENT,
@@ -504,12 +504,14 @@ class LocalSlice(PositionOp):
 class ToPartial(PositionOp):
     """Make a replicated value partial over `axes`: the first device keeps it, the others have zeros.
 
+    A term of a maximum is the value itself, on all devices.
     Floating-point zeros are negative, because x + -0.0 is x for every x, but -0.0 + 0.0 is 0.0.
     """
 
     name = "to_partial"
     removed_on_one_device = True
     axes: tuple[str, ...]
+    reduction: Reduction = field(default=SUM, repr=False, metadata={"omitted": SUM})
 
     @property
     def moved_dims(self) -> tuple[int, ...]:
@@ -519,6 +521,8 @@ class ToPartial(PositionOp):
         return x
 
     def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        if self.reduction is MAX:
+            return list(shards)
         positions = mesh.coordinates(self.axes)
         zero = zero_term(shards[0].dtype)
         return [
@@ -526,6 +530,8 @@ class ToPartial(PositionOp):
         ]
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        if self.reduction is MAX:
+            return x
         is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
         zeros = hlo.constant(zero_term(x.type.dtype), x.type.strong())
         return hlo.op("stablehlo.select", (is_first, x, zeros), x.type)

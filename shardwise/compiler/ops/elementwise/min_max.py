@@ -53,6 +53,9 @@ class Max(Extremum):
     hlo_name = "maximum"
     direction = "GE"
 
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.maximum(*operands)

@@ -52,6 +52,9 @@ class Reshape(MovementOp):
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.reshaping(x.shape, self.shape)
 
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
     def check_as_jax(self, x: ArrayType) -> None:
         rule = self.factors(x)
         if not is_sharded(x) or not (rule.compound_dims or rule.need_replication):

@@ -339,6 +339,9 @@ class Concatenate(JointlyLinearMovement):
     def factors(self, *types: ArrayType) -> FactorRule:
         return _dimwise_rule([type.shape for type in types], self.out_type(*types).shape, {self.dim})
 
+    def maxima_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(len(types))),)
+
     def check_as_jax(self, *types: ArrayType) -> None:
         on_mesh = [type for type in types if type.explicit is not None or mesh_context.mesh is not None]
         check_equal(self.name, on_mesh)

@@ -58,3 +58,22 @@ def test_bitwise_reductions_and_prod_over_a_sharded_dim_need_one_all_gather(mesh
         np.testing.assert_array_equal(reduced(put), oracle.reduce(x, 0, dtype=np.int32))
         large = sw.device_put(np.ones((4096, 64), np.int32), NamedSharding(mesh, P("data", "model")))
         assert sw.explain(reduced)(large).counts() == {"all_gather": 1}
+
+
+def test_partial_maxima_are_reduced_together():
+    """They pass through reshapes, concatenations, maxima and the stacks and carries of loops."""
+    mesh = sw.make_mesh((4, 2), ("data", "model"))
+    rng = np.random.default_rng(0)
+    x, stack = rng.standard_normal((8, 6)).astype(np.float32), rng.standard_normal((3, 8, 6)).astype(np.float32)
+
+    def maxima(x, stack):
+        largest, each = lax.scan(
+            lambda carry, row: (jnp.maximum(carry, row.max()), row.max().reshape(1)), jnp.float32(-9), stack
+        )
+        return jnp.concatenate([x.max().reshape(1), largest.reshape(1), each.reshape(3), jnp.ones(1)])
+
+    shardings = (NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None, "data", "model")))
+    compiled = sw.jit(maxima, in_shardings=shardings)
+    assert compiled.lower(x, stack).plan.counts() == {"all_reduce": 1}
+    each = stack.max((1, 2))
+    np.testing.assert_array_equal(compiled(x, stack), [x.max(), each.max(), *each, 1])
