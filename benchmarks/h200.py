@@ -5,6 +5,7 @@
     python -m benchmarks.h200 --flax    the same model in Flax NNX, with Optax
     python -m benchmarks.h200 --kernels --sides shardwise    norms and the loss by `shardwise.kernels`
     python -m benchmarks.h200 --adam --sides shardwise       the optimizer by `shardwise.kernels`
+    python -m benchmarks.h200 --kernels --fp8 --sides shardwise    products with the layers' weights in float8, too
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
 float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
@@ -52,13 +53,10 @@ class Model:
 SMALL = Model(words=64, width=32, heads=2, hidden=64, length=16, batch=2)
 
 
-def training_step(
-    library: Any, model: Model, remat: bool, attention: str | None, kernels: bool = False, adam: bool = False
+def loss_function(
+    library: Any, model: Model, remat: bool, attention: str | None, kernels: bool = False
 ) -> Callable[..., Any]:
-    """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss).
-
-    With `adam`, the parameters are a pair: those of float32, and a copy in the compute dtype.
-    """
+    """Return the loss: (parameters, tokens) → f32."""
     jnp, lax, nn = library.numpy, library.lax, library.nn
     compute_dtype = jnp.bfloat16
 
@@ -103,22 +101,44 @@ def training_step(
         target_logits = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
         return jnp.mean(total - target_logits)
 
-    def step(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
-        value, grads = library.value_and_grad(loss)(params, tokens)
+    return loss
+
+
+def training_step(
+    library: Any, loss: Callable[..., Any], policy: Any = None, own_adam: bool = False
+) -> Callable[..., Any]:
+    """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss).
+
+    With an FP8Policy, the scales are an argument and a result after the squares. With `own_adam`, the parameters are a
+    pair: those of float32, and a copy in the compute dtype.
+    """
+    jnp = library.numpy
+
+    def adam(params: Any, means: Any, squares: Any, grads: Any) -> Any:
         means = library.tree.map(lambda m, g: DECAY * m + (1 - DECAY) * g, means, grads)
         squares = library.tree.map(lambda s, g: SQUARE_DECAY * s + (1 - SQUARE_DECAY) * g * g, squares, grads)
         params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + EPSILON), params, means, squares)
-        return params, means, squares, value
+        return params, means, squares
+
+    def step(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
+        value, grads = library.value_and_grad(loss)(params, tokens)
+        return *adam(params, means, squares, grads), value
 
     def fused_step(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
         master, copy = params
-        optimizer = library.kernels.adam(RATE, DECAY, SQUARE_DECAY, EPSILON, compute_dtype=compute_dtype)
+        optimizer = library.kernels.adam(RATE, DECAY, SQUARE_DECAY, EPSILON, compute_dtype=jnp.bfloat16)
         value, grads = library.value_and_grad(loss)(copy, tokens)
         state = library.kernels.AdamState(jnp.int32(UNCORRECTED), means, squares, copy)
         master, (_, means, squares, copy) = optimizer.apply(grads, state, master)
         return (master, copy), means, squares, value
 
-    return library.jit(fused_step if adam else step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
+    def fp8_step(params: Any, means: Any, squares: Any, scales: Any, tokens: Any) -> Any:
+        fp8_loss = library.strategies.mixed_precision(loss, policy)
+        value, (grads, maxima) = library.value_and_grad(fp8_loss, (0, 1))(params, scales, tokens)
+        return *adam(params, means, squares, grads), scales.update(maxima), value
+
+    chosen = fused_step if own_adam else step if policy is None else fp8_step
+    return library.jit(chosen, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
 
 
 def training(
@@ -129,16 +149,21 @@ def training(
     scan: bool,
     kernels: bool = False,
     adam: bool = False,
+    fp8: bool = False,
 ) -> Callable[[], Any]:
     """Create the parameters and moments; return a function that makes a step and returns the loss."""
     *state, tokens = arguments(library, model)
     if scan:
         for tree in state:
             tree["layers"] = library.tree.map(lambda *weights: library.numpy.stack(weights), *tree["layers"])
+    loss = loss_function(library, model, remat, attention, kernels)
+    policy = library.strategies.FP8Policy(precision=None) if fp8 else None  # the loss casts its parameters itself
+    if policy is not None:
+        state.append(policy.create(loss, state[0], tokens))
     if adam:
         compute_dtype = library.numpy.bfloat16
         state[0] = state[0], library.tree.map(lambda x: library.numpy.asarray(x, compute_dtype), state[0])
-    step = training_step(library, model, remat, attention, kernels, adam)
+    step = training_step(library, loss, policy, adam)
 
     def train() -> Any:
         *state[:], loss = step(*state, tokens)
@@ -193,7 +218,7 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
             library.as_jax()
         train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
     else:
-        train = training(library, model, remat, attention, options.scan, options.kernels, options.adam)
+        train = training(library, model, remat, attention, options.scan, options.kernels, options.adam, options.fp8)
     start = time.perf_counter()
     first = float(train())
     compiled = time.perf_counter() - start
@@ -218,7 +243,9 @@ def main() -> None:
     form.add_argument("--scan", action="store_true", help="run the layers in a loop, with stacked weights")
     form.add_argument("--flax", action="store_true", help="run the model in Flax NNX, with Optax")
     parser.add_argument("--kernels", action="store_true", help="compute norms and the loss by shardwise.kernels")
-    parser.add_argument("--adam", action="store_true", help="update the parameters by shardwise.kernels.adam")
+    optional = parser.add_mutually_exclusive_group()
+    optional.add_argument("--adam", action="store_true", help="update the parameters by shardwise.kernels.adam")
+    optional.add_argument("--fp8", action="store_true", help="compute products with the layers' weights in float8")
     parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -260,7 +287,7 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
             "--remat": remat,
             "--json": report,
         }
-        flags = [f"--{name}" for name in ("adam", "flax", "kernels", "scan", "small") if getattr(options, name)]
+        flags = [f"--{name}" for name in ("adam", "flax", "fp8", "kernels", "scan", "small") if getattr(options, name)]
         arguments = [str(x) for pair in pairs.items() for x in pair]
         command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]
         subprocess.run(command, check=True)

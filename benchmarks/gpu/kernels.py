@@ -11,6 +11,7 @@ import shardwise as sw
 from benchmarks.gpu.check import Check, like_cpu
 from shardwise import lax
 from shardwise import numpy as jnp
+from shardwise.compiler.kernels.quantize import Quantize
 
 BF16_TOLERANCE = 2**-7  # one unit in the last place of bfloat16, for numbers of magnitude 1
 
@@ -20,6 +21,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield from row_kernels()
     yield from grouped_products()
     yield from decoding()
+    yield from fp8_products()
 
 
 def decoding() -> Iterator[tuple[str, Check]]:
@@ -103,6 +105,22 @@ def row_kernels() -> Iterator[tuple[str, Check]]:
             moments = [sw.device_put(f(rng.standard_normal(shape).astype(np.float32))) for f in (np.sin, np.abs)]
             yield f"adam {name}", _narrow(like_cpu(_adam, scale[0] + delta.astype(np.float32), ct, *moments), dtype)
             yield f"triton_kernel {name}", _narrow(like_cpu(_gradients(DOUBLE_SILU), x, ct), dtype)
+            yield f"quantize {name}", like_cpu(_quantize, sw.device_put(_wild_numbers(rng, shape, dtype)))
+
+
+def fp8_products() -> Iterator[tuple[str, Check]]:
+    """Yield the checks of products with weights in float8, and of their gradients."""
+    rng = np.random.default_rng(0)
+    for rows, inner, columns in ((1, 16, 16), (64, 256, 128), (33, 250, 510), (1024, 512, 4096)):
+        x, w, ct = (
+            sw.device_put(rng.standard_normal(shape).astype(np.float32))
+            for shape in ((rows, inner), (inner, columns), (rows, columns))
+        )
+        for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+            narrow = x.astype(dtype), ct.astype(dtype)
+            scales = _POLICY.create(_weighted_sum, w, *narrow)
+            name = f"fp8 product {np.dtype(dtype).name} {rows}x{inner}x{columns}"
+            yield name, _narrow(like_cpu(_fp8_gradients, w, scales, *narrow), dtype)
 
 
 def _adam(parameters: Any, gradient: Any, mean: Any, square: Any) -> Any:
@@ -133,6 +151,32 @@ DOUBLE_SILU = sw.kernels.triton_kernel(
 def _narrow(check: Check, dtype: Any) -> Check:
     """Scale the error of 16-bit results, which are rounded, so that the common tolerance applies."""
     return check if np.dtype(dtype).itemsize == 4 else lambda: check() * 2e-3 / BF16_TOLERANCE / 2
+
+
+_POLICY = sw.strategies.FP8Policy(precision=None)
+
+
+def _wild_numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return numbers of all magnitudes that round to float8, some of them too large, infinite or NaN."""
+    x = rng.standard_normal(shape) * np.exp2(rng.integers(-12, 12, shape))
+    return np.where(rng.random(shape) < 0.01, rng.choice([np.inf, -np.inf, np.nan], shape), x).astype(dtype)
+
+
+def _quantize(x: Any) -> Any:
+    results = []
+    for dtype, transposes, rows in ((jnp.float8_e4m3fn, True, 1), (jnp.float8_e5m2, False, x.ndim - 1)):
+        results += Quantize(np.dtype(dtype), transposes, 0, rows)(x, jnp.float32(0.25))
+    return [y.astype(jnp.float32) for y in results]
+
+
+def _weighted_sum(w: Any, x: Any, ct: Any) -> Any:
+    return ((x @ w.astype(x.dtype)) * ct).astype(jnp.float32).sum()
+
+
+def _fp8_gradients(w: Any, scales: Any, x: Any, ct: Any) -> Any:
+    loss = sw.strategies.mixed_precision(_weighted_sum, _POLICY)
+    _, (weight, maxima, array) = sw.value_and_grad(loss, (0, 1, 2))(w, scales, x, ct)
+    return [weight, array.astype(jnp.float32), maxima.scales["params"]]
 
 
 def _rms_norm(x: Any, scale: Any) -> Any:

@@ -14,11 +14,13 @@ from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module
 from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.control.call import Call
+from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import built_in_chip_of, chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.stage_dump import StageDump
+from shardwise.errors import HardwareError
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.execute.request import Request
 
@@ -160,7 +162,7 @@ def explain(
         A function of the same arguments as `function`, which returns an Explanation.
 
     Raises:
-        HardwareError: if the hardware is unknown.
+        HardwareError: if the hardware is unknown, or has no units for float8, of which an FP8Policy needs products.
         ProfileError: if the profile cannot be read, or by the result, if the function did not run in it.
 
     Example:
@@ -207,13 +209,29 @@ def prepare(
         dump: keeps the result of every pass, unless the function is already planned.
     """
     if isinstance(function, (Lowered, Compiled)):
+        _check_float8(function._prepared, chip)
         return function._prepared
     jitted = function if isinstance(function, Jitted) else jit(function)
     with nullcontext() if chip is None else config.override("target_platform", chip.platform):
         request, traced = jitted.request(args, keywords)
     if jitted is not function:
         request = _with_all_results(request)
-    return lower_request(request, [as_array(x) for x in traced.captured], chip, dump)
+    prepared = lower_request(request, [as_array(x) for x in traced.captured], chip, dump)
+    _check_float8(prepared, chip)
+    return prepared
+
+
+def _check_float8(prepared: LoweredRequest, chip: Chip | None) -> None:
+    """Raise HardwareError if a program has products of an FP8Policy, and the named hardware has no units for them."""
+    if chip is None or chip.f8_flops or chip.platform == "cpu":
+        return
+    for equation in prepared.stages.local.program.walk():
+        if isinstance(equation.op, ScaledDot):
+            raise HardwareError(
+                f"{chip.name} has no units for products of float8 numbers, which `{prepared.request.program.name}` has "
+                f"at {equation.source.place}, by an FP8Policy. Choose hardware with such units, such as 'h100', or use "
+                "a PrecisionPolicy in place of the FP8Policy."
+            )
 
 
 def _with_all_results(request: Request) -> Request:

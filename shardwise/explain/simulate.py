@@ -233,7 +233,8 @@ def simulate(
         ShapeDtypeStructs with shardings on an abstract mesh.
 
     Raises:
-        HardwareError: if the hardware is unknown, or if a table is invalid.
+        HardwareError: if the hardware is unknown, if a table is invalid, or if the hardware has no units for float8, of
+            which an FP8Policy needs products.
         ValueError: if a mesh is passed for a lowered or compiled function, or if `expert_imbalance` is less than 1.
 
     Example:

@@ -49,7 +49,10 @@ def format_report(report: Plan, advice: Sequence[str] = (), measured: "MeasuredP
 def kernel_lines(report: Plan) -> list[str]:
     """Return which kernels of our own the plan has, and which of them are computed by other ops, and why."""
     counts = Counter(row.op for row in report.kernels if not row.plain_reason)
-    own = [f"  own kernels: {', '.join(f'{count} {op}' for op, count in counts.items())}"] if counts else []
+    own = []
+    if report.float8_products:
+        own.append(f"  matrix products: {report.products}, of which {report.float8_products} in float8")
+    own += [f"  own kernels: {', '.join(f'{count} {op}' for op, count in counts.items())}"] if counts else []
     plain = dict.fromkeys(row for row in report.kernels if row.plain_reason)
     return own + [f"  {row.op} at {row.source} is computed by plain ops: {row.plain_reason}" for row in plain]
 

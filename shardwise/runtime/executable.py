@@ -57,6 +57,7 @@ class Executable:
         serialized: bytes | None = None,
     ):
         self.out_shardings = tuple(out_shardings)
+        options = tuple({**dict(module.options), **dict(options)}.items())
         self.has_callbacks = has_callbacks = bool(module.callbacks)
         self.can_run = not is_compile_only(devices[0])
         if not self.can_run:

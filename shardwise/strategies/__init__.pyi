@@ -3,6 +3,8 @@ from shardwise.strategies.activations import (
     context_parallel as context_parallel,
     sequence_parallel as sequence_parallel,
 )
+from shardwise.strategies.fp8 import FP8Policy as FP8Policy, ProductRow as ProductRow
+from shardwise.strategies.fp8_scales import FP8Scales as FP8Scales
 from shardwise.strategies.initialize import initialize as initialize
 from shardwise.strategies.loss_scale import LossScale as LossScale, all_finite as all_finite, select as select
 from shardwise.strategies.memory import offload as offload, remat as remat

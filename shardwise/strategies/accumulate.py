@@ -1,7 +1,7 @@
 """Gradient accumulation: a function of a large batch as a loop over microbatches."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import shardwise.numpy as jnp
@@ -10,9 +10,10 @@ from shardwise.api.ahead_of_time.inspect import eval_shape
 from shardwise.api.control import scan
 from shardwise.compiler.arrays.methods import Array
 from shardwise.errors import StrategyError
+from shardwise.strategies.fp8_scales import FP8Scales
 from shardwise.strategies.leaves import is_array, leaf_name
 from shardwise.tree_util import KeyPath
-from shardwise.typing import ArrayLike, DTypeLike
+from shardwise.typing import ArrayLike
 
 _NAME = "accumulate_gradients"
 
@@ -34,7 +35,8 @@ def accumulate_gradients(
 
     Returns:
         A function with the arguments and results of `function`. Floating-point results are means, which are accumulated
-        in float32 at least. Integer results are sums.
+        in float32 at least. Integer results are sums. Of `FP8Scales`, the cotangents of the scales, the results have
+        the largest elements.
 
     Raises:
         StrategyError: if `microbatches` is less than 1. When it is called, if there is no batch, if its
@@ -59,13 +61,13 @@ def accumulate_gradients(
             return function(*(part.get(position, arg) for position, arg in enumerate(args)), **keywords)
 
         types = eval_shape(lambda: call_part(tree_util.tree_map(lambda x: x[0], parts)))
-        zeros = tree_util.tree_map_with_path(_zeros, types)
+        zeros = tree_util.tree_map_with_path(_zeros, types, is_leaf=_has_maxima)
 
         def add(total: object, part: dict[int, Any]) -> object:
-            return tree_util.tree_map(lambda sum, term: sum + term.astype(sum.dtype), total, call_part(part)), None
+            return tree_util.tree_map(_add, total, call_part(part), is_leaf=_has_maxima), None
 
         total, _ = scan(add, zeros, parts)
-        return tree_util.tree_map(lambda sum, type: _finish(sum, type.dtype, microbatches), total, types)
+        return tree_util.tree_map(partial(_finish, microbatches), total, types, is_leaf=_has_maxima)
 
     return call
 
@@ -109,8 +111,14 @@ def _split(batch: object, position: int, microbatches: int) -> Any:
     return tree_util.tree_map_with_path(split, batch)
 
 
-def _zeros(path: KeyPath, type: Any) -> Array:
+def _has_maxima(node: object) -> bool:
+    return isinstance(node, FP8Scales)
+
+
+def _zeros(path: KeyPath, type: Any) -> Any:
     """Return zeros to add results of this type to, with its sharding along Explicit mesh axes."""
+    if isinstance(type, FP8Scales):
+        return tree_util.tree_map_with_path(_zeros, type)
     if jnp.issubdtype(type.dtype, jnp.inexact):
         return jnp.zeros(type.shape, jnp.promote_types(type.dtype, jnp.float32), out_sharding=type.sharding)
     if jnp.issubdtype(type.dtype, jnp.integer):
@@ -118,6 +126,12 @@ def _zeros(path: KeyPath, type: Any) -> Array:
     raise StrategyError(f"{_NAME}: the result at {leaf_name(path)!r} has dtype {type.dtype}, which has no mean")
 
 
-def _finish(total: Array, dtype: DTypeLike, microbatches: int) -> Array:
-    """Return the mean of floating-point results, and the sum of integers, in their own dtype."""
-    return (total / microbatches).astype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else total
+def _add(total: Any, term: Any) -> Any:
+    return total.join(term) if isinstance(total, FP8Scales) else total + term.astype(total.dtype)
+
+
+def _finish(microbatches: int, total: Any, type: Any) -> Any:
+    """Return the mean of floating-point results and the sum of integers, in their own dtype. Maxima stay."""
+    if isinstance(total, FP8Scales) or not jnp.issubdtype(type.dtype, jnp.inexact):
+        return total
+    return (total / microbatches).astype(type.dtype)

@@ -18,6 +18,7 @@ from shardwise.compiler.control.remat import Remat
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.ops.elementwise.identities import CheckpointName
 from shardwise.compiler.transforms.checkpoint_policy import Offloadable, Policy, current_policy
 from shardwise.execute.traceback_filter import filter_traceback
@@ -239,12 +240,12 @@ class checkpoint_policies:
     @staticmethod
     def dots_saveable(op: Op, *types: ArrayType) -> bool:
         """Save the results of matrix products."""
-        return isinstance(op, Dot)
+        return isinstance(op, (Dot, ScaledDot))
 
     @staticmethod
     def dots_with_no_batch_dims_saveable(op: Op, *types: ArrayType) -> bool:
         """Save the results of matrix products without batch dims, such as products with weights."""
-        return isinstance(op, Dot) and not op.batch[0]
+        return isinstance(op, (Dot, ScaledDot)) and not op.batch[0]
 
     checkpoint_dots = dots_saveable
     checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable

@@ -259,6 +259,9 @@ class TritonBuilder:
         """Return the smaller of two blocks; of floats, the one that is not NaN."""
         return self._binary("arith.minnumf" if is_float(x.dtype) else "arith.minsi", x, y, x.dtype)
 
+    def abs(self, x: Block) -> Block:
+        return self._unary("math.absf", x)
+
     def exp(self, x: Block) -> Block:
         return self._unary("math.exp", x)
 

@@ -64,6 +64,7 @@ class Builder:
         self._tables: dict[tuple[Any, ...], str] = {}
         self._indices: dict[tuple[str, ...], HloValue] = {}
         self.callbacks: list[HostCallback] = []
+        self.options: dict[str, bool] = {}
         self._token = ""
 
     def at(self, source: Source, op_name: str) -> None:
@@ -78,6 +79,10 @@ class Builder:
     def place(self) -> str:
         """The user's line of the op that is being lowered; empty if it is unknown."""
         return self._source.place if self._source.file else ""
+
+    def compile_option(self, name: str, value: bool) -> None:
+        """Compile the module with an option of XLA, unless the user chooses another value."""
+        self.options[name] = value
 
     def unsupported(self, reason: str) -> UnsupportedError:
         """Return the error for an op that cannot be lowered for the platform."""

@@ -27,6 +27,7 @@ class StableHlo:
         callbacks: the Python functions that it calls.
         host_inputs: the inputs that must be in pinned host memory.
         host_outputs: the outputs that are in pinned host memory.
+        options: compiler options of XLA that its ops need, as pairs of a name and a value.
     """
 
     text: str
@@ -35,6 +36,7 @@ class StableHlo:
     callbacks: tuple[HostCallback, ...] = ()
     host_inputs: frozenset[int] = frozenset()
     host_outputs: frozenset[int] = frozenset()
+    options: tuple[tuple[str, bool], ...] = ()
 
 
 def lower(
@@ -83,6 +85,7 @@ def lower(
         tuple(builder.callbacks),
         frozenset(host_inputs),
         frozenset(host_outputs),
+        tuple(sorted(builder.options.items())),
     )
 
 

@@ -7,7 +7,7 @@ from shardwise.compiler.ir.types import ArrayType
 def product_shape(op: Op, types: tuple[ArrayType, ...]) -> tuple[int, int, int, int]:
     """Return a product of operands of these types as `batch` products of m × k and k × n matrices."""
     rule = factor_rule(op, types)
-    left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands)
+    left, right = ({factor for dim in dims for factor in dim} for dims in rule.operands[:2])
     result = {factor for dim in rule.results[0] for factor in dim}
     batch = m = n = k = 1
     for factor, size in enumerate(rule.sizes):

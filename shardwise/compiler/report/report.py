@@ -14,6 +14,7 @@ from typing import Any, final
 from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
+from shardwise.compiler.dtypes import is_float8
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.kernels.kernel import KernelOp
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
@@ -178,6 +179,8 @@ class Plan(HtmlReport):
         timeline: the steps of one device, in program order, with its live memory.
         unscheduled: the timeline without the schedule of communication; None if it takes the same time.
         kernels: the ops that have a kernel of our own on GPUs; none for other hardware.
+        products: the number of matrix products in the program; one in a loop counts once.
+        float8_products: how many of them have float8 operands.
 
     Raises:
         Nothing.
@@ -199,6 +202,8 @@ class Plan(HtmlReport):
     timeline: Timeline
     unscheduled: Timeline | None = None
     kernels: tuple[KernelRow, ...] = ()
+    products: int = 0
+    float8_products: int = 0
 
     @property
     def wire_bytes(self) -> float:
@@ -323,6 +328,7 @@ def report(
     if partitioned is not None and partitioned is not local:
         before = timeline(partitioned, chip, input_names, donated, lists_alive=False)
         unscheduled = None if math.isclose(before.seconds, scheduled.seconds, rel_tol=_SAME_TIME) else before
+    products = [equation for equation in local.program.walk() if equation.op.is_product]
     return Plan(
         local.program.name,
         local.mesh,
@@ -334,6 +340,8 @@ def report(
         scheduled,
         unscheduled,
         tuple(_kernel_rows(local)) if chip.platform == "gpu" else (),
+        len(products),
+        sum(is_float8(equation.inputs[0].type.dtype) for equation in products),
     )
 
 

@@ -42,6 +42,7 @@ BINARY = {
     "minsi": np.minimum,
 }
 UNARY = {
+    "math.absf": np.abs,
     "math.exp": np.exp,
     "math.log": np.log,
     "math.sqrt": np.sqrt,

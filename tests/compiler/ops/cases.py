@@ -8,7 +8,7 @@ smallest numbers; if the sizes allow, every combination of the operands' special
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from typing import Any, final
 
@@ -29,9 +29,11 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
 from shardwise.compiler.kernels.norm import Norm, NormGrad
+from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
+from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.bitwise import (
     And,
@@ -949,6 +951,12 @@ def dot_cases() -> list[Case]:
         cases.append(case(Dot(((1,), (0,)), dtype=dtype(wide)), f"{name}[3,4] {name}[4,5]"))
         cases.append(case(Dot(((2,), (1,)), ((0,), (2,)), dtype(wide)), f"{name}[2,3,4] {name}[5,4,2]"))
     cases.append(case(Dot(((1,), (0,)), precision=("HIGHEST", "HIGH")), "f32[3,4] f32[4,5]"))
+    for left, right in itertools.product(("f8_e4m3fn", "f8_e5m2"), repeat=2):
+        scaled = ScaledDot(((1,), (0,)), ((), ()), dtype("bf16"))
+        cases.append(case(scaled, f"{left}[3,4] {right}[4,5] f32[] f32[]"))
+    scaled = ScaledDot(((2,), (2,)), ((0,), (0,)), dtype("f32"))
+    cases.append(case(scaled, "f8_e4m3fn[2,3,4] f8_e4m3fn[2,5,4] f32[] f32[]"))
+    cases.append(case(replace(scaled, dtype=dtype("f16")), "f8_e4m3fn[2,3,4] f8_e4m3fn[2,5,4] f32[] f32[]"))
     return cases
 
 
@@ -1048,6 +1056,10 @@ def kernel_cases() -> list[Case]:
         leading = "[" + ",".join(rows.strip("[]").split(",")[:-1]) + "]"
         cases.append(case(CrossEntropy(), f"f32{rows} i32{leading}"))
         cases.append(case(CrossEntropyGrad(), f"f32{rows} i32{leading} " + " ".join([f"f32{leading}"] * 3)))
+        for name, transposes, batch in (("f8_e4m3fn", True, 0), ("f8_e5m2", False, 0), ("f8_e5m2", True, 1)):
+            quantize = Quantize(dtype(name), transposes, batch, rows.count(","))
+            if batch < rows.count(","):
+                cases.append(case(quantize, f"f32{rows} f32[]"))
     return cases
 
 

@@ -35,8 +35,10 @@ from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
+from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert
@@ -364,9 +366,12 @@ CUSTOM_DERIVATIVE = (
 )
 
 
+ROUNDED = (Quantize, ScaledDot)  # numbers that are rounded to float8
+
+
 def has_derivative(case: Case) -> bool:
     """Return whether the op has a derivative: decompositions that are not unique have none."""
-    if isinstance(case.op, (HouseholderOp, SimilarityReduction, FusedAttention, FusedAttentionGrad)):
+    if isinstance(case.op, (HouseholderOp, SimilarityReduction, FusedAttention, FusedAttentionGrad, *ROUNDED)):
         return False
     if isinstance(case.op, Svd):
         return not (case.op.full and case.op.vectors and case.types[0].shape[-1] != case.types[0].shape[-2])

@@ -53,8 +53,8 @@ BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "spl
 MANUAL = {"manual", "pvary", "preduced", "punreduced", "assert_replicated"}
 # Loops of the program of one device, which the schedule makes after planning: control/test_pipelined_scan.py.
 SCHEDULED = {"pipelined_scan"}
-# tests/api/transformations/test_remat.py tests remat, tests/experimental/test_overlap.py program_order.
-CALLS = {"remat", "program_order"}
+# In tests: api/transformations/test_remat.py, experimental/test_overlap.py, and compiler/kernels/test_fp8_dot.py.
+CALLS = {"remat", "program_order", "fp8_dot"}
 # Adjacent barriers are lowered together: tests/lax/test_barriers.py, tests/lax/test_async_collectives.py.
 BARRIERS = {"barrier", "collective_done"}
 # Ops over named axes cannot run until the name is bound: tests/lax/test_collectives.py.
@@ -96,7 +96,9 @@ CONTROL = {"cond", "scan", "while"}
 # Their derivatives are those of the system, and of the user's transpose: tests/lax, tests/api/transformations.
 LINEAR_SOLVE = {"linear_solve", "linear_call"}
 ATTENTION = {"fused_attention", "fused_attention_grad"}
-KERNELS = {"norm", "norm_grad", "cross_entropy", "cross_entropy_grad"}
+# Rounded numbers have no derivative: tests/compiler/kernels/test_fp8_dot.py.
+ROUNDED = {"quantize", "scaled_dot"}
+KERNELS = {"norm", "norm_grad", "cross_entropy", "cross_entropy_grad", *ROUNDED}
 
 # For each law, the ops that it does not apply to.
 EXCEPTIONS = {
@@ -122,6 +124,7 @@ EXCEPTIONS = {
     },
     # no operands, no derivative, or a derivative that is defined otherwise
     jvp_like_finite_difference: {
+        *ROUNDED,
         *LAST_DERIVATIVES,
         *(
             "full",
@@ -137,6 +140,7 @@ EXCEPTIONS = {
     },
     # no operands, or no derivative
     transpose_is_adjoint: {
+        *ROUNDED,
         *LAST_DERIVATIVES,
         *BITWISE,
         *CUSTOM_DERIVATIVE,

@@ -1,0 +1,75 @@
+"""The state of FP8 training: the scales of products, and the magnitudes from which they are computed."""
+
+from dataclasses import dataclass, field, replace
+from typing import Self, final
+
+import shardwise.numpy as jnp
+from shardwise import lax, tree_util
+from shardwise.compiler.arrays.methods import Array
+
+_EXPONENTS = 100  # scales are powers of two between 2**-100 and 2**100
+
+
+@final
+@tree_util.register_dataclass
+@dataclass(frozen=True)
+class FP8Scales:
+    """The scales of the products of a function: a pytree, part of the state of training. `FP8Policy.create` returns it.
+
+    A product has three scales: of its input, of its weight and of the cotangent of its result. Differentiate the loss
+    with respect to this state too: that cotangent has the largest magnitudes of this step, which `update` reads. It is
+    replicated: all devices agree.
+
+    Attributes:
+        scales: the scales by the name of the product, arrays [3], or [layers, 3] in a loop over layers.
+        history: the largest magnitudes of the last steps, an array [all scales, steps], the latest first.
+        limits: the largest numbers of the float8 dtypes of inputs, weights and cotangents.
+        margin: how many powers of two a scale is above the least one.
+
+    Example:
+        >>> loss = lambda w, x: jnp.mean((x @ w) ** 2)
+        >>> policy = jax.strategies.FP8Policy()
+        >>> w, x = jnp.ones((16, 16)), jnp.ones((4, 16))
+        >>> scales = policy.create(loss, w, x)
+        >>> _, (_, maxima) = jax.value_and_grad(jax.strategies.mixed_precision(loss, policy), (0, 1))(w, scales, x)
+        >>> scales.update(maxima).history[:2, 0]
+        Array([1., 1.], dtype=float32)
+    """
+
+    scales: dict[str, Array]
+    history: Array
+    limits: tuple[float, float, float] = field(metadata={"static": True})
+    margin: int = field(default=0, metadata={"static": True})
+
+    def update(self, maxima: Self) -> Self:
+        """Return the state for the next step.
+
+        A scale is the least power of two for which the largest magnitude of the last steps is in the range of the
+        dtype, times `2**margin`. It stays if all magnitudes were zero. Along sharded dims, the maxima of all products
+        are reduced together, in one all-reduce.
+
+        Args:
+            maxima: the cotangent of this state.
+        """
+        names = list(self.scales)
+        latest = jnp.concatenate([jnp.reshape(maxima.scales[name], -1) for name in names])
+        history = jnp.concatenate([latest[:, None], self.history[:, :-1]], 1)
+        before = jnp.concatenate([jnp.reshape(self.scales[name], -1) for name in names])
+        limits = jnp.tile(jnp.asarray(self.limits, jnp.float32), len(before) // 3)
+        scales = _power_of_two(jnp.max(history, 1) / limits, before, self.margin)
+        parts = lax.split(scales, [self.scales[name].size for name in names])
+        shaped = {name: jnp.reshape(part, self.scales[name].shape) for name, part in zip(names, parts, strict=True)}
+        return replace(self, scales=shaped, history=history)
+
+    def join(self, other: Self) -> Self:
+        """Return the larger ones of two states of maxima, such as the cotangents of two microbatches."""
+        joined: Self = tree_util.tree_map(jnp.maximum, self, other)
+        return joined
+
+
+def _power_of_two(ratios: Array, before: Array, margin: int) -> Array:
+    """Return the least powers of two that are not below `ratios`, times `2**margin`; `before` where a ratio is 0."""
+    mantissa, exponent = jnp.frexp(ratios)
+    power = jnp.clip(exponent - (mantissa == 0.5) + margin, -_EXPONENTS, _EXPONENTS)
+    bits = lax.shift_left(power.astype(jnp.int32) + 127, jnp.full_like(power, 23, jnp.int32))
+    return jnp.where(ratios > 0, lax.bitcast_convert_type(bits, jnp.float32), before)

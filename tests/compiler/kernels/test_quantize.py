@@ -1,0 +1,86 @@
+"""quantize: float8 numbers against casts of ml_dtypes and of XLA, and its Triton IR against its meaning."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardwise as jax
+from shardwise import NamedSharding, P
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.kernel import triton_ir
+from shardwise.compiler.kernels.quantize import Quantize
+from tests.compiler.kernels.triton_interpreter import Interpreter
+
+F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+
+
+def wild(shape, dtype):
+    """Numbers of all magnitudes around the range of float8, some of them not finite."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape) * np.exp2(rng.integers(-14, 14, shape))
+    return np.where(rng.random(shape) < 0.02, rng.choice([np.inf, -np.inf, np.nan], shape), x).astype(dtype)
+
+
+def expected(op, x, scale):
+    """The results, by casts of ml_dtypes."""
+    wide = x.astype(F32)
+    finite = np.isfinite(wide)
+    limit = F32.type(ml_dtypes.finfo(op.dtype).max)
+    numbers = np.where(finite, np.clip(np.where(finite, wide, 0) / scale, -limit, limit), np.nan).astype(op.dtype)
+    start = op.batch + op.rows
+    order = (*range(op.batch), *range(start, x.ndim), *range(op.batch, start))
+    transposed = [np.transpose(numbers, order)] if op.transposes else []
+    return [numbers, *transposed, np.abs(wide[finite]).max(initial=0)]
+
+
+CASES = [
+    (Quantize(E4M3, True, 0, 1), (100, 70), BF16),
+    (Quantize(E5M2, True, 1, 2), (2, 3, 5, 64), F32),
+    (Quantize(E4M3, False, 0, 2), (3, 65, 1), F16),
+    (Quantize(E5M2, True, 0, 0), (33,), F32),
+    (Quantize(E4M3, True, 0, 1), (64, 128), F32),
+]
+
+
+def check(results, op, x, scale):
+    for result, number in zip(results, expected(op, x, scale), strict=True):
+        np.testing.assert_array_equal(np.asarray(result, F32), np.asarray(number, F32))
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype"), CASES, ids=str)
+def test_meaning(op, shape, dtype):
+    x, scale = wild(shape, dtype), F32.type(0.25)
+    check(op.reference(x, scale), op, x, scale)
+    check(jax.jit(op)(x, scale), op, x, scale)  # XLA must not drop the cast to float8
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype"), CASES, ids=str)
+def test_the_ir_computes_the_meaning(op, shape, dtype):
+    x, scale = wild(shape, dtype), np.array([0.25], F32)
+    types = ArrayType(shape, dtype), ArrayType((), F32)
+    launch = op.kernel_launch(*types)
+    written = [np.zeros(type.size, type.dtype) for type in launch.results]
+    Interpreter(triton_ir(op, types)).run(launch.programs, [x.reshape(-1), scale, *written])
+    *numbers, maxima = (array.reshape(type.shape) for array, type in zip(written, launch.results, strict=True))
+    check([*numbers, maxima.max()], op, x, scale[0])
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_rounds_as_jax_does(dtype):
+    jnp = pytest.importorskip("jax.numpy")
+    x = np.random.default_rng(0).standard_normal(4096).astype(F32) * 100
+    theirs = np.asarray(jnp.asarray(x).astype(dtype))
+    np.testing.assert_array_equal(Quantize(dtype).reference(x, F32.type(1))[0].astype(F32), theirs.astype(F32))
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(None, "data"), P("model", "data"), P(("data", "model"))], ids=str)
+def test_maxima_are_reduced_over_uneven_shards(spec):
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    op, x, scale = Quantize(E4M3, True), wild((30, 50), F32), F32.type(0.25)
+
+    def sharded(x, scale):
+        return op(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec)), scale)
+
+    check(jax.jit(sharded)(x, scale), op, x, scale)
+    assert jax.jit(sharded).lower(x, scale).plan.counts()["all_reduce"] == 1
