@@ -6,10 +6,8 @@ import pytest
 
 import shardwise as jax
 from shardwise import NamedSharding, P
-from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.kernels.kernel import triton_ir
 from shardwise.compiler.kernels.quantize import Quantize
-from tests.compiler.kernels.triton_interpreter import Interpreter
+from tests.compiler.kernels.run_kernel import run_kernel
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
@@ -57,13 +55,9 @@ def test_meaning(op, shape, dtype):
 
 @pytest.mark.parametrize(("op", "shape", "dtype"), CASES, ids=str)
 def test_the_ir_computes_the_meaning(op, shape, dtype):
-    x, scale = wild(shape, dtype), np.array([0.25], F32)
-    types = ArrayType(shape, dtype), ArrayType((), F32)
-    launch = op.kernel_launch(*types)
-    written = [np.zeros(type.size, type.dtype) for type in launch.results]
-    Interpreter(triton_ir(op, types)).run(launch.programs, [x.reshape(-1), scale, *written])
-    *numbers, maxima = (array.reshape(type.shape) for array, type in zip(written, launch.results, strict=True))
-    check([*numbers, maxima.max()], op, x, scale[0])
+    x, scale = wild(shape, dtype), F32.type(0.25)
+    *numbers, maxima = run_kernel(op, x, np.array(scale))
+    check([*numbers, maxima.max()], op, x, scale)
 
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
