@@ -181,6 +181,8 @@ class _Cluster:
         self.wait_for_processes(store.connect, ranks, _INITIALIZE)
         self._store = store
         self._create_clients(member, local_device_ids, partition_index)
+        if process_sets.gloo is not None:
+            process_sets.gloo.read_addresses(store)
         process_sets.executables = SharedExecutables(member, lambda: self.store)
         member.report_arrival(_INITIALIZE)
 
@@ -258,7 +260,7 @@ class _Cluster:
         before = listening_addresses()
         collectives = cluster_collectives(self._store, member.local_host)
         opened = listening_addresses() - before
-        process_sets.gloo = GlooConnections(member, lambda: self.store, opened.pop() if len(opened) == 1 else None)
+        process_sets.gloo = GlooConnections(member, self._store, opened.pop() if len(opened) == 1 else None)
         return collectives
 
     def leave(self) -> None:

@@ -13,12 +13,11 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.processes.member import Member
 
 # Seconds between a failure and the first attempt to close the connections, in which runs that the failed process has
@@ -44,17 +43,25 @@ class GlooConnections:
 
     Args:
         member: the connection of this process to the coordinator, which detects failures.
-        store: returns the client of XLA's key-value store, or raises PeerFailure if it is lost.
+        store: the client of XLA's key-value store.
         listener: the address on which Gloo listens in this process; None if it is not known.
     """
 
-    def __init__(self, member: Member, store: Callable[[], Any], listener: Address | None):
+    def __init__(self, member: Member, store: Any, listener: Address | None):
         self._member = member
-        self._store = store
+        self._addresses: set[Address] = set()  # on which Gloo listens in all processes
         self._groups: set[frozenset[int]] = set()  # the ranks of each group of devices that communicates
         self._aborted: set[int] = set()  # failed ranks after whose failure the connections were closed
         self._lock = threading.Lock()
-        store().key_value_set(f"{_KEY}/{member.rank}", repr(listener))
+        store.key_value_set(f"{_KEY}/{member.rank}", repr(listener))
+
+    def read_addresses(self, store: Any) -> None:
+        """Read the addresses of all processes, which must have created their `GlooConnections`.
+
+        If one is not known, no connection is closed: the other processes would wait nevertheless.
+        """
+        addresses = [ast.literal_eval(value) for _, value in store.key_value_dir_get(_KEY)]
+        self._addresses = set(addresses) if None not in addresses else set()
 
     def add_groups(self, text: str, devices: Sequence[Any]) -> None:
         """Record the groups of devices that communicate in a module.
@@ -90,31 +97,13 @@ class GlooConnections:
                 self._close_connections()
 
     def _close_connections(self) -> None:
-        try:
-            addresses = self._addresses()
-        except (RuntimeFailure, ValueError, SyntaxError) as error:
-            _log.debug("runs that wait for a failed process end at XLA's timeout: %s", error)
-            return
         for connection in _sockets():
             with suppress(OSError):  # not connected
                 ends = {connection.getsockname(), connection.getpeername()}
-                if not ends.isdisjoint(addresses) and not _listens(connection):  # Gloo aborts without its listener
+                if not ends.isdisjoint(self._addresses) and not _listens(
+                    connection
+                ):  # Gloo aborts without its listener
                     connection.shutdown(socket.SHUT_RDWR)
-
-    def _addresses(self) -> set[Address]:
-        """Return the addresses on which Gloo listens in all processes.
-
-        Raises:
-            RuntimeFailure: if the store is lost.
-            ValueError: if an address is not known.
-        """
-        addresses = set()
-        for rank in range(self._member.num_processes):
-            address = ast.literal_eval(self._store().key_value_try_get(f"{_KEY}/{rank}"))
-            if address is None:
-                raise ValueError(f"the address of process {rank} is not known")
-            addresses.add(address)
-        return addresses
 
 
 def _listens(connection: socket.socket) -> bool:

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.runtime import gloo_connections
 from shardwise.runtime.gloo_connections import GlooConnections, listening_addresses
 
@@ -28,10 +27,8 @@ class Store(dict):
     def key_value_set(self, key, value):
         self[key] = value
 
-    def key_value_try_get(self, key):
-        if key not in self:
-            raise RuntimeFailure("NOT_FOUND")
-        return self[key]
+    def key_value_dir_get(self, prefix):
+        return [(key, value) for key, value in self.items() if key.startswith(prefix)]
 
 
 def devices(ranks, platform="cpu"):
@@ -56,12 +53,13 @@ def network(monkeypatch):
         each.close()
 
 
-def connections(network, count=2):
+def connections(network, count=2, other=("127.0.0.1", 9)):
     member = SimpleNamespace(rank=0, num_processes=count, failures={})
     store = Store()
-    created = GlooConnections(member, lambda: store, network.gloo.listener.getsockname())
+    created = GlooConnections(member, store, network.gloo.listener.getsockname())
     for rank in range(1, count):
-        store.key_value_set(f"shardwise/gloo/{rank}", repr(("127.0.0.1", 9)))
+        store.key_value_set(f"shardwise/gloo/{rank}", repr(other))
+    created.read_addresses(store)
     return created, member
 
 
@@ -131,8 +129,7 @@ def test_connections_are_closed_again_after_another_failure(network):
 
 
 def test_nothing_is_closed_if_an_address_is_unknown(network):
-    created, member = connections(network, 3)
-    created._store()["shardwise/gloo/2"] = "None"
+    created, member = connections(network, 3, other=None)
     abort(created, member, 1)
     assert not is_closed(network.gloo.client)
 
