@@ -11,6 +11,7 @@ from typing import Any, final
 
 from shardwise.compiler.dtypes import DType, is_float, numpy_carrier
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.kernel import KernelOp, Launch
@@ -68,7 +69,7 @@ class Adam(KernelOp):
             need_replication=frozenset({ndim}),
         )
 
-    def plain(self, *operands: Any) -> list[Any]:
+    def plain(self, *operands: Operand) -> list[Any]:
         scalars, *arrays = operands
         type = arrays[0].type
         wide = numpy_carrier(type.dtype)
@@ -89,7 +90,7 @@ class Adam(KernelOp):
             results.append((parameters, self.copy_dtype))
         return [Convert(dtype)(x.array) for x, dtype in results]
 
-    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Operand], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if dims[0] is not None:
             return super().vmap(axis, operands, dims)
         batched = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands[1:], dims[1:], strict=True)]

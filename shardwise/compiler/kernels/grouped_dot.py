@@ -59,7 +59,7 @@ class Grouped(KernelOp):
         return super().obstacle(*types)
 
 
-def _local_offsets(offsets: Operand, groups: int, first_group: Any, first_row: Any) -> Any:
+def _local_offsets(offsets: Operand, groups: int, first_group: Operand | None, first_row: Operand | None) -> Any:
     """Return the offsets of a device's groups, in its rows.
 
     Args:
@@ -99,7 +99,7 @@ def _masked(x: Operand, mask: Expr) -> Any:
     return where(Expr(Broadcast(shape, (0, 1))(mask.array)), Expr(Broadcast(shape, (1, 2))(x)), 0.0).array
 
 
-def _product(x: Any, y: Any, left: tuple[int, ...], right: tuple[int, ...]) -> Any:
+def _product(x: Operand, y: Operand, left: tuple[int, ...], right: tuple[int, ...]) -> Any:
     dtype = x.type.dtype
     return Convert(dtype)(Dot((left, right), dtype=numpy_carrier(dtype))(x, y))
 
@@ -157,12 +157,14 @@ class GroupedDot(Grouped):
         starts = context.offset(0, I32, 1), context.offset(0, I32, 0)
         return self(x, weights, _local_offsets(offsets, weights.type.shape[0], *starts))
 
-    def plain(self, *operands: Any) -> list[Any]:
+    def plain(self, *operands: Operand) -> list[Any]:
         x, weights, offsets = operands
         masked = _masked(x, _in_group(offsets, x.type.shape[0]))
         return [_product(masked, weights, (0, 2), (0, 2 if self.transposed else 1))]
 
-    def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+    def gradient(
+        self, operands: Sequence[Operand], results: Sequence[Operand], cotangents: Sequence[Operand]
+    ) -> Sequence[Any]:
         (x, weights, offsets), (ct,) = operands, cotangents
         (x_ct,) = GroupedDot(not self.transposed)(ct, weights, offsets)
         (weights_ct,) = GroupedOuter()(ct, x, offsets) if self.transposed else GroupedOuter()(x, ct, offsets)
@@ -277,14 +279,16 @@ class GroupedOuter(Grouped):
         starts = context.offset(0, I32), context.offset(0, I32, 0)
         return self(x, y, _local_offsets(offsets, context.out_shapes[0][0], *starts))
 
-    def plain(self, *operands: Any) -> list[Any]:
+    def plain(self, *operands: Operand) -> list[Any]:
         x, y, offsets = operands
         mask = _in_group(offsets, x.type.shape[0])
         in_any = apply(Sum((0,)), Expr(Convert(I32)(mask.array))) != 0
         y = where(Expr(Broadcast(y.type.shape, (0,))(in_any.array)), Expr(y), 0.0).array
         return [_product(_masked(x, mask), y, (1,), (0,))]
 
-    def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+    def gradient(
+        self, operands: Sequence[Operand], results: Sequence[Operand], cotangents: Sequence[Operand]
+    ) -> Sequence[Any]:
         (x, y, offsets), (ct,) = operands, cotangents
         return [GroupedDot(transposed=True)(y, ct, offsets)[0], GroupedDot()(x, ct, offsets)[0], None]
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.op import Hlo, HloValue
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.kernel import KernelOp, Launch
@@ -99,7 +100,7 @@ class PagedAttention(KernelOp):
             need_replication=frozenset({g, d, p, s, n}),
         )
 
-    def plain(self, *operands: Any) -> list[Any]:
+    def plain(self, *operands: Operand) -> list[Any]:
         q, k, v, tables, lengths = operands
         sequences, heads, width = q.type.shape
         key_heads, pages, size, _ = k.type.shape
@@ -107,7 +108,8 @@ class PagedAttention(KernelOp):
         dtype = numpy_carrier(q.type.dtype)
         limits = [full(tables.type.shape, bound, I32) for bound in (0, pages - 1)]
         listed = Min()(Max()(tables, limits[0]), limits[1])
-        k, v = (Reshape((key_heads, sequences, keys, width))(pool[:, listed]) for pool in (k, v))
+        pools: Any = (k, v)  # arrays or tracers, whose index is a gather
+        k, v = (Reshape((key_heads, sequences, keys, width))(pool[:, listed]) for pool in pools)
         queries = Reshape((sequences, key_heads, heads // key_heads, width))(q)
         scores = Expr(Dot(((3,), (3,)), ((0, 1), (1, 0)), dtype=dtype)(queries, k)) * self.scale  # [B, K, G, keys]
         shape = scores.array.type.shape
@@ -197,7 +199,7 @@ class PagedAttention(KernelOp):
         types = [x.type for x in written]
         return hlo.program(rewrite("combine_parts", types, self.combine), written)
 
-    def combine(self, *written: Any) -> list[Any]:
+    def combine(self, *written: Operand) -> list[Any]:
         """Return the result from what the kernel writes: sums of values, largest scores and sums of weights by part."""
         result, largest, total = map(Expr, written)
         shape = written[0].type.shape
@@ -210,7 +212,7 @@ class PagedAttention(KernelOp):
         return [Reshape((shape[0], shape[1] * shape[3], shape[4]))(divided.array)]
 
 
-def is_key_of(lengths: Any, keys: int) -> Any:
+def is_key_of(lengths: Operand, keys: int) -> Any:
     """Return a mask [B, keys]: which keys each sequence has."""
     shape = (lengths.type.shape[0], keys)
     return (Expr(Iota(shape, 1, I32)()) < Expr(Broadcast(shape, (0,))(lengths))).array

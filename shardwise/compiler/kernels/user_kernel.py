@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -72,10 +73,12 @@ class UserKernel(KernelOp):
     def _plain_program(self, types: Sequence[ArrayType]) -> Program:
         return plain_program(self, tuple(type.plain.strong() for type in types))
 
-    def plain(self, *operands: Any) -> list[Any]:
+    def plain(self, *operands: Operand) -> list[Any]:
         return list(self.definition.plain(*operands))
 
-    def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+    def gradient(
+        self, operands: Sequence[Operand], results: Sequence[Operand], cotangents: Sequence[Operand]
+    ) -> Sequence[Any]:
         assert self.definition.gradient is not None
         found = self.definition.gradient(operands, results, cotangents)
         if len(found) != len(operands):
@@ -110,7 +113,7 @@ class UserKernel(KernelOp):
         module = self.definition.ir(*types, *launch.results)
         return check_module(self.title, module, types, launch.results), module
 
-    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Operand], dims: Sequence[int | None]) -> tuple[Any, Any]:
         batched = self.definition.batched
         if batched is None or any(dim is not None and not has for dim, has in zip(dims, batched, strict=True)):
             return super().vmap(axis, operands, dims)
