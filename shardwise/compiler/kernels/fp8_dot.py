@@ -27,6 +27,7 @@ from shardwise.compiler.control.scan import vmap_by_scan
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.masks import drop_none
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -78,7 +79,7 @@ class Fp8Dot(CallLike):
     form: Fp8Form
 
     @staticmethod
-    def apply(form: Fp8Form, x: Any, weight: Any, scales: Any, quantized: Sequence[Any]) -> Any:
+    def apply(form: Fp8Form, x: Operand, weight: Operand, scales: Operand, quantized: Sequence[Any]) -> Any:
         """Return the product. `quantized` is what `quantize_operand` returned for x."""
         programs = _programs(form, (x.type.strong(), weight.type.strong()), (False,) * _OPERANDS)
         return Fp8Dot(programs.result, form)(x, weight, scales, *quantized)[0]
@@ -101,7 +102,7 @@ class Fp8Dot(CallLike):
         return (Fp8Dot.apply(form, x, weight, scales, quantize_operand(form, x, x_scale)),), (dim,)
 
 
-def quantize_operand(form: Fp8Form, x: Any, scale: Any) -> list[Any]:
+def quantize_operand(form: Fp8Form, x: Operand, scale: Operand) -> list[Any]:
     """Return the last operands of `Fp8Dot`: the scale, the float8 numbers of x, their transpose, its largest magnitude.
 
     They have no derivatives.
@@ -177,7 +178,7 @@ class _Product:
         return tuple(range(self.batch + before, self.batch + before + count))
 
     def _product(
-        self, left: Any, right: Any, left_dims: tuple[int, ...], right_dims: tuple[int, ...], *scales: Any
+        self, left: Operand, right: Operand, left_dims: tuple[int, ...], right_dims: tuple[int, ...], *scales: Any
     ) -> Any:
         batch = tuple(range(self.batch))
         if self.form.measures:
@@ -185,7 +186,7 @@ class _Product:
             return Dot((left_dims, right_dims), (batch, batch), None, self.form.dot.precision)(*wide)
         return ScaledDot((left_dims, right_dims), (batch, batch), self.form.dtype)(left, right, *scales)
 
-    def quantize(self, x: Any, scale: Any, dtype: DType, rows: int, transposes: bool) -> Sequence[Any]:
+    def quantize(self, x: Operand, scale: Operand, dtype: DType, rows: int, transposes: bool) -> Sequence[Any]:
         """Return the float8 numbers, those with columns before rows if `transposes`, and the largest magnitude."""
         results = Quantize(dtype, transposes, self.batch, rows)(x, scale)
         if not self.form.measures:
@@ -199,7 +200,16 @@ class _Product:
         quantized = rewrite("quantize", [self.types[0], scale], lambda x, scale: quantize_operand(self.form, x, scale))
         return list(quantized.out_types)
 
-    def forward(self, x: Any, weight: Any, scales: Any, x_scale: Any, x8: Any, transposed: Any, largest: Any) -> Any:
+    def forward(
+        self,
+        x: Operand,
+        weight: Operand,
+        scales: Operand,
+        x_scale: Operand,
+        x8: Operand,
+        transposed: Operand,
+        largest: Operand,
+    ) -> Any:
         weight_scale = _split(scales)[1]
         weight = permute(weight, self.weight_order)
         weight8, weight_largest = self.quantize(weight, weight_scale, self.form.forward, self.contracted, False)
@@ -207,7 +217,7 @@ class _Product:
         result = self._product(x8, weight8, *dims, x_scale, weight_scale)
         return [result, transposed, weight8, largest, weight_largest, x_scale, scales]
 
-    def cotangents(self, residuals: Sequence[Any], cotangent: Any) -> list[Any]:
+    def cotangents(self, residuals: Sequence[Any], cotangent: Operand) -> list[Any]:
         transposed, weight8, *largest, x_scale, scales = residuals
         _, weight_scale, scale = _split(scales)
         ct, ct_transposed, ct_largest = self.quantize(cotangent, scale, self.form.backward, self.rows, True)
@@ -241,7 +251,7 @@ class _Product:
         shape = self.form.dot.out_type(*(type.with_dtype(dtype) for type in self.types)).shape
         return full(shape, 0, dtype) if total is None else total
 
-    def _wide(self, numbers: Any, scale: Any) -> Any:
+    def _wide(self, numbers: Operand, scale: Operand) -> Any:
         """Return float8 numbers times their scale, in the dtype of the result."""
         wide = _as(numbers, self.form.dtype)
         if self.form.measures:
@@ -249,9 +259,9 @@ class _Product:
         return Mul()(wide, Broadcast(wide.type.shape, ())(_as(scale, self.form.dtype)))
 
 
-def _split(scales: Any) -> list[Any]:
+def _split(scales: Operand) -> list[Any]:
     return [Reshape(())(slice_along(scales, 0, index, index + 1)) for index in range(3)]
 
 
-def _as(x: Any, dtype: DType) -> Any:
+def _as(x: Operand, dtype: DType) -> Any:
     return x if x.type.dtype == dtype else Convert(dtype)(x)

@@ -13,10 +13,12 @@ from shardwise.compiler.control.call import Call
 from shardwise.compiler.control.cond import Cond
 from shardwise.compiler.control.remat import Remat
 from shardwise.compiler.control.scan import Scan
-from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.fp8_dot import SCALES, Fp8Dot, Fp8Form, quantize_operand
 from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.contract.dot import Dot
@@ -52,7 +54,7 @@ class Product:
     stack: tuple[int, ...]
     reason: str
     source: Source
-    types: tuple[Any, ...]
+    types: tuple[ArrayType, ...]
 
 
 @final
@@ -109,7 +111,7 @@ class Fp8Products:
         self.products = _with_unique_names(self._plan.products())
         self.selected = [product for product in self.products if not product.reason]
 
-    def rewrite(self, form: Callable[[Dot, Any], Fp8Form]) -> Program:
+    def rewrite(self, form: Callable[[Dot, DType], Fp8Form]) -> Program:
         """Return the program with one further input for each selected product: its scales, [*stack, 3].
 
         Args:
@@ -180,11 +182,11 @@ def _product_site(
     return _Site(product, weight, cast.inputs[0] if cast is not None and is_cast else None)
 
 
-def _is_supported(dtype: Any) -> bool:
+def _is_supported(dtype: DType) -> bool:
     return is_float(dtype) and dtype.itemsize in (2, 4)
 
 
-def _type_obstacle(op: Dot, types: Sequence[Any]) -> str:
+def _type_obstacle(op: Dot, types: Sequence[ArrayType]) -> str:
     """Return why a product cannot be computed with float8 numbers; the empty string if it can."""
     if not _is_supported(types[0].dtype) or (op.dtype is not None and not _is_supported(op.dtype)):
         return f"operands of {types[0]} and {types[1]} are not floats of 16 or 32 bits"
@@ -220,7 +222,7 @@ def _entry_names(op: Op, number: int, operands: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _rewrite(plan: _Plan, form: Callable[[Dot, Any], Fp8Form]) -> Program:
+def _rewrite(plan: _Plan, form: Callable[[Dot, DType], Fp8Form]) -> Program:
     program = plan.program
     scale_types = [SCALES.with_shape((*product.stack, 3)) for product in plan.selected]
 
@@ -256,11 +258,11 @@ class _Emitter:
     The products of one array share its float8 numbers, with the scale of the first product.
     """
 
-    def __init__(self, form: Callable[[Dot, Any], Fp8Form]):
+    def __init__(self, form: Callable[[Dot, DType], Fp8Form]):
         self._form = form
         self._quantized: dict[Any, list[Any]] = {}
 
-    def emit(self, equation: Equation, position: int, x: Any, weight: Any, scales: Any) -> Any:
+    def emit(self, equation: Equation, position: int, x: Operand, weight: Operand, scales: Operand) -> Any:
         """Return the product with float8 numbers. `position` is the operand that is the weight."""
         op = equation.op
         assert isinstance(op, Dot)
@@ -277,7 +279,7 @@ class _Emitter:
         return permute(product, (*range(batch), *last, *range(batch, batch + rows)))
 
 
-def _with_programs(op: Op, inner: Sequence[_Plan], form: Callable[[Dot, Any], Fp8Form]) -> Op:
+def _with_programs(op: Op, inner: Sequence[_Plan], form: Callable[[Dot, DType], Fp8Form]) -> Op:
     """Return an op whose programs are rewritten. The scales of all its programs are its last operands."""
     if isinstance(op, Cond):
         counts = [len(plan.selected) for plan in inner]

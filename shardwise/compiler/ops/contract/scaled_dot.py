@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_float8, short_name
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors
+from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, Pair
@@ -102,7 +103,7 @@ class ScaledDot(Op):
         return self.dot.reference(left, right).astype(self.dtype)
 
 
-def _scaled(numbers: Any, scales: Any) -> Any:
+def _scaled(numbers: Operand, scales: Operand) -> Any:
     """Multiply slices along dim 0 by one scale each, in float32."""
     wide = Convert(np.dtype(np.float32))(numbers)
     return Mul()(wide, Broadcast(wide.type.shape, (0,))(scales))
