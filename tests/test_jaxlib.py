@@ -571,6 +571,15 @@ def test_registration_of_handlers(monkeypatch):
     assert (Path(_jaxlib.folder()) / "include/xla/ffi/api/ffi.h").exists()
 
 
+def test_functions_of_triton_modules():
+    module = "tt.func public @f(%x: !tt.ptr<f32>) {\n  tt.return\n}\ntt.func private @g() {\n  tt.return\n}"
+    assert _jaxlib.triton_functions(module) == [("f", "public", "(!tt.ptr<f32>) -> ()"), ("g", "private", "() -> ()")]
+    with pytest.raises(ValueError) as failure:
+        _jaxlib.triton_functions("tt.func public @f() {\n  tt.unknown\n}")
+    (location, message), *_ = failure.value.args
+    assert ":2:" in location and "unknown" in message
+
+
 def test_only_calls_of_jaxlib_ask_on_its_behalf():
     assert not _jaxlib.is_jaxlib_asking()
 

@@ -12,6 +12,7 @@ import shardwise.numpy as jnp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.nn import log_sigmoid
 from shardwise.torch._torchax import environment
+from shardwise.typing import ArrayLike
 
 Dims = int | Sequence[int] | None
 
@@ -24,7 +25,7 @@ def _abs(x: Array) -> Array:
     return x * jnp.sign(x) if jnp.issubdtype(x.dtype, jnp.floating) else _TORCHAX_ABS(x)
 
 
-def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
+def _clamp(x: Array, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """Bound a tensor. At a bound, the gradient is that of the tensor."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _TORCHAX_CLAMP(x, min, max)
@@ -32,7 +33,7 @@ def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     return bounded if max is None else jnp.where(bounded > max, max, bounded)
 
 
-def _clamp_max(x: Array, max: Any) -> Array:
+def _clamp_max(x: Array, max: ArrayLike) -> Array:
     return _clamp(x, None, max)
 
 
