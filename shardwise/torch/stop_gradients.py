@@ -21,8 +21,9 @@ class StopGradients(TorchFunctionMode):  # type: ignore[misc]  # mypy does not f
     """
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        check_function(func)
-        results = func(*args, **(kwargs or {}))
+        keywords = kwargs or {}
+        check_function(func, keywords)
+        results = func(*args, **keywords)
         if torch.is_grad_enabled():
             return results
         if (function := running_autograd_function()) is not None:

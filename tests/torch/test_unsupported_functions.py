@@ -37,6 +37,14 @@ FUNCTIONS = {
     "grad": (_gradient, r"a module calls `grad` of a tensor"),
     "backward": (lambda layer, x: x.sum().backward(), "a module calls `backward` of a tensor"),
     "autocast": (_autocast, r"runs under `torch\.autocast`.*`strategies\.mixed_precision`"),
+    "embedding": (
+        lambda layer, x: nn.functional.embedding(x.int(), layer.linear.weight, max_norm=1.0),
+        r"calls `embedding` with max_norm=1\.0, which changes the weight",
+    ),
+    "embedding_bag": (
+        lambda layer, x: nn.functional.embedding_bag(x.int(), layer.linear.weight, max_norm=1.0),
+        r"calls `embedding_bag` with max_norm=1\.0",
+    ),
     "cond": (lambda layer, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"calls `torch\.cond`"),
 }
 
