@@ -9,7 +9,7 @@ import pytest
 import shardwise as jax
 import shardwise.numpy as jnp
 from benchmarks import predictions
-from shardwise import lax, nn
+from shardwise import lax
 from shardwise.errors import ProfileError
 from shardwise.explain.calibrate_trace import calibrate_trace
 from shardwise.explain.device_trace import read_trace
@@ -26,7 +26,7 @@ LINES = {
     58: "    return jax.tree.map(lambda p, g: p - 1e-3 * g, params, gradients), value",
     64: "def loss(params, x):",
     65: "    for w in params:",
-    66: "        x = nn.gelu(x @ w.astype(jnp.bfloat16))",
+    66: "        x = gelu(x @ w.astype(jnp.bfloat16))",
     67: "    return jnp.mean(x.astype(jnp.float32) ** 2)",
 }
 
@@ -34,7 +34,7 @@ LINES = {
 @pytest.fixture(scope="module")
 def mlp():
     """Return the step that was profiled, and its arguments."""
-    names = {"jax": jax, "jnp": jnp, "nn": nn}
+    names = {"jax": jax, "jnp": jnp, "gelu": predictions.gelu}
     text = "\n".join(LINES.get(number, "") for number in range(1, 1 + max(LINES)))
     exec(compile(text, "/home/me/predictions.py", "exec"), names)
     weight = jax.ShapeDtypeStruct((8192, 8192), jnp.float32)

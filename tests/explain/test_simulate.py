@@ -207,7 +207,10 @@ def test_assumed_figures_give_an_interval():
     shortest, longest = run.interval
     assert shortest == H100.fastest.product_time(1, 4096, 4096, 4096, 2 * 2 * 4096**2, BF16) < run.seconds
     assert longest == H100.slowest.product_time(1, 4096, 4096, 4096, 2 * 2 * 4096**2, BF16) > run.seconds
-    assert "assumed for h100: memory fraction, link fraction, product fraction, attention fraction" in str(run)
+    assert (
+        "assumed for h100: memory fraction, attention grad ratio, link fraction, product fraction, attention fraction"
+        in str(run)
+    )
     assert (
         sw.simulate(lambda x: x @ x, hardware="cpu")(x).interval[0]
         == sw.simulate(lambda x: x @ x, hardware="cpu")(x).seconds
