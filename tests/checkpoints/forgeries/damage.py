@@ -301,4 +301,5 @@ DAMAGE = {
     "cache": [*BYTES, *FILES],
     "chips": [*BYTES, *FILES],
     "profile": [*BYTES, *FILES],
+    "record": [*BYTES, *FILES],
 }

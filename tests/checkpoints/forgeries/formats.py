@@ -47,13 +47,13 @@ class Format:
     Attributes:
         write: a function that writes an original into a folder.
         read: a function that reads the folder completely and returns the digests of the values, one for each reader.
-        error: the type of its errors.
+        error: the type of its errors, or several.
         has_checksums: whether every changed bit of the values is found.
     """
 
     write: Callable[[Path], None]
     read: Callable[[Path], list[str]]
-    error: type[Exception]
+    error: type[Exception] | tuple[type[Exception], ...]
     has_checksums: bool
 
 
@@ -208,7 +208,7 @@ FORMATS = {
     ),
     "export": Format(write_export, read_export, ProgramError, has_checksums=False),
     "cache": Format(write_cache, read_cache, Refused, has_checksums=True),
-    "record": Format(write_record, read_launch_record, ValueError, has_checksums=False),
+    "record": Format(write_record, read_launch_record, (OSError, ValueError), has_checksums=False),
     "chips": Format(
         lambda folder: (folder / "chips.toml").write_text(CHIPS) and None,
         lambda folder: [repr(sorted(read_chips(folder / "chips.toml", built_in_chips()).items()))],
