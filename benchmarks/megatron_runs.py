@@ -20,6 +20,7 @@ from typing import Any, final
 
 import shardwise as jax
 import shardwise.numpy as jnp
+from benchmarks.predictions import gelu
 from shardwise import lax
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
@@ -150,7 +151,7 @@ def layer(x: Any, weights: Any, keep_scores: Any, keep: Any) -> Any:
     x = kernel(x + dropout(out + weights["out_bias"], keep))
     h = layer_norm(x, weights["scale2"], weights["bias2"])
     up = kernel(jnp.einsum("bth,hf->btf", h, weights["up"]))
-    active = kernel(jax.nn.gelu(up + weights["up_bias"]))
+    active = kernel(gelu(up + weights["up_bias"]))
     down = kernel(jnp.einsum("btf,fh->bth", active, weights["down"]))
     return kernel(x + dropout(down + weights["down_bias"], keep))
 
