@@ -28,6 +28,7 @@ FOLDERS = {
 
 MODULES = {
     "__main__": "launch/test_command_line.py",
+    "base/object_store": "checkpoints/test_location_object_store.py",
     "ad": "api/transformations/test_vjp_function.py",
     "kernels/losses": "compiler/kernels/test_kernels.py",
     "kernels/norms": "compiler/kernels/test_kernels.py",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import shardwise as sw
-from benchmarks.gpu import kernels, ops, runtime
+from benchmarks.gpu import kernels, ops, pallas, runtime
 from benchmarks.gpu.check import TOLERANCE, Check
 
 
@@ -24,6 +24,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield from ops.decompositions()
     yield from ops.attention()
     yield from kernels.checks()
+    yield from pallas.checks()
     yield from runtime.checks()
 
 

@@ -55,6 +55,33 @@ def compilation_cache() -> float:
     return relative_error(first, second)
 
 
+def compiled_for_a_topology() -> float:
+    """A program that was compiled for a topology is loaded from the cache for the real device."""
+    device = sw.devices()[0]
+    if device.platform != "gpu":
+        return 0.0
+    topology = sw.experimental.topologies.get_topology_desc("", "cuda", topology="1x1x1")
+    absent = sw.experimental.topologies.make_mesh(topology, (1,), ("data",))
+    present = sw.make_mesh((1,), ("data",), devices=[device])
+    spec = sw.P("data")
+    function = sw.jit(lambda x: jnp.tanh(x @ x.T) * 7)
+    hits: list[str] = []
+    listener = lambda event, **_: hits.append(event)  # noqa: E731
+    with tempfile.TemporaryDirectory() as folder:
+        sw.config.update("compilation_cache_dir", f"{folder}/cache")
+        sw.monitoring.register_event_listener(listener)
+        try:
+            struct = sw.ShapeDtypeStruct(F.shape, F.dtype, sharding=sw.NamedSharding(absent, spec))
+            function.lower(struct).compile(compiler_options={"xla_gpu_autotune_level": 0})
+            x = sw.device_put(F, sw.NamedSharding(present, spec))
+            y = function(x)
+        finally:
+            sw.monitoring.unregister_event_listener(listener)
+            sw.config.update("compilation_cache_dir", "")
+    assert "/jax/compilation_cache/cache_hits" in hits, f"the entry of the topology was not loaded: {hits}"
+    return relative_error(y, np.tanh(F @ F.T) * 7)
+
+
 def memory_is_freed() -> float:
     device = sw.devices()[0]
     if device.memory_stats() is None:
@@ -155,6 +182,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield "failing callback", failing_callback
     yield "donation", donation
     yield "compilation cache", compilation_cache
+    yield "compiled for a topology", compiled_for_a_topology
     yield "memory is freed", memory_is_freed
     yield "memory analysis", memory_analysis
     yield "memory kinds", memory_kinds

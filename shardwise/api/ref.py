@@ -6,7 +6,7 @@ the Refs after a call. Transformations without a scope, such as `shard_map`, may
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.ref_index import read_elements, write_elements
-from shardwise.api.ref_view import RefViews, TransformedRef
+from shardwise.api.ref_view import RefTransform, RefViews, TransformedRef
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_operand
@@ -147,6 +147,23 @@ class Ref(RefViews):
     def addupdate(self, index: Index, value: ArrayLike) -> None:
         """Add `value` to the elements at `index`."""
         self[index] = self[index] + value
+
+    def read_view(self, transforms: Sequence[RefTransform], index: Any) -> Any:
+        """Return the elements at an index of a view."""
+        value: Any = self[...]
+        for transform in transforms:
+            value = transform.read(value)
+        return read_elements(value, index)
+
+    def write_view(self, transforms: Sequence[RefTransform], index: Any, value: Any) -> None:
+        """Change the elements at an index of a view."""
+        arrays: list[Any] = [self[...]]
+        for transform in transforms:
+            arrays.append(transform.read(arrays[-1]))
+        elements = write_elements(arrays[-1], index, value)
+        for transform, array in zip(reversed(transforms), arrays[-2::-1], strict=True):
+            elements = transform.write(array, elements)
+        self[...] = elements
 
     def value_in(self, scope: "RefScope | None") -> Any:
         """Return the array that the Ref holds in a function that is being traced; None: outside of all."""

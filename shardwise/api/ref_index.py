@@ -75,7 +75,7 @@ def indexed_shape(shape: tuple[int, ...], index: Any) -> tuple[int, ...]:
     entries = _entries(index)
     sizes = list(shape)
     if any(isinstance(entry, Slice) for entry in entries) and all(e is not None for e in entries):
-        for dim, entry in enumerate(_expanded(shape, entries)):
+        for dim, entry in enumerate(expanded_index(shape, entries)):
             if isinstance(entry, Slice):  # a masked access may exceed the array
                 sizes[dim] = max(sizes[dim], entry.size)
     return np.broadcast_to(np.zeros((), np.bool_), sizes)[tuple(map(_example, entries))].shape
@@ -113,7 +113,7 @@ def _dynamic_window(shape: tuple[int, ...], index: Any) -> Window | None:
     starts: list[Any] = []
     sizes: list[int] = []
     inner: list[Any] = []
-    for dim, (entry, size) in enumerate(zip(_expanded(shape, entries), shape, strict=True)):
+    for dim, (entry, size) in enumerate(zip(expanded_index(shape, entries), shape, strict=True)):
         if isinstance(entry, Slice):
             count, stride = entry.size, entry.stride
             span = (count - 1) * stride + 1 if count else 0
@@ -141,7 +141,7 @@ def _is_scalar_array(entry: Any) -> bool:
     return is_array and is_integer(entry.dtype)
 
 
-def _expanded(shape: tuple[int, ...], entries: Sequence[Any]) -> list[Any]:
+def expanded_index(shape: tuple[int, ...], entries: Sequence[Any]) -> list[Any]:
     """Return one entry per dim."""
     missing = len(shape) - sum(entry is not Ellipsis for entry in entries)
     if missing < 0:
@@ -154,7 +154,7 @@ def _check_static(shape: tuple[int, ...], entries: Sequence[Any]) -> None:
     if any(isinstance(entry, int) for entry in entries) and not any(
         entry is None or hasattr(entry, "shape") or isinstance(entry, list) for entry in entries
     ):
-        for dim, entry in enumerate(_expanded(shape, entries)):
+        for dim, entry in enumerate(expanded_index(shape, entries)):
             if isinstance(entry, int):
                 _check_integer(shape, dim, entry)
 

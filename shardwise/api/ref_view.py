@@ -214,19 +214,10 @@ class TransformedRef(RefViews):
         return self.type.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        value = self.ref[...]
-        for transform in self.transforms:
-            value = transform.read(value)
-        return read_elements(value, index)
+        return self.ref.read_view(self.transforms, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        arrays = [self.ref[...]]
-        for transform in self.transforms:
-            arrays.append(transform.read(arrays[-1]))
-        elements = write_elements(arrays[-1], index, value)
-        for transform, array in zip(reversed(self.transforms), arrays[-2::-1], strict=True):
-            elements = transform.write(array, elements)
-        self.ref[...] = elements
+        self.ref.write_view(self.transforms, index, value)
 
     def addupdate(self, index: Any, value: Any) -> None:
         """Add `value` to the elements at `index`."""

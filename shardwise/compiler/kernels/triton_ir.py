@@ -5,7 +5,7 @@ sizes are powers of two. The operators of a block broadcast as numpy's do, for b
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import ml_dtypes
@@ -14,12 +14,18 @@ import numpy as np
 from shardwise.compiler.dtypes import DType, is_float, is_float8
 from shardwise.compiler.ir.types import ArrayType
 
-I1, I32, I64, F32 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)
+I1, I8, I32, I64 = np.dtype(np.bool_), np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
+F32 = np.dtype(np.float32)
 _NAMES: dict[DType, str] = {
     I1: "i1",
-    np.dtype(np.int8): "i8",
+    I8: "i8",
+    np.dtype(np.int16): "i16",
     I32: "i32",
     I64: "i64",
+    np.dtype(np.uint8): "i8",  # integers have no sign in the IR, but ops do
+    np.dtype(np.uint16): "i16",
+    np.dtype(np.uint32): "i32",
+    np.dtype(np.uint64): "i64",
     np.dtype(np.float16): "f16",
     np.dtype(ml_dtypes.bfloat16): "bf16",
     F32: "f32",
@@ -29,8 +35,13 @@ _NAMES: dict[DType, str] = {
 
 
 def supports_dtype(dtype: DType) -> bool:
-    """Return whether kernels can load and store elements of a dtype."""
-    return dtype in _NAMES and dtype != I1
+    """Return whether the kernels of this package can load and store elements of a dtype."""
+    return dtype in _NAMES and dtype.kind not in "bu" and dtype != np.int16
+
+
+def has_blocks(dtype: DType) -> bool:
+    """Return whether there are blocks of a dtype."""
+    return dtype in _NAMES
 
 
 def pointer_elements(dtype: DType) -> tuple[str, ...]:
@@ -74,53 +85,53 @@ class Block:
         return _block_type(self.shape, _NAMES[self.dtype])
 
     def __add__(self, other: "Block | float") -> "Block":
-        return self.builder._arithmetic("add", self, other)
+        return self.builder.arithmetic("add", self, other)
 
     def __sub__(self, other: "Block | float") -> "Block":
-        return self.builder._arithmetic("sub", self, other)
+        return self.builder.arithmetic("sub", self, other)
 
     def __mul__(self, other: "Block | float") -> "Block":
-        return self.builder._arithmetic("mul", self, other)
+        return self.builder.arithmetic("mul", self, other)
 
     def __truediv__(self, other: "Block | float") -> "Block":
-        return self.builder._arithmetic("div", self, other)
+        return self.builder.arithmetic("div", self, other)
 
     def __rsub__(self, other: float) -> "Block":
-        return self.builder._arithmetic("sub", self.builder.full((), other, self.dtype), self)
+        return self.builder.arithmetic("sub", self.builder.full((), other, self.dtype), self)
 
     def __floordiv__(self, other: "Block | int") -> "Block":
         """Divide integers, and drop the fraction."""
-        return self.builder._arithmetic("divs", self, other)
+        return self.builder.arithmetic("divs", self, other)
 
     def __mod__(self, other: "Block | int") -> "Block":
         """Return the remainder of `//`."""
-        return self.builder._arithmetic("rems", self, other)
+        return self.builder.arithmetic("rems", self, other)
 
     def __and__(self, other: "Block") -> "Block":
-        return self.builder._arithmetic("and", self, other)
+        return self.builder.arithmetic("and", self, other)
 
     def __or__(self, other: "Block") -> "Block":
-        return self.builder._arithmetic("or", self, other)
+        return self.builder.arithmetic("or", self, other)
 
     def __lt__(self, other: "Block | float") -> "Block":
-        return self.builder._compare("lt", self, other)
+        return self.builder.compare("lt", self, other)
 
     def __le__(self, other: "Block | float") -> "Block":
-        return self.builder._compare("le", self, other)
+        return self.builder.compare("le", self, other)
 
     def __gt__(self, other: "Block | float") -> "Block":
-        return self.builder._compare("gt", self, other)
+        return self.builder.compare("gt", self, other)
 
     def __ge__(self, other: "Block | float") -> "Block":
-        return self.builder._compare("ge", self, other)
+        return self.builder.compare("ge", self, other)
 
     def equals(self, other: "Block | float") -> "Block":
         """Return where the elements of two blocks are equal."""
-        return self.builder._compare("eq", self, other)
+        return self.builder.compare("eq", self, other)
 
     def differs(self, other: "Block | float") -> "Block":
         """Return where the elements of two blocks are not equal."""
-        return self.builder._compare("ne", self, other)
+        return self.builder.compare("ne", self, other)
 
     def expand(self, axis: int) -> "Block":
         """Insert a dim of size 1."""
@@ -144,15 +155,15 @@ class Block:
 
     def sum(self, axis: int) -> "Block":
         """Sum along a dim."""
-        return self.builder._reduce("addf" if is_float(self.dtype) else "addi", self, axis)
+        return self.builder.reduce("addf" if is_float(self.dtype) else "addi", self, axis)
 
     def max(self, axis: int) -> "Block":
         """Return the maximum along a dim. NaN is left out."""
-        return self.builder._reduce("maxnumf" if is_float(self.dtype) else "maxsi", self, axis)
+        return self.builder.reduce("maxnumf" if is_float(self.dtype) else "maxsi", self, axis)
 
     def min(self, axis: int) -> "Block":
         """Return the minimum along a dim. NaN is left out."""
-        return self.builder._reduce("minnumf" if is_float(self.dtype) else "minsi", self, axis)
+        return self.builder.reduce("minnumf" if is_float(self.dtype) else "minsi", self, axis)
 
 
 @final
@@ -195,15 +206,30 @@ class TritonBuilder:
         body = f"dense<{literal}> : {block.type}" if shape else literal if dtype == I1 else f"{literal} : {block.type}"
         return Block(self, self._emit(f"arith.constant {body}"), shape, dtype)
 
-    def load(self, pointer: Pointer, offsets: Block, mask: Block | None = None, other: float = 0.0) -> Block:
-        """Load the elements at offsets from an address; `other` where the mask is False."""
+    def load(
+        self,
+        pointer: Pointer,
+        offsets: Block,
+        mask: Block | None = None,
+        other: Block | float = 0.0,
+        eviction: str = "",
+    ) -> Block:
+        """Load the elements at offsets from an address; `other` where the mask is False.
+
+        `eviction` is "evict_first" or "evict_last", a hint when the cache may drop the elements.
+        """
         address = self._addresses(pointer, offsets)
         type = _block_type(offsets.shape, f"!tt.ptr<{_NAMES[pointer.dtype]}>")
         masked = ""
         if mask is not None:
             mask = self._broadcast(mask, offsets.shape)
-            masked = f", {mask.name}, {self.full(offsets.shape, other, pointer.dtype).name}"
-        return Block(self, self._emit(f"tt.load {address}{masked} : {type}"), offsets.shape, pointer.dtype)
+            if isinstance(other, Block):
+                filled = self._broadcast(other, offsets.shape)
+            else:
+                filled = self.full(offsets.shape, other, pointer.dtype)
+            masked = f", {mask.name}, {filled.name}"
+        hint = f" evictionPolicy = {eviction}" if eviction else ""
+        return Block(self, self._emit(f"tt.load {address}{masked}{hint} : {type}"), offsets.shape, pointer.dtype)
 
     def store(self, pointer: Pointer, offsets: Block, value: Block, mask: Block | None = None) -> None:
         """Store a block, converted to the dtype of the array, where the mask is True."""
@@ -213,11 +239,33 @@ class TritonBuilder:
         masked = "" if mask is None else f", {self._broadcast(mask, offsets.shape).name}"
         self._line(f"tt.store {address}, {value.name}{masked} : {type}")
 
+    def atomic(self, op: str, pointer: Pointer, offsets: Block, value: Block, mask: Block | None = None) -> Block:
+        """Update the elements at offsets atomically, where the mask is True, and return what they were."""
+        value = self._broadcast(value, offsets.shape)
+        address, element = self._addresses(pointer, offsets), f"!tt.ptr<{_NAMES[pointer.dtype]}>"
+        names, types = [address, value.name], [_block_type(offsets.shape, element), value.type]
+        if mask is not None:
+            mask = self._broadcast(mask, offsets.shape)
+            names, types = [*names, mask.name], [*types, mask.type]
+        text = f"tt.atomic_rmw {op}, acq_rel, gpu, {', '.join(names)} : ({', '.join(types)}) -> {value.type}"
+        return Block(self, self._emit(text), offsets.shape, value.dtype)
+
+    def compare_and_swap(self, pointer: Pointer, expected: Block, value: Block) -> Block:
+        """Replace one element atomically if it is `expected`, and return what it was."""
+        types = f"(!tt.ptr<{_NAMES[pointer.dtype]}>, {expected.type}, {value.type}) -> {value.type}"
+        text = f"tt.atomic_cas acq_rel, gpu, {pointer.name}, {expected.name}, {value.name} : {types}"
+        return Block(self, self._emit(text), (), value.dtype)
+
     def loop(
-        self, limit: Block | int, step: int, start: Sequence[Block], body: Callable[..., Sequence[Block]]
+        self,
+        limit: Block | int,
+        step: int,
+        start: Sequence[Block],
+        body: Callable[..., Sequence[Block]],
+        first: Block | int = 0,
     ) -> Sequence[Block]:
-        """Run `body(index, *carries)`, which returns the next carries, for each index in `range(0, limit, step)`."""
-        bounds = [self._as_block(number, I32).name for number in (0, limit, step)]
+        """Run `body(index, *carries)`, which returns the next carries, for each index in `range(first, limit, step)`."""
+        bounds = [self._as_block(number, I32).name for number in (first, limit, step)]
         index, carries = Block(self, self._new_name(), (), I32), [self._renamed(block) for block in start]
         header = f"scf.for {index.name} = {bounds[0]} to {bounds[1]} step {bounds[2]}"
         arguments = ", ".join(f"{carry.name} = {block.name}" for carry, block in zip(carries, start, strict=True))
@@ -225,6 +273,43 @@ class TritonBuilder:
         results, name = self._region_results(start)
         self._line(f"{name}{header} iter_args({arguments}) -> ({types}) : i32 {{" if start else f"{header} : i32 {{")
         self._region(lambda: body(index, *carries))
+        self._line("}")
+        return results
+
+    def repeat(
+        self, start: Sequence[Block], condition: Callable[..., Block], body: Callable[..., Sequence[Block]]
+    ) -> Sequence[Block]:
+        """Run `body(*carries)`, which returns the next carries, as long as `condition(*carries)` is True."""
+        results, name = self._region_results(start)
+        before, after = ([self._renamed(block) for block in start] for _ in range(2))
+        initial = ", ".join(f"{carry.name} = {block.name}" for carry, block in zip(before, start, strict=True))
+        types = ", ".join(block.type for block in start)
+        self._line(f"{name}scf.while ({initial}) : ({types}) -> ({types}) {{")
+        self._depth += 1
+        holds = condition(*before)
+        self._line(f"scf.condition({holds.name}) {', '.join(block.name for block in before)} : {types}")
+        self._depth -= 1
+        self._line("} do {")
+        self._line(f"^bb0({', '.join(f'{block.name}: {block.type}' for block in after)}):")
+        self._region(lambda: body(*after))
+        self._line("}")
+        return results
+
+    def choose(
+        self,
+        condition: Block,
+        like: Sequence[tuple[tuple[int, ...], DType]],
+        body: Callable[[], Sequence[Block]],
+        otherwise: Callable[[], Sequence[Block]],
+    ) -> Sequence[Block]:
+        """Return the blocks of `body()` if an element is True, else of `otherwise()`: blocks of these shapes and dtypes."""
+        blocks = [Block(self, "", shape, dtype) for shape, dtype in like]
+        results, name = self._region_results(blocks)
+        types = f" -> ({', '.join(block.type for block in blocks)})" if blocks else ""
+        self._line(f"{name}scf.if {condition.name}{types} {{")
+        self._region(body)
+        self._line("} else {")
+        self._region(otherwise)
         self._line("}")
         return results
 
@@ -253,26 +338,26 @@ class TritonBuilder:
 
     def maximum(self, x: Block, y: Block | float) -> Block:
         """Return the larger of two blocks; of floats, the one that is not NaN."""
-        return self._binary("arith.maxnumf" if is_float(x.dtype) else "arith.maxsi", x, y, x.dtype)
+        return self.binary("arith.maxnumf" if is_float(x.dtype) else "arith.maxsi", x, y, x.dtype)
 
     def minimum(self, x: Block, y: Block | float) -> Block:
         """Return the smaller of two blocks; of floats, the one that is not NaN."""
-        return self._binary("arith.minnumf" if is_float(x.dtype) else "arith.minsi", x, y, x.dtype)
+        return self.binary("arith.minnumf" if is_float(x.dtype) else "arith.minsi", x, y, x.dtype)
 
     def abs(self, x: Block) -> Block:
-        return self._unary("math.absf", x)
+        return self.unary("math.absf", x)
 
     def exp(self, x: Block) -> Block:
-        return self._unary("math.exp", x)
+        return self.unary("math.exp", x)
 
     def log(self, x: Block) -> Block:
-        return self._unary("math.log", x)
+        return self.unary("math.log", x)
 
     def sqrt(self, x: Block) -> Block:
-        return self._unary("math.sqrt", x)
+        return self.unary("math.sqrt", x)
 
     def rsqrt(self, x: Block) -> Block:
-        return self._unary("math.rsqrt", x)
+        return self.unary("math.rsqrt", x)
 
     def dot(self, x: Block, y: Block, total: Block, exact: bool = True) -> Block:
         """Return `total + x @ y`. Every dim is at least 16. Float32 is rounded to tf32 unless `exact`."""
@@ -280,21 +365,43 @@ class TritonBuilder:
         text = f"tt.dot {x.name}, {y.name}, {total.name}{precision} : {x.type} * {y.type} -> {total.type}"
         return Block(self, self._emit(text), total.shape, total.dtype)
 
-    def _unary(self, op: str, x: Block) -> Block:
+    def function(self, symbol: str, *operands: Block) -> Block:
+        """Apply a function of CUDA's libdevice, such as `__nv_tanhf`, to the elements of blocks of one shape and dtype."""
+        first, names, types = operands[0], [x.name for x in operands], ", ".join(x.type for x in operands)
+        attributes = f'{{libname = "", libpath = "", pure = true, symbol = "{symbol}"}}'
+        text = f"tt.extern_elementwise {', '.join(names)} {attributes} : ({types}) -> {first.type}"
+        return Block(self, self._emit(text), first.shape, first.dtype)
+
+    def bitcast(self, x: Block, dtype: DType) -> Block:
+        """Return the bits of the elements as a dtype of the same size."""
+        out = Block(self, x.name, x.shape, dtype)
+        return (
+            out
+            if out.type == x.type
+            else replace(out, name=self._emit(f"tt.bitcast {x.name} : {x.type} -> {out.type}"))
+        )
+
+    def unary(self, op: str, x: Block) -> Block:
+        """Apply an op of MLIR, such as `math.exp`, to a block."""
         return Block(self, self._emit(f"{op} {x.name} : {x.type}"), x.shape, x.dtype)
 
-    def _arithmetic(self, op: str, x: Block, y: Block | float) -> Block:
+    def arithmetic(self, op: str, x: Block, y: Block | float) -> Block:
+        """Apply an op of MLIR that has a form for floats and one for integers, such as "add", to two blocks."""
         suffix = "f" if is_float(x.dtype) else "i"
-        return self._binary(f"arith.{op}{suffix}", x, y, x.dtype)
+        if suffix == "i" and x.dtype.kind == "u":
+            op = {"divs": "divu", "rems": "remu", "maxs": "maxu", "mins": "minu"}.get(op, op)
+        return self.binary(f"arith.{op}{suffix}", x, y, x.dtype)
 
-    def _compare(self, direction: str, x: Block, y: Block | float) -> Block:
+    def compare(self, direction: str, x: Block, y: Block | float) -> Block:
+        """Compare the elements of two blocks: "eq", "ne", "lt", "le", "gt" or "ge"."""
         if is_float(x.dtype):
             ordered = "une" if direction == "ne" else f"o{direction}"
-            return self._binary(f"arith.cmpf {ordered},", x, y, I1)
-        signed = direction if direction in ("eq", "ne") else f"s{direction}"
-        return self._binary(f"arith.cmpi {signed},", x, y, I1)
+            return self.binary(f"arith.cmpf {ordered},", x, y, I1)
+        sign = "" if direction in ("eq", "ne") else "u" if x.dtype.kind in "bu" else "s"
+        return self.binary(f"arith.cmpi {sign}{direction},", x, y, I1)
 
-    def _binary(self, op: str, x: Block, y: Block | float, dtype: DType) -> Block:
+    def binary(self, op: str, x: Block, y: Block | float, dtype: DType) -> Block:
+        """Apply an op of MLIR, such as `arith.addf`, to two blocks, with a result of `dtype`."""
         other = self._as_block(y, x.dtype)
         assert other.dtype == x.dtype, f"{op} of {x.dtype} and {other.dtype}"
         shape = np.broadcast_shapes(x.shape, other.shape)
@@ -328,16 +435,20 @@ class TritonBuilder:
             return Block(self, self._emit(f"tt.fp_to_fp {x.name}{rounding} : {x.type} -> {out.type}"), x.shape, dtype)
         if dtype == I1:
             return x.differs(0)
+        if dtype.itemsize == x.dtype.itemsize and _NAMES[dtype] == _NAMES[x.dtype]:
+            return replace(x, dtype=dtype)  # the other sign
         to_float, from_float = is_float(dtype), is_float(x.dtype)
         narrower = dtype.itemsize < x.dtype.itemsize
         if to_float and from_float:
+            if dtype.itemsize == x.dtype.itemsize:  # float16 and bfloat16
+                return self._convert(self._convert(x, F32), dtype)
             op = "truncf" if narrower else "extf"
         elif from_float:
-            op = "fptosi"
+            op = "fptoui" if dtype.kind == "u" else "fptosi"
         elif to_float:
-            op = "uitofp" if x.dtype == I1 else "sitofp"
+            op = "uitofp" if x.dtype.kind in "bu" else "sitofp"
         else:
-            op = "extui" if x.dtype == I1 else "trunci" if narrower else "extsi"
+            op = "trunci" if narrower else "extui" if x.dtype.kind in "bu" else "extsi"
         return Block(self, self._emit(f"arith.{op} {x.name} : {x.type} to {out.type}"), x.shape, dtype)
 
     def _reshape(self, x: Block, shape: tuple[int, ...]) -> Block:
@@ -349,7 +460,8 @@ class TritonBuilder:
         text = f"tt.trans {x.name} {{order = array<i32: {', '.join(map(str, order))}>}} : {x.type} -> {out.type}"
         return Block(self, self._emit(text), out.shape, x.dtype)
 
-    def _reduce(self, op: str, x: Block, axis: int) -> Block:
+    def reduce(self, op: str, x: Block, axis: int) -> Block:
+        """Reduce along a dim with an op of MLIR's dialect `arith`, such as "addf"."""
         shape = tuple(size for dim, size in enumerate(x.shape) if dim != axis)
         out, element = Block(self, "", shape, x.dtype), _NAMES[x.dtype]
         left, right, both = (self._new_name() for _ in range(3))

@@ -1,12 +1,13 @@
-"""Atomic updates. The steps of a grid run one after the other, so each is a read and a write."""
+"""Atomic updates. The interpreter runs the steps of a grid one after the other, so each is a read and a write."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.api.ref import RefLike
 from shardwise.base.docstrings import Family, documented
 from shardwise.compiler.arrays.dynamic_index import Slice
+from shardwise.experimental.pallas.kernel_ref import kernel_view
 from shardwise.typing import ArrayLike, Index
 
 _ATOMIC = Family(
@@ -22,10 +23,18 @@ _ATOMIC = Family(
 
 
 def _update(
-    ref: RefLike, index: Any, value: ArrayLike, mask: ArrayLike | None, combine: Callable[[Any, Any], Any]
+    ref: RefLike,
+    index: Any,
+    kind: str,
+    values: Sequence[ArrayLike],
+    mask: ArrayLike | None,
+    combine: Callable[..., Any],
 ) -> Any:
+    """Replace elements by `combine(element, *values)`. `kind` is the name of the update in Triton."""
+    if (view := kernel_view(ref)) is not None:
+        return view[0].update(view[1], index, kind, values, mask)
     before = ref[index]
-    after = combine(before, value)
+    after = combine(before, *values)
     ref[index] = after if mask is None else jnp.where(mask, after, before)
     return before
 
@@ -39,7 +48,7 @@ def atomic_xchg(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Arr
         >>> pallas.triton.atomic_xchg(ref, 1, 5), ref[...]
         (Array(1, dtype=int32), Array([0, 5, 2], dtype=int32))
     """
-    return _update(x_ref_or_view, idx, val, mask, lambda _, new: new)
+    return _update(x_ref_or_view, idx, "exch", [val], mask, lambda _, new: new)
 
 
 @documented(_ATOMIC)
@@ -52,10 +61,10 @@ def atomic_add(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Arra
         >>> ref[...]
         Array([ 0, 11,  2], dtype=int32)
     """
-    before = x_ref_or_view[idx]
     entries = idx if isinstance(idx, tuple) else (idx,)
-    if any(isinstance(entry, Slice) for entry in entries):  # no index repeats
-        return _update(x_ref_or_view, idx, val, mask, lambda old, new: old + new)
+    if any(isinstance(entry, Slice) for entry in entries) or kernel_view(x_ref_or_view) is not None:  # no index repeats
+        return _update(x_ref_or_view, idx, "add", [val], mask, lambda old, new: old + new)
+    before = x_ref_or_view[idx]
     terms = val if mask is None else jnp.where(mask, val, jnp.zeros((), before.dtype))
     x_ref_or_view[...] = x_ref_or_view[...].at[idx].add(terms)
     return before
@@ -71,7 +80,7 @@ def atomic_max(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Arra
         >>> ref[...]
         Array([1, 1, 2], dtype=int32)
     """
-    return _update(x_ref_or_view, idx, val, mask, jnp.maximum)
+    return _update(x_ref_or_view, idx, "max", [val], mask, jnp.maximum)
 
 
 @documented(_ATOMIC)
@@ -84,7 +93,7 @@ def atomic_min(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Arra
         >>> ref[...]
         Array([0, 1, 1], dtype=int32)
     """
-    return _update(x_ref_or_view, idx, val, mask, jnp.minimum)
+    return _update(x_ref_or_view, idx, "min", [val], mask, jnp.minimum)
 
 
 @documented(_ATOMIC)
@@ -97,7 +106,7 @@ def atomic_and(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Arra
         >>> ref[...]
         Array([0, 1, 0], dtype=int32)
     """
-    return _update(x_ref_or_view, idx, val, mask, jnp.bitwise_and)
+    return _update(x_ref_or_view, idx, "and", [val], mask, jnp.bitwise_and)
 
 
 @documented(_ATOMIC)
@@ -110,7 +119,7 @@ def atomic_or(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Array
         >>> ref[...]
         Array([1, 1, 3], dtype=int32)
     """
-    return _update(x_ref_or_view, idx, val, mask, jnp.bitwise_or)
+    return _update(x_ref_or_view, idx, "or", [val], mask, jnp.bitwise_or)
 
 
 @documented(_ATOMIC)
@@ -123,7 +132,7 @@ def atomic_xor(x_ref_or_view: RefLike, idx: Index, val: ArrayLike, *, mask: Arra
         >>> ref[...]
         Array([1, 0, 3], dtype=int32)
     """
-    return _update(x_ref_or_view, idx, val, mask, jnp.bitwise_xor)
+    return _update(x_ref_or_view, idx, "xor", [val], mask, jnp.bitwise_xor)
 
 
 def atomic_cas(ref: RefLike, cmp: ArrayLike, val: ArrayLike) -> Any:
@@ -145,4 +154,4 @@ def atomic_cas(ref: RefLike, cmp: ArrayLike, val: ArrayLike) -> Any:
         >>> pallas.triton.atomic_cas(ref, 3, 7), ref[...]
         (Array(3, dtype=int32), Array(7, dtype=int32))
     """
-    return _update(ref, ..., val, None, lambda old, new: jnp.where(old == cmp, new, old))
+    return _update(ref, ..., "cas", [cmp, val], None, lambda old, expected, new: jnp.where(old == expected, new, old))

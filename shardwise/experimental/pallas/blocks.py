@@ -33,12 +33,14 @@ class BlockMapping:
         dims: the dims of a block.
         index_map: maps the indices of a step and the scalar prefetch Refs to the indices of its block; None if all
             are 0.
+        memory_space: the memory space that the user wrote.
     """
 
     where: str
     shape: tuple[int, ...]
     dims: tuple[BlockDim, ...]
     index_map: Callable[..., Any] | None
+    memory_space: Any = None
 
     @staticmethod
     def from_spec(spec: BlockSpec, shape: tuple[int, ...], where: str) -> "BlockMapping":
@@ -52,7 +54,7 @@ class BlockMapping:
         dims = tuple(as_block_dim(dim, where) for dim in block_shape)
         if any(block_size(dim) < 1 and size for dim, size in zip(dims, shape, strict=True)):
             raise ValueError(f"{where}: the block shape {block_shape} has an empty dim: use sizes of at least 1")
-        return BlockMapping(where, shape, dims, spec.index_map)
+        return BlockMapping(where, shape, dims, spec.index_map, spec.memory_space)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -62,10 +64,11 @@ class BlockMapping:
     @property
     def is_whole(self) -> bool:
         """Whether every step sees the whole array."""
-        return self.index_map is None and self.sizes == self.shape and not self._squeezed
+        return self.index_map is None and self.sizes == self.shape and not self.squeezed
 
     @property
-    def _squeezed(self) -> tuple[int, ...]:
+    def squeezed(self) -> tuple[int, ...]:
+        """The dims of the array that the kernel does not see."""
         return tuple(number for number, dim in enumerate(self.dims) if isinstance(dim, Squeezed))
 
     @property
@@ -132,11 +135,11 @@ class BlockMapping:
     def read(self, x: Array, starts: Sequence[Any]) -> Any:
         """Return a block of the padded array, without squeezed dims."""
         block = x if self.sizes == x.shape else lax.dynamic_slice(x, starts, self.sizes, allow_negative_indices=False)
-        return lax.squeeze(block, self._squeezed)
+        return lax.squeeze(block, self.squeezed)
 
     def write(self, x: Array, starts: Sequence[Any], block: Any) -> Any:
         """Return the padded array with a new block."""
-        block = lax.expand_dims(block, self._squeezed)
+        block = lax.expand_dims(block, self.squeezed)
         if self.sizes == x.shape:
             return block
         return lax.dynamic_update_slice(x, block, starts, allow_negative_indices=False)

@@ -9,12 +9,15 @@ from shardwise.api.ref_index import read_elements, write_elements
 from shardwise.api.ref_view import IndexTransform, TransformedRef
 from shardwise.compiler.arrays.dynamic_index import Slice
 from shardwise.compiler.arrays.methods import Array
+from shardwise.experimental.pallas.kernel_ref import kernel_view
 from shardwise.experimental.pallas.memory import undefined
 from shardwise.typing import ArrayLike
 
 
-def load_masked(ref: RefLike, mask: ArrayLike | None = None, other: ArrayLike | None = None) -> Any:
+def load_masked(ref: RefLike, mask: ArrayLike | None = None, other: ArrayLike | None = None, eviction: str = "") -> Any:
     """Return the elements of a Ref or view; `other`, or undefined ones, where the mask is false."""
+    if (view := kernel_view(ref)) is not None:
+        return view[0].load(view[1], ..., mask, other, eviction)
     array, index = _last_index(ref)
     value = array[...]
     elements = read_elements(_padded(value, index), index)
@@ -23,6 +26,9 @@ def load_masked(ref: RefLike, mask: ArrayLike | None = None, other: ArrayLike | 
 
 def store_masked(ref: RefLike, value: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Write elements of a Ref or view, where the mask is true. Elements out of bounds are dropped."""
+    if (view := kernel_view(ref)) is not None:
+        view[0].store(view[1], ..., value, mask)
+        return
     array, index = _last_index(ref)
     padded = _padded(array[...], index)
     if mask is not None:

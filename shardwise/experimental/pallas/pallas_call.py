@@ -8,15 +8,14 @@ import shardwise.numpy as jnp
 from shardwise import tree
 from shardwise.api.arguments import function_name
 from shardwise.api.jit import jit
-from shardwise.api.ref import Ref
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.experimental.pallas.block_spec import BlockSpec, no_block_spec
 from shardwise.experimental.pallas.blocks import BlockMapping
-from shardwise.experimental.pallas.grid_context import GridContext
-from shardwise.experimental.pallas.grid_loop import BlockOperand, run_grid
 from shardwise.experimental.pallas.grid_spec import GridSpec, PrefetchScalarGridSpec
-from shardwise.experimental.pallas.memory import MemoryRef, allocate
+from shardwise.experimental.pallas.compiled import CompileOptions, run_kernel
+from shardwise.experimental.pallas.kernel_call import KernelCall
+from shardwise.experimental.pallas.memory import MemoryRef
 from shardwise.lax.manual_axes import make_varying
 
 
@@ -39,8 +38,9 @@ def pallas_call(
 ) -> Callable[..., Any]:
     """Make a function of arrays from a kernel, a function that reads and writes Refs of blocks of them.
 
-    The kernel is interpreted on every device: the function is a loop over the steps of the grid, in row-major order.
-    It works under `jit`, `grad`, `vmap` and `shard_map` as any other function.
+    On NVIDIA GPUs, the kernel is compiled by Triton if all of it can be: its steps run at the same time. Elsewhere it is
+    interpreted: the function is a loop over the steps of the grid, in row-major order. `explain` says why a kernel is
+    interpreted on a GPU. The function works under `jit`, `grad`, `vmap` and `shard_map` as any other one.
 
     Args:
         kernel: a function of the Refs of the operands, of the results, and of the scratch buffers, which returns
@@ -54,8 +54,11 @@ def pallas_call(
             by keyword.
         input_output_aliases: the index of the result that starts with the values of an operand, by the operand's index.
             Both are counted in the flattened arguments and results.
-        debug, interpret, compiler_params, cost_estimate, metadata: accepted and ignored, because kernels are always
-            interpreted.
+        interpret: whether to interpret the kernel on GPUs too.
+        compiler_params: `pallas.triton.CompilerParams` has the number of warps and stages on GPUs, and says that steps
+            may run at the same time. Without it, a kernel is compiled if it is clear that no step writes what another
+            one reads or writes. Kernels with the parameters of other compilers are interpreted.
+        debug, cost_estimate, metadata: accepted and ignored.
         name: the name of the kernel in reports and errors; by default that of the function.
 
     Returns:
@@ -65,6 +68,7 @@ def pallas_call(
         TypeError: if an argument is of a wrong type, or the kernel returns a value.
         ValueError: if the specs do not have the structure of the operands or results, if a block shape has another rank
             than its array, if an index map returns a wrong number of indices, or if an alias does not fit.
+        KernelError: when the function is compiled for a GPU, if XLA rejects the kernel.
 
     Example:
         >>> def add(x_ref, y_ref, out_ref):
@@ -89,7 +93,8 @@ def pallas_call(
                 f"pallas_call of {title!r}: {', '.join(repeated)} and grid_spec are both given: write them in grid_spec"
             )
     results = tuple(out_shape) if isinstance(out_shape, list) else out_shape
-    run = partial(_run, kernel, title, grid_spec, results, dict(input_output_aliases or {}))
+    options = CompileOptions(bool(interpret), compiler_params)
+    run = partial(_run, kernel, title, grid_spec, results, dict(input_output_aliases or {}), options)
 
     def call(*operands: Any) -> Any:
         with named_scope(title):
@@ -105,6 +110,7 @@ def _run(
     spec: GridSpec,
     out_shape: object,
     aliases: dict[int, int],
+    options: CompileOptions,
     *operands: Any,
 ) -> Any:
     """Run a kernel for every step of its grid, and return the results."""
@@ -120,40 +126,20 @@ def _run(
     arrays = [make_varying(array, varying) for array in arrays]
     out_types = _result_types(title, out_shape)
     _check_aliases(title, aliases, arrays, out_types)
-
     by_operand = structure.unflatten(arrays)
-    scalars = tree.map(Ref, by_operand[:prefetched])
-    blocked = by_operand[prefetched:]
-    inputs = _block_mappings(title, "in_specs", "operands", spec.in_specs, blocked)
-    outputs = _block_mappings(title, "out_specs", "results", spec.out_specs, out_shape)
-
-    sources = {result: arrays[operand] for operand, result in aliases.items()}
-    initial = [
-        sources[number] if number in sources else allocate(type, varying)[...] for number, type in enumerate(out_types)
-    ]
-    values = [*tree.leaves(blocked), *initial]
-    mappings = [*inputs, *outputs]
-    holders = [Ref(mapping.pad(value)) for mapping, value in zip(mappings, values, strict=True)]
-    scratch = tree.map(lambda buffer: allocate(buffer, varying), spec.scratch_shapes)
-    in_tree, out_tree = tree.structure(blocked), tree.structure(out_shape)
-
-    def step(*refs: Any) -> None:
-        of_results = out_tree.unflatten(refs[len(inputs) :])
-        positional = of_results if isinstance(out_shape, tuple) else (of_results,)
-        positional = (*scalars, *in_tree.unflatten(refs[: len(inputs)]), *positional)
-        buffers, named = ((), scratch) if isinstance(scratch, dict) else (scratch, {})
-        returned = kernel(*positional, *buffers, **named)
-        if returned is not None:
-            raise TypeError(
-                f"pallas_call of {title!r}: the kernel returned {returned!r}, and a kernel returns nothing: write the "
-                "result to a Ref, `out_ref[...] = x`"
-            )
-
-    context = GridContext((), spec.grid, Ref(make_varying(jnp.zeros(2, jnp.uint32), varying)), varying)
-    blocks = [BlockOperand(mapping, holder) for mapping, holder in zip(mappings, holders, strict=True)]
-    run_grid(step, blocks, scalars, context)
-    finished = zip(outputs, holders[len(inputs) :], strict=True)
-    return out_tree.unflatten([mapping.unpad(holder[...]) for mapping, holder in finished])
+    call = KernelCall(
+        kernel,
+        title,
+        spec,
+        structure,
+        prefetched,
+        out_shape,
+        tuple(out_types),
+        tuple((result, operand) for operand, result in sorted(aliases.items())),
+        tuple(_block_mappings(title, "in_specs", "operands", spec.in_specs, by_operand[prefetched:])),
+        tuple(_block_mappings(title, "out_specs", "results", spec.out_specs, out_shape)),
+    )
+    return tree.structure(out_shape).unflatten(run_kernel(call, options, arrays, varying))
 
 
 def _result_types(title: str, out_shape: object) -> list[MemoryRef | Any]:

@@ -1,4 +1,4 @@
-"""jax.experimental.pallas.triton: what kernels for GPUs use. They are interpreted, on GPUs too."""
+"""jax.experimental.pallas.triton: what kernels for GPUs use."""
 
 from typing import Any
 
@@ -54,20 +54,24 @@ def load(
         ref: a Ref, or a view such as `ref.at[pl.ds(i, 8)]`. Elements that are masked out may be out of bounds.
         mask: which elements are needed; the others are `other`, or undefined.
         other: the value of the others.
-        cache_modifier, eviction_policy, volatile: hints for compilers; ignored.
+        eviction_policy: "evict_first" or "evict_last": when the cache of a GPU may drop the elements.
+        cache_modifier, volatile: hints for compilers; ignored.
 
     Returns:
         An array.
 
     Raises:
         TypeError: if the mask does not fit.
+        ValueError: if `eviction_policy` is unknown.
 
     Example:
         >>> pallas.triton.load(jax.new_ref(jnp.arange(2)), mask=jnp.array([False, True]), other=7)
         Array([7, 1], dtype=int32)
     """
-    del cache_modifier, eviction_policy, volatile
-    return load_masked(ref, mask, other)
+    del cache_modifier, volatile
+    if eviction_policy not in (None, "", "evict_first", "evict_last"):
+        raise ValueError(f"load: eviction_policy must be 'evict_first' or 'evict_last', not {eviction_policy!r}")
+    return load_masked(ref, mask, other, eviction_policy or "")
 
 
 def store(ref: RefLike, val: ArrayLike, *, mask: ArrayLike | None = None, eviction_policy: str | None = None) -> None:

@@ -103,6 +103,49 @@ def test_derivatives(op, operands):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5), ours, theirs)
 
 
+def second_derivatives(function, operands):
+    """Return a Hessian-vector product in both orders of modes, and third derivatives."""
+    floats = [index for index, x in enumerate(operands) if x.dtype.kind == "f"]
+    values = [operands[index] for index in floats]
+    directions = [jnp.cos(3 * x) for x in values]
+
+    def scalar(*values):
+        arguments = list(operands)
+        for index, value in zip(floats, values, strict=True):
+            arguments[index] = value
+        return sum(jnp.sum(jnp.sin(x)) for x in function(*map(jnp.asarray, arguments)))
+
+    def slope(*values):
+        grads = jax.grad(scalar, tuple(range(len(values))))(*values)
+        return sum(jnp.vdot(ct, direction) for ct, direction in zip(grads, directions, strict=True))
+
+    forward = jax.jvp(lambda *xs: jax.jvp(scalar, xs, tuple(directions))[1], tuple(values), tuple(directions))[1]
+    third = jax.jvp(lambda *xs: jax.jvp(slope, xs, tuple(directions))[1], tuple(values), tuple(directions))[1]
+    return jax.grad(slope, tuple(range(len(values))))(*values), forward, third
+
+
+@pytest.mark.parametrize(("op", "operands"), DIFFERENTIABLE[-2:], ids=lambda value: getattr(value, "name", ""))
+def test_second_and_third_derivatives(op, operands):
+    ours = jax.jit(lambda *operands: second_derivatives(op, operands))(*operands)
+    theirs = jax.jit(lambda *operands: second_derivatives(lambda *xs: formula(op, xs), operands))(*operands)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3), ours, theirs)
+
+
+def test_explain_says_that_second_derivatives_are_plain_ops():
+    def loss(scale, x):
+        return jnp.sum(jax.kernels.rms_norm(x, scale) ** 3)
+
+    types = jax.ShapeDtypeStruct((24,), F32), jax.ShapeDtypeStruct((8, 24), F32)
+    first, second = (
+        str(jax.explain(function, hardware="h100", advise=False)(*types))
+        for function in (jax.grad(loss), jax.grad(lambda scale, x: jnp.sum(jax.grad(loss)(scale, x) ** 2)))
+    )
+    assert "own kernels: 1 norm, 1 norm_grad" in first and "second derivative" not in first
+    line = "the second derivative of norm at test_kernels.py:"
+    assert second.count(line) == 1
+    assert "is computed by plain ops: kernels have rules for first derivatives only" in second
+
+
 @pytest.mark.table(default=6)
 @pytest.mark.parametrize("spec", [P("data", "model"), P(None, "data"), P("model", None, "data")], ids=str)
 @pytest.mark.parametrize(("op", "operands"), DIFFERENTIABLE, ids=lambda value: getattr(value, "name", ""))

@@ -4,8 +4,10 @@ It reads the text and not the builder, so that it can disagree with it. A load o
 one element, are assertion errors.
 """
 
+import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +18,7 @@ from jaxlib.triton import dialect
 DTYPES = {
     "i1": np.dtype(bool),
     "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
     "f16": np.dtype(np.float16),
@@ -34,21 +37,62 @@ BINARY = {
     "divf": np.divide,
     "divsi": lambda x, y: np.trunc(np.divide(x, y)).astype(np.asarray(x).dtype),
     "remsi": lambda x, y: np.fmod(x, y).astype(np.asarray(x).dtype),
+    "divui": lambda x, y: of_bits(np.floor_divide, x, y),
+    "remui": lambda x, y: of_bits(np.remainder, x, y),
     "andi": np.bitwise_and,
     "ori": np.bitwise_or,
+    "xori": np.bitwise_xor,
+    "shli": np.left_shift,
+    "shrsi": np.right_shift,
+    "shrui": lambda x, y: of_bits(np.right_shift, x, y),
+    "maximumf": np.maximum,
+    "minimumf": np.minimum,
+    "maxui": lambda x, y: of_bits(np.maximum, x, y),
+    "minui": lambda x, y: of_bits(np.minimum, x, y),
     "maxnumf": np.fmax,
     "minnumf": np.fmin,
     "maxsi": np.maximum,
     "minsi": np.minimum,
 }
+
+
+def of_bits(function: Any, *operands: Any) -> Any:
+    """Apply a function to integers as unsigned ones."""
+    dtype = np.asarray(operands[0]).dtype
+    if dtype == np.bool_:
+        return function(*operands)
+    result = function(*(np.asarray(x).astype(f"u{dtype.itemsize}") for x in operands))
+    return result if result.dtype == np.bool_ else result.astype(dtype)
+
+
+erf = np.vectorize(math.erf, otypes=[np.float32])
+FUNCTIONS = {
+    **{name: getattr(np, name) for name in ("tan", "sinh", "cosh", "tanh", "cbrt", "expm1", "log1p", "rint", "fmod")},
+    **{name: getattr(np, f"arc{name[1:]}") for name in ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh")},
+    "pow": np.power,
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x),
+    "erf": erf,
+}
+ATOMICS = {
+    **{"exch": lambda old, new: new, "add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum},
+    **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
+    **{"umax": lambda old, new: of_bits(np.maximum, old, new), "umin": lambda old, new: of_bits(np.minimum, old, new)},
+}
 UNARY = {
     "math.absf": np.abs,
     "math.exp": np.exp,
+    "math.exp2": np.exp2,
+    "math.log2": np.log2,
+    "math.sin": np.sin,
+    "math.cos": np.cos,
+    "math.floor": np.floor,
+    "math.ceil": np.ceil,
     "math.log": np.log,
     "math.sqrt": np.sqrt,
     "math.rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
 }
 CMPI = {0: np.equal, 1: np.not_equal, 2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
+CMPI |= {6 + index: partial(of_bits, CMPI[2 + index]) for index in range(4)}
 CMPF = {1: np.equal, 2: np.greater, 3: np.greater_equal, 4: np.less, 5: np.less_equal, 13: np.not_equal}
 REDUCTIONS = {
     "arith.addf": np.sum,
@@ -57,6 +101,15 @@ REDUCTIONS = {
     "arith.minnumf": np.fmin.reduce,
     "arith.maxsi": np.max,
     "arith.minsi": np.min,
+    "arith.maximumf": np.max,
+    "arith.minimumf": np.min,
+    "arith.mulf": np.prod,
+    "arith.muli": np.prod,
+    "arith.andi": np.bitwise_and.reduce,
+    "arith.ori": np.bitwise_or.reduce,
+    "arith.xori": np.bitwise_xor.reduce,
+    "arith.maxui": lambda x, axis: of_bits(partial(np.max, axis=axis), x),
+    "arith.minui": lambda x, axis: of_bits(partial(np.min, axis=axis), x),
 }
 
 
@@ -69,9 +122,15 @@ class Pointer:
 
 
 class Interpreter:
-    """Runs the programs of one kernel on flat arrays, which it changes."""
+    """Runs the programs of one kernel on flat arrays, which it changes.
 
-    def __init__(self, text: str):
+    Args:
+        text: the module.
+        rewrites: whether elements may be stored more than once.
+    """
+
+    def __init__(self, text: str, rewrites: bool = False):
+        self.rewrites = rewrites
         self.context = ir.Context()
         dialect.register_dialect(self.context)
         self.context.load_all_available_dialects()
@@ -91,13 +150,13 @@ class Interpreter:
                 for index, argument in enumerate(block.arguments):
                     self.values[argument] = Pointer(index, np.int64(0))
                 self.run_block(block)
-        assert all(count.max(initial=0) <= 1 for count in self.stores), "an element is stored twice"
+        assert self.rewrites or all(count.max(initial=0) <= 1 for count in self.stores), "an element is stored twice"
 
     def run_block(self, block: Any) -> list[Any]:
         for op in block.operations:
             operands = [self.values[value] for value in op.operands]
             name = op.operation.name
-            if name in ("scf.yield", "tt.return"):
+            if name in ("scf.yield", "tt.return", "scf.condition"):
                 return operands
             results = self.run_op(name, op, operands)
             for value, result in zip(op.results, results, strict=True):
@@ -134,8 +193,25 @@ class Interpreter:
     def convert(self, op, x):
         return [np.asarray(x).astype(parse_type(str(op.results[0].type))[1])[()]]
 
-    run_arith_extf = run_arith_truncf = run_arith_extsi = run_arith_extui = run_arith_trunci = run_tt_fp_to_fp = convert
-    run_arith_sitofp = run_arith_uitofp = run_arith_fptosi = convert
+    def convert_unsigned(self, op, x):
+        x = np.asarray(x)
+        return self.convert(op, x if x.dtype == np.bool_ else x.astype(f"u{x.dtype.itemsize}"))
+
+    run_arith_extf = run_arith_truncf = run_arith_extsi = run_arith_trunci = run_tt_fp_to_fp = convert
+    run_arith_sitofp = run_arith_fptosi = convert
+    run_arith_extui = run_arith_uitofp = convert_unsigned
+
+    def run_arith_fptoui(self, op, x):
+        dtype = parse_type(str(op.results[0].type))[1]
+        return [np.asarray(x).astype(f"u{dtype.itemsize}").astype(dtype)[()]]
+
+    def run_tt_bitcast(self, op, x):
+        return [np.asarray(x).view(parse_type(str(op.results[0].type))[1])[()]]
+
+    def run_tt_extern_elementwise(self, op, *operands):
+        symbol = str(op.attributes["symbol"]).strip('"')
+        assert symbol.startswith("__nv_") and symbol.endswith("f"), symbol
+        return [FUNCTIONS[symbol[5:-1]](*operands).astype(operands[0].dtype)]
 
     def run_tt_reshape(self, op, x):
         return [np.reshape(x, parse_type(str(op.results[0].type))[0])]
@@ -177,6 +253,24 @@ class Interpreter:
         np.add.at(self.stores[pointer.array], offsets, 1)
         return []
 
+    def run_tt_atomic_rmw(self, op, pointer, value, mask=True):
+        array = self.arrays[pointer.array]
+        kind = re.search(r"atomic_rmw (\w+)", str(op))[1]
+        mask, values = (np.broadcast_to(x, np.shape(pointer.offsets)) for x in (mask, value))
+        self.check(array, pointer.offsets, mask)
+        before = np.zeros(mask.shape, array.dtype)
+        for place in zip(*np.nonzero(mask), strict=True) if mask.ndim else [()] * bool(mask):
+            offset = np.asarray(pointer.offsets)[place]
+            before[place] = array[offset]
+            array[offset] = ATOMICS[kind](array[offset], values[place])
+        return [before[()]]
+
+    def run_tt_atomic_cas(self, op, pointer, expected, value):
+        array = self.arrays[pointer.array]
+        before = array[pointer.offsets]
+        array[pointer.offsets] = value if before == expected else before
+        return [before]
+
     def check(self, array, offsets, mask):
         used = np.asarray(offsets)[mask]
         assert ((used >= 0) & (used < array.size)).all(), "a load or store is out of bounds"
@@ -197,6 +291,16 @@ class Interpreter:
                 self.values[value] = carry
             carries = self.run_block(block)
         return list(carries)
+
+    def run_scf_while(self, op, *carries):
+        (condition,), (body,) = (region.blocks for region in op.regions)
+        while True:
+            self.values.update(zip(condition.arguments, carries, strict=True))
+            holds, *carries = self.run_block(condition)
+            if not holds:
+                return list(carries)
+            self.values.update(zip(body.arguments, carries, strict=True))
+            carries = self.run_block(body)
 
 
 def parse_type(text: str) -> tuple[tuple[int, ...], Any]:

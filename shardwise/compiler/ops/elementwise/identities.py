@@ -68,3 +68,23 @@ class CheckpointName(_Identity):
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         return x
+
+
+@final
+@record
+class InterpretedKernel(_Identity):
+    """The identity, on a result of a kernel that is interpreted. `explain` shows the kernel and the reason.
+
+    Attributes:
+        label: the name of the kernel.
+        reason: why it is not compiled for GPUs.
+    """
+
+    fusion = Fusion(fuses=True, is_view=True)
+    name = "interpreted_kernel"
+    accepts_keys = True
+    label: str
+    reason: str = field(default="", repr=False)
+
+    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        return x

@@ -1,0 +1,1 @@
+"""Kernels of Pallas as ops; see README.md for the files."""
