@@ -7,7 +7,11 @@ while the device waits for it. Needs JAX and its CUDA plugin; no GPU, if a file 
 
 "1x1x8" is one host of eight GPUs, and "4x1x8" four hosts. "1x4x8" would be four hosts that NVLink connects: XLA has no
 times of collectives for these, and hides few of them. Where the NVIDIA libraries are not installed, JAX's plugin needs
-the environment variable JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1.
+the environment variable JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1. `--processes` compiles several steps at a time, and `--json`
+keeps the figures in a file, with which a later run continues: JAX's modules do not depend on this package, and need not
+be compiled again.
+
+    python -m benchmarks.gpu_schedule --topology 1x1x8 4x1x8 --processes 16 --timeout 120 --json rows.jsonl
 
 For numbers of devices that are too large to compile for, the simulator predicts the time and the exposed communication
 of the same steps, with and without the schedule. This needs neither JAX nor a plugin.
@@ -23,25 +27,21 @@ table: two versions can be compared.
 import argparse
 import gc
 import hashlib
-import importlib
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import shardwise as sw
-from benchmarks.gpu_steps import KINDS, abstract_mesh, jitted_step, lower_step
+from benchmarks.compiled_steps import LIBRARIES, Job, compile_all, figures, step_names
+from benchmarks.gpu_steps import abstract_mesh, jitted_step
 from shardwise.base.caches import clear_all
 from shardwise.compiler.plan.hardware import chip
 from shardwise.execute.plan_report import request_report
-from shardwise.explain.hlo_schedule import read_schedule
 from shardwise.explain.plan import prepare
 
-LIBRARIES = {"ours": "shardwise", "JAX": "jax"}
 NOTHING = 1e-6  # shorter waits count as this many seconds, so that a ratio exists
 ROUNDS = 3  # of planning
 SHARE_BAR = 0.2  # the CPU time of the schedule, relative to the other stages of planning
@@ -49,12 +49,20 @@ SHARE_BAR = 0.2  # the CPU time of the schedule, relative to the other stages of
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_schedule")
-    parser.add_argument("--topology", default="1x1x8", help="groups of hosts that NVLink connects × hosts × GPUs")
+    parser.add_argument(
+        "--topology", nargs="+", default=["1x1x8"], help="groups of hosts that NVLink connects × hosts × GPUs"
+    )
     parser.add_argument("--target-config", type=Path, help="the GPU, in XLA's text format; default: this machine's")
     parser.add_argument("--hardware", default="h200", help="the chip that prices kernels and links")
     parser.add_argument("--only", default="", help="the steps whose name contains this")
+    parser.add_argument("--exclude", default="", help="not the steps whose name contains this")
     parser.add_argument("--keep", type=Path, help="a folder for the compiled modules")
-    parser.add_argument("--side", choices=LIBRARIES, help="print the figures of one side, as JSON")
+    parser.add_argument("--side", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), help="the sides to compile")
+    parser.add_argument("--processes", type=int, default=1, help="how many steps are compiled at a time")
+    parser.add_argument("--timeout", type=float, default=600.0, help="the most seconds of one compilation")
+    parser.add_argument("--deadline", type=float, default=86400.0, help="the seconds after which none continues")
+    parser.add_argument("--json", type=Path, help="a file of figures: steps that it has are not compiled again")
+    parser.add_argument("--one", choices=LIBRARIES, help="compile the step named by --only, and print its figures")
     parser.add_argument("--simulate", type=int, nargs="+", help="numbers of devices to simulate instead of compiling")
     parser.add_argument("--planning", type=int, nargs="+", help="numbers of devices for which planning is timed")
     arguments = parser.parse_args()
@@ -62,30 +70,49 @@ def main() -> None:
         lines = planning_table(arguments)
     elif arguments.simulate:
         lines = simulated_table(arguments)
+    elif arguments.one:
+        lines = iter([json.dumps(figures(arguments))])
     else:
-        lines = table(sys.argv[1:]) if arguments.side is None else map(json.dumps, figures(arguments))
+        lines = table(arguments)
     for line in lines:
         print(line, flush=True)
 
 
-def table(arguments: list[str]) -> Iterator[str]:
-    """Yield the table of both sides. Each runs in a process of its own: a process loads a plugin once."""
-    sides = []
-    for side in LIBRARIES:
-        command = [sys.executable, "-m", "benchmarks.gpu_schedule", "--side", side, *arguments]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        sides.append([json.loads(line) for line in output.splitlines()])
-    yield "| step | | launches | on links | exposed | kernels | temporaries |"
-    yield "|---|---|---|---|---|---|---|"
-    ratios = []
-    for ours, theirs in zip(*sides, strict=True):
-        for side, row in zip(LIBRARIES, (ours, theirs), strict=True):
-            launches = ", ".join(f"{count} {kind}" for kind, count in sorted(row["launches"].items()))
-            times = (f"{1e3 * row[key]:.2f} ms" for key in ("links", "exposed", "kernels"))
-            yield " | ".join([f"| {row['step']}", side, launches, *times, f"{row['temporaries'] / 2**30:.2f} GiB |"])
-        ratios.append(max(ours["exposed"], NOTHING) / max(theirs["exposed"], NOTHING))
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    yield f"\nexposed, ours against JAX's, geometric mean of {len(ratios)}: {mean:.2f}"
+def table(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the table of both sides, and the geometric mean of their ratios for each topology."""
+    names = [name for name, *_ in step_names(arguments.only) if not (arguments.exclude and arguments.exclude in name)]
+    topologies, sides = arguments.topology, arguments.side
+    jobs = [Job(topology, name, side) for topology in topologies for name in names for side in sides]
+    rows = compile_all(jobs, arguments)
+    yield "| topology | step | | launches | on links | exposed | of weights' | sent | kernels | temporaries |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for topology in topologies:
+        ratios = {}
+        for name in names:
+            exposed = []
+            for side in LIBRARIES:
+                row = rows.get(Job(topology, name, side), {"error": "not compiled"})
+                yield f"| {topology} | {name} | {side} | " + " | ".join(cells(row)) + " |"
+                exposed += [max(row["exposed"], NOTHING)] if "error" not in row else []
+            if len(exposed) == len(LIBRARIES):
+                ratios[name] = exposed[0] / exposed[1]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+            worst = max(ratios, key=ratios.__getitem__)
+            yield f"\n{topology}: exposed, ours against JAX's, geometric mean of {len(ratios)}: {mean:.2f}"
+            yield f"largest ratio: {ratios[worst]:.2f} ({worst})\n"
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return the cells of a row of figures."""
+    if "error" in row:
+        return [row["error"], *[""] * 6]
+    launches = ", ".join(f"{count} {kind}" for kind, count in sorted(row["launches"].items()))
+    links, exposed, kernels = (f"{1e3 * row[key]:.2f} ms" for key in ("links", "exposed", "kernels"))
+    weights, exposed_weights = row["weights"]
+    share = f"{exposed_weights / weights:.0%}" if weights else ""
+    sizes = f"{row['sent'] / 1e6:,.0f} MB", kernels, f"{row['temporaries'] / 2**30:.2f} GiB"
+    return [launches, links, exposed, share, *sizes]
 
 
 def simulated_table(arguments: argparse.Namespace) -> Iterator[str]:
@@ -173,39 +200,6 @@ def schedule_results(kind: str, scanned: bool, devices: int, hardware: str) -> t
         f"{stages.local.sent:.0f}",
         hashlib.sha256(str(stages.local).encode()).hexdigest()[:12],
     )
-
-
-def step_names(part: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield the steps whose name contains `part`: name, key of KINDS, whether the layers are a scan."""
-    for kind in KINDS:
-        for scanned in (True, False):
-            name = f"{kind}, {'scanned' if scanned else 'unrolled'}"
-            if part in name:
-                yield name, kind, scanned
-
-
-def figures(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Compile the steps of one side, and yield their figures."""
-    library = importlib.import_module(LIBRARIES[arguments.side])
-    topologies = importlib.import_module(f"{library.__name__}.experimental.topologies")
-    options = {"topology": arguments.topology}
-    if arguments.target_config:
-        options["target_config"] = arguments.target_config.read_text()
-    devices = topologies.get_topology_desc("", "cuda", **options).devices
-    for name, kind, scanned in step_names(arguments.only):
-        # XLA's autotuner needs a GPU.
-        compiled = lower_step(library, devices, kind, scanned).compile(compiler_options={"xla_gpu_autotune_level": 0})
-        schedule = read_schedule(compiled.as_text(), chip(arguments.hardware))
-        if arguments.keep is not None:
-            (arguments.keep / f"{name}, {arguments.side}.hlo").write_text(compiled.as_text())
-        yield {
-            "step": name,
-            "launches": schedule.counts(),
-            "links": schedule.communication_seconds,
-            "exposed": schedule.exposed_seconds,
-            "kernels": schedule.compute_seconds,
-            "temporaries": compiled.memory_analysis().temp_size_in_bytes,
-        }
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from shardwise.compiler.transforms.merge_factorizations import merge_factorizati
 from shardwise.compiler.transforms.merge_stacks import merge_stacks
 
 if TYPE_CHECKING:
+    from shardwise.compiler.schedule import combine_thresholds as thresholds
     from shardwise.compiler.schedule import schedule as scheduling
     from shardwise.compiler.search import fit_memory, move_exchanges, narrow_gathers
     from shardwise.compiler.search import improve as improving
@@ -51,9 +52,11 @@ else:  # loaded on first use: few programs need them
     move_exchanges = module_of("shardwise.compiler.search.move_exchanges")
     narrow_gathers = module_of("shardwise.compiler.search.narrow_gathers")
     scheduling = module_of("shardwise.compiler.schedule.schedule")
+    thresholds = module_of("shardwise.compiler.schedule.combine_thresholds")
 # `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
 # unused equations.
 SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, merge_factorizations, dce)
+_XLA_GPU_PLATFORMS = ("cuda", "rocm")  # those of XLA's GPU compiler, whose options start with xla_gpu
 _dumps = count()
 
 
@@ -156,12 +159,15 @@ def run_stages(
         planned = fit_memory.fit_any_in_memory(forms, memory_limit, donors)
         dump.add("fit_memory", planned)
     problem, plan, local = planned
+    options: dict[str, int] = {}
     if chip.overlaps and config.schedule_communication and (local.collectives() or local.host_copies()):
         set_stage("scheduling")
         local = scheduling.schedule(planned.local, chip, memory_limit, donors)
         dump.add("schedule", local)
+        if platform in _XLA_GPU_PLATFORMS:
+            options = thresholds.combine_thresholds(local)
     set_stage("lowering")
-    module = lower(local, donated, platform, as_partitions)
+    module = lower(local, donated, platform, as_partitions, options)
     dump.add("lower", module)
     if config.dump_to:
         dump.write(Path(config.dump_to) / f"{next(_dumps):04}-{program.name}")

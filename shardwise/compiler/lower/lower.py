@@ -1,8 +1,9 @@
 """lower: from a local program to the StableHLO module, in MLIR syntax, that XLA compiles."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import final
 
 from shardwise.compiler.ir.op import HloValue
@@ -27,7 +28,7 @@ class StableHlo:
         callbacks: the Python functions that it calls.
         host_inputs: the inputs that must be in pinned host memory.
         host_outputs: the outputs that are in pinned host memory.
-        options: compiler options of XLA that its ops need, as pairs of a name and a value.
+        options: compiler options of XLA that its ops and its schedule need, as pairs of a name and a value.
     """
 
     text: str
@@ -36,11 +37,15 @@ class StableHlo:
     callbacks: tuple[HostCallback, ...] = ()
     host_inputs: frozenset[int] = frozenset()
     host_outputs: frozenset[int] = frozenset()
-    options: tuple[tuple[str, bool], ...] = ()
+    options: tuple[tuple[str, bool | int], ...] = ()
 
 
 def lower(
-    local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cpu", as_partitions: bool = False
+    local: LocalProgram,
+    donated: Sequence[bool] = (),
+    platform: str = "cpu",
+    as_partitions: bool = False,
+    options: Mapping[str, int] = MappingProxyType({}),
 ) -> StableHlo:
     """Lower a local program to StableHLO.
 
@@ -49,6 +54,7 @@ def lower(
         donated: for each input, whether its buffer may be reused for an output of the same size.
         platform: the target platform.
         as_partitions: whether devices are partitions of one program, as in a module of JAX, instead of replicas.
+        options: compiler options of XLA, beside those that ops need.
     """
     program = local.program
     builder = Builder(local.mesh, platform, as_partitions)
@@ -85,7 +91,7 @@ def lower(
         tuple(builder.callbacks),
         frozenset(host_inputs),
         frozenset(host_outputs),
-        tuple(sorted(builder.options.items())),
+        tuple(sorted({**options, **builder.options}.items())),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.collective.collectives import AllReduce, Collective
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 
@@ -111,8 +111,8 @@ class _Packer:
 
     Attributes:
         graph: the kernels.
-        reversed: whether time is reversed, as it is for reductions. XLA copies the operands of a shared launch of
-            reductions into one array, and the results out of it.
+        reversed: whether time is reversed, as it is for reductions. XLA copies the operands of a shared all-reduce into
+            one array, and the results out of it.
         capacity: the longest time of a launch.
     """
 
@@ -143,7 +143,8 @@ class _Packer:
         if self.reversed:
             # Hidden latency is saved too: a launch occupies the device and its links.
             saved = max(saved, _latency(item.equation, self.graph)) if saved >= 0 else saved
-            saved -= self._copying(together if len(launch) == 1 else [item])
+            if isinstance(item.equation.op, AllReduce):
+                saved -= self._copying(together if len(launch) == 1 else [item])
         return saved >= 0
 
     def _after(self, launch: Sequence[_Candidate], before: "_LinkState") -> "_LinkState":

@@ -25,7 +25,7 @@ def two(first, second, size=64):
     )
 
 
-@pytest.mark.parametrize("op", [GATHER, REDUCE])
+@pytest.mark.parametrize("op", [GATHER, REDUCE, SCATTER])
 def test_short_collectives_that_are_ready_and_needed_together_share_a_launch(op):
     assert launches(two(op, op)) == [2]
 
@@ -35,8 +35,12 @@ def test_collectives_of_different_kinds_or_axes_do_not(other):
     assert launches(two(GATHER, other)) == []
 
 
-def test_a_reduce_scatter_has_one_operand():
-    assert launches(two(SCATTER, SCATTER)) == []
+@pytest.mark.parametrize("op", [REDUCE, SCATTER])
+def test_reductions_of_two_dtypes_do_not(op):
+    text = two(op, op)
+    for name, type in (("b", "f32[64]"), ("d", "f32[64]" if op == REDUCE else "f32[16]")):
+        text = text.replace(f"{name}: {type}", f"{name}: {type.replace('f32', 'bf16')}")
+    assert launches(text) == []
 
 
 def test_collectives_along_axes_of_one_device_are_no_launches():
@@ -80,6 +84,10 @@ def test_gathers_that_nothing_hides_keep_their_own_launches():
 def test_reductions_share_a_launch_if_the_latency_exceeds_the_copying():
     assert sum(launches(gradients(8, size=64))) == 8
     assert launches(gradients(8, size=1024)) == []
+    scattered = gradients(8, size=1024, reduce=SCATTER)
+    for n in range(8):
+        scattered = scattered.replace(f"r{n}: f32[1024,", f"r{n}: f32[256,")
+    assert launches(scattered)  # XLA does not copy the operands of a shared reduce-scatter
 
 
 def test_a_consumer_of_a_launch_ends_it():

@@ -147,8 +147,8 @@ def test_the_compiled_module_has_the_planned_launches(mesh, overlapping, how, sc
             planned[step.op.replace("_", "-"), step.collectives] += step.times
     for launch in read_schedule(compiled.as_text(), OVERLAPPING).launches:
         found[launch.collective.kind, launch.operands] += launch.times
-    # XLA may combine further collectives that are alone.
-    shared = {key: count for key, count in planned.items() if key[1] > 1}
+    # XLA may combine further collectives that are alone. Its CPU compiler does not combine reduce-scatters.
+    shared = {key: count for key, count in planned.items() if key[1] > 1 and key[0] != "reduce-scatter"}
     assert shared and shared.items() <= found.items()
     assert {k: n for k, n in planned.items() if k[0] == "all-gather"} == {
         k: n for k, n in found.items() if k[0] == "all-gather"

@@ -233,6 +233,7 @@ class ReduceScatter(Collective):
     count: int
     reduction: Reduction
     groups: Groups | None = field(default=None, repr=False)
+    launch: int | None = field(default=None, repr=False)
 
     @property
     def moved_dims(self) -> tuple[int, ...]:
@@ -251,18 +252,36 @@ class ReduceScatter(Collective):
     def traffic(self, operand: ArrayType, mesh: AbstractMesh) -> Traffic:
         return reduce_scatter(operand.nbytes, self.count)
 
+    def launch_key(self, operand: ArrayType) -> Hashable:
+        # A minimum or maximum of floats has ops around it, and XLA reduces operands of one dtype in one launch.
+        if not operand.size or self.reduction.selects:
+            return None
+        return (self.name, self.axes, self.count, self.reduction, self.groups, operand.dtype)
+
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
+        def scatter(y: HloValue) -> Any:
+            (scattered,) = self.lower_launch(hlo, (self.lower_operand(hlo, y),))
+            return self.lower_received(hlo, scattered, y.type)
+
+        return _lower_propagating_nan(hlo, self.reduction, x, scatter)
+
+    def lower_operand(self, hlo: Hlo, x: HloValue) -> Any:
+        return lower_permute(hlo, x, _dim_in_front(self.dim, x.type.ndim))
+
+    def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
+        # StableHLO's reduce-scatter has one operand. XLA merges several up to a threshold, which `combine_thresholds`
+        # chooses, in post-order of the module: a barrier makes those of a launch adjacent.
         attributes = f"scatter_dimension = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
+        regions = (hlo.reducer(self.reduction, operands[0].type.dtype),)
+        out = [_scale_dim(x.type, 0, 1, self.count) for x in operands]
+        scattered: list[Any] = [
+            hlo.op("stablehlo.reduce_scatter", (x,), type, attributes, regions)
+            for x, type in zip(operands, out, strict=True)
+        ]
+        return scattered if len(out) == 1 else hlo.many("stablehlo.optimization_barrier", scattered, out)
 
-        def reduce(y: HloValue) -> Any:
-            reducer = hlo.reducer(self.reduction, y.type.dtype)
-            return hlo.op(
-                "stablehlo.reduce_scatter", (y,), _scale_dim(y.type, 0, 1, self.count), attributes, (reducer,)
-            )
-
-        return _lower_propagating_nan(
-            hlo, self.reduction, x, lambda y: _lower_with_dim_in_front(hlo, self.dim, y, reduce)
-        )
+    def lower_received(self, hlo: Hlo, received: HloValue, operand: ArrayType) -> Any:
+        return lower_permute(hlo, received, inverse_permutation(_dim_in_front(self.dim, operand.ndim)))
 
 
 @final
@@ -640,13 +659,12 @@ def lower_unstack(hlo: Hlo, stack: HloValue, dim: int) -> Any:
     return Reshape(concatenated).lower(hlo, lower_permute(hlo, stack, order))
 
 
-def _lower_with_dim_in_front(hlo: Hlo, dim: int, x: HloValue, exchange: Callable[[Any], Any]) -> Any:
-    """Apply `exchange` to `x` with `dim` moved to the front, and move it back.
+def _dim_in_front(dim: int, ndim: int) -> tuple[int, ...]:
+    """Return the permutation that moves a dim to the front.
 
     XLA needs contiguous blocks, as they are there. It can fuse explicit transposes with the ops before and after.
     """
-    order = (dim, *(d for d in range(x.type.ndim) if d != dim))
-    return lower_permute(hlo, exchange(lower_permute(hlo, x, order)), inverse_permutation(order))
+    return (dim, *(d for d in range(ndim) if d != dim))
 
 
 def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: HloValue, reduce: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,81 @@
+"""The thresholds of XLA's combiners, for programs that are written by hand and for the pipeline."""
+
+from dataclasses import replace
+
+import pytest
+
+import shardwise as jax
+import shardwise.numpy as jnp
+from shardwise import NamedSharding, P
+from shardwise.compiler.plan.hardware import CPU
+from shardwise.compiler.schedule.combine_thresholds import combine_thresholds
+from shardwise.execute import request
+from shardwise.runtime import executable
+from tests.compiler.schedule.local_programs import GATHER, H200, REDUCE, SCATTER, local_of
+
+SCATTERS, GATHERS, REDUCES = (
+    f"xla_gpu_{kind}_combine_threshold_bytes" for kind in ("reduce_scatter", "all_gather", "all_reduce")
+)
+OVERLAPPING = replace(H200, device_kinds=CPU.device_kinds, platform="cpu")
+
+
+def scatters(*launches):
+    """Return the text of reduce-scatters of f32[64], each with a launch."""
+    inputs = ", ".join(f"x{n}: f32[64]" for n in range(len(launches)))
+    ops = (SCATTER if launch is None else SCATTER.replace("]", f", launch={launch}]") for launch in launches)
+    lines = "\n".join(f"y{n}: f32[16] = {op} x{n}" for n, op in enumerate(ops))
+    return f"({inputs}) {{\n{lines}\nreturn {', '.join(f'y{n}' for n in range(len(launches)))}\n}}"
+
+
+@pytest.mark.parametrize(
+    ("launches", "threshold"), [([None, None], 64), ([0, 0, None], 128), ([0, 0, 1, 1, 1], 192), ([None], 64)]
+)
+def test_the_threshold_of_reduce_scatters_is_their_largest_launch(launches, threshold):
+    assert combine_thresholds(local_of(scatters(*launches))) == {SCATTERS: threshold}
+
+
+def test_xla_merges_no_collectives_whose_launches_are_one_op():
+    text = f"(a: f32[64]) {{\nb: f32[256] = {GATHER} a\nc: f32[64] = {REDUCE} a\nreturn b, c\n}}"
+    assert combine_thresholds(local_of(text)) == {GATHERS: 0, REDUCES: 0}
+    assert combine_thresholds(local_of("(a: f32[4]) {\nb: f32[4] = neg a\nreturn b\n}")) == {}
+
+
+def lowered(mesh, platform):
+    def put(shape, spec):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    arguments = put((64, 32), P("data")), put((32, 48), P("data"))
+    step = jax.jit(jax.grad(lambda w, x: (x @ w).sum()), out_shardings=arguments[1].sharding)
+    return step.trace(arguments[1], arguments[0]).lower(lowering_platforms=(platform,))
+
+
+def options(mesh, platform):
+    return dict(lowered(mesh, platform)._prepared.stages.module.options)
+
+
+def test_only_scheduled_programs_for_gpus_have_thresholds(mesh, monkeypatch):
+    assert options(mesh, "cuda") == {}  # planned for hardware that overlaps nothing
+    monkeypatch.setattr(request, "chip_of", lambda kind: OVERLAPPING)
+    assert options(mesh, "cpu") == options(mesh, "tpu") == {}
+    for platform in ("cuda", "rocm"):
+        chosen = options(mesh, platform)
+        assert chosen and set(chosen) <= {SCATTERS, GATHERS, REDUCES}
+    with jax.config.override("schedule_communication", False):
+        assert options(mesh, "cuda") == {}
+
+
+def test_options_of_users_override_those_of_the_module(monkeypatch):
+    option, seen = "xla_backend_optimization_level", []
+    compile_text = executable.compile_text
+
+    def recorded(text, devices, callbacks=(), options=()):
+        seen.append(dict(options))
+        return compile_text(text, devices, callbacks, options)
+
+    monkeypatch.setattr(executable, "compile_text", recorded)
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.zeros(3))
+    prepared = lowered._prepared
+    stages = replace(prepared.stages, module=replace(prepared.stages.module, options=((option, 1),)))
+    for chosen, expected in (((), 1), (((option, 2),), 2)):
+        replace(prepared, stages=stages).compile(chosen)
+        assert seen.pop() == {option: expected}
