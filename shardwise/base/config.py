@@ -337,17 +337,21 @@ SETTINGS = {
     ),
     "dump_to": Setting("", "the folder to which every compilation writes the program after each pass; empty for none"),
     "enable_compilation_cache": Setting(True, "whether to use the persistent cache in `compilation_cache_dir`"),
-    "compilation_cache_dir": Setting("", "the folder of the persistent compilation cache; empty for none"),
+    "compilation_cache_dir": Setting(
+        "",
+        "the folder of the persistent compilation cache, or the URL of a prefix of an object store, such as "
+        "s3://bucket/cache, which needs a `compilation_cache_key`; empty for none",
+    ),
     "compilation_cache_key": Setting(
         "",
-        "a secret for keyed digests of that folder's entries, which may then be a folder that other users write to; "
+        "a secret for keyed digests of the cache's entries, so that other users may write to the folder or the store; "
         "entries with another key are compiled again",
     ),
     "compilation_cache_max_size": Setting(
-        2**30, "the size limit of that folder in bytes; the least recently used entries are evicted; -1 for no limit"
+        2**30, "the size limit of the cache in bytes; the least recently used entries are evicted; -1 for no limit"
     ),
     "persistent_cache_min_compile_time_secs": Setting(
-        0.0, "the shortest compilation, in seconds, whose result is written to that folder"
+        0.0, "the shortest compilation, in seconds, whose result is written to the cache"
     ),
     "launch_record_dir": Setting(
         "",

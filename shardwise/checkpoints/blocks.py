@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.checkpoints.location import Location, ts
+from shardwise.base.object_store import ts
+from shardwise.checkpoints.location import Location
 from shardwise.checkpoints.manifest import Chunked, Shape
 from shardwise.compiler.dtypes import SMALL_FLOATS, SMALL_INTEGERS
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise.checkpoints.location import ts
+from shardwise.base.object_store import ts
 
 
 def write_context() -> Any:

@@ -11,12 +11,13 @@ import re
 import secrets
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, final
 from urllib.parse import unquote
 
-from shardwise.base.lazy import lazy_module
+from shardwise.base.object_store import DRIVERS, ObjectStore, ObjectStoreError, ts
 from shardwise.base.regular_file import NotRegularFileError, check_regular_mode, open_regular_file, read_regular_file
 from shardwise.checkpoints.delete_tree import delete_tree
 from shardwise.checkpoints.lease import (
@@ -28,15 +29,9 @@ from shardwise.checkpoints.lease import (
 )
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 
-ts: Any = lazy_module("tensorstore")  # an optional dependency, whose import takes 53 ms
-
 MANIFEST = "manifest.json"
 MARKER = "committed"
-_DRIVERS = {"s3": "s3", "gs": "gcs"}  # URL scheme → TensorStore driver
 _TOKEN = re.compile("[0-9a-f]{16}")  # the name of the prefix that holds the files of a checkpoint
-# Requests for markers and manifests are retried for half a minute, with 1, 2, 4 … seconds in between, so that a wrong
-# address is an error soon. TensorStore retries requests for arrays for many minutes.
-_RETRIES = {"max_retries": 5}
 _PARTIAL = ".partial-"  # prefix of the folders of checkpoints that are not committed
 _LEASE = ".lease"  # suffix of the names of leases, after the name of the partial folder or the token
 _SET_ASIDE = "set-aside-"  # prefix of the markers of checkpoints on object stores that were set aside
@@ -59,13 +54,13 @@ def location_of(path: str | os.PathLike[str]) -> "Location":
         if not rest.startswith("/"):
             raise CheckpointError(f"{text!r} names a host or a relative path: write file:///path")
         return Folder(Path(unquote(rest)))
-    if scheme not in _DRIVERS:
-        stores = " or ".join(f"{known}://" for known in _DRIVERS)
+    if scheme not in DRIVERS:
+        stores = " or ".join(f"{known}://" for known in DRIVERS)
         raise CheckpointError(f"{text!r}: checkpoints are on file systems, {stores}, not on {scheme}://")
-    bucket, _, path = rest.strip("/").partition("/")
-    if not bucket:
-        raise CheckpointError(f"{text!r} names no bucket: write {scheme}://bucket/name")
-    return ObjectPrefix(scheme, bucket, f"{path}/" if path else "")
+    try:
+        return ObjectPrefix(ObjectStore.from_url(text))
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def check_tensorstore() -> None:
@@ -382,29 +377,25 @@ class Folder(Location):
 
 @final
 class ObjectPrefix(Location):
-    """A prefix of an object store, such as `s3://bucket/run/`.
+    """A prefix of an object store.
 
     The files of a checkpoint are under a separate prefix inside it, which is recorded in the marker.
 
     Args:
-        scheme: "s3" or "gs".
-        bucket: the bucket.
-        path: the prefix, which ends with a slash; "" for the entire bucket.
+        store: the objects under the prefix.
     """
 
     read_bytes = 1 << 25
     chunk_bytes = 1 << 23  # reading a checksum is a request
 
-    def __init__(self, scheme: str, bucket: str, path: str):
-        self.scheme = scheme
-        self.bucket = bucket
-        self.path = path
+    def __init__(self, store: ObjectStore):
+        self.store = store
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
+        return str(self.store)
 
     def child(self, name: str) -> "ObjectPrefix":
-        return ObjectPrefix(self.scheme, self.bucket, f"{self.path}{name}/")
+        return ObjectPrefix(self.store.child(name))
 
     def data(self) -> Location | None:
         marker = self.read(MARKER)
@@ -416,34 +407,18 @@ class ObjectPrefix(Location):
         return self.child(token)
 
     def kvstore(self) -> dict[str, Any]:
-        store = {"driver": _DRIVERS[self.scheme], "bucket": self.bucket, "path": self.path}
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        if self.scheme == "s3" and endpoint:  # TensorStore does not read these variables
-            store["endpoint"] = endpoint
-        return store
-
-    def _open(self) -> Any:
-        """Return TensorStore's store."""
-        retries = {f"{driver}_request_retries": _RETRIES for driver in _DRIVERS.values()}
-        return ts.KvStore.open(self.kvstore(), context=ts.Context(retries)).result()
-
-    def _request(self, request: Callable[[Any], Any], purpose: str) -> Any:
-        """Return the result of a request to the store. `purpose` completes "cannot be", for the error."""
-        try:
-            return request(self._open()).result()
-        except Exception as error:
-            raise CheckpointError(f"{self} cannot be {purpose}: {error}") from error
+        return self.store.kvstore()
 
     def _keys(self) -> list[str]:
-        return [key.decode() for key in self._request(lambda store: store.list(), "listed")]
+        with _checkpoint_errors():
+            return self.store.keys()
 
     def read(self, name: str, limit: int = 1 << 30) -> bytes | None:
-        result = self._request(lambda store: store.read(name), "read")
-        if result.state == "missing":
-            return None
-        if len(result.value) > limit:
+        with _checkpoint_errors():
+            content = self.store.read(name)
+        if content is not None and len(content) > limit:
             raise CorruptCheckpoint(f"{self}/{name} has more than {limit:,} bytes")
-        return bytes(result.value)
+        return content
 
     def read_at(self, name: str, offsets: Sequence[int], size: int) -> bytes:
         def read(store: Any) -> list[Any]:
@@ -451,7 +426,7 @@ class ObjectPrefix(Location):
             return [read.result() for read in reads]
 
         try:
-            results = read(self._open())
+            results = read(self.store.open())
         except Exception as error:
             raise CorruptCheckpoint(f"{self}/{name} cannot be read: {error}") from error
         if any(result.state == "missing" for result in results):
@@ -459,7 +434,7 @@ class ObjectPrefix(Location):
         return b"".join(result.value for result in results)
 
     def write(self, name: str, data: bytes) -> None:
-        self._request(lambda store: store.write(name, data), "written")
+        self._put(name, data)
 
     def children(self) -> list[str]:
         names = (key.partition("/") for key in self._keys())
@@ -483,18 +458,14 @@ class ObjectPrefix(Location):
 
     def check_writable(self) -> None:
         probe = f"probe-{secrets.token_hex(4)}"
-        self.write(probe, b"")
-        self._request(lambda store: store.write(probe, None), "written")
+        self._put(probe, b"")
+        self._put(probe, None)
 
     def commit(self, partial: Location) -> None:
-        token = str(partial).rsplit("/", 1)[1]
-        current = self._request(lambda store: store.read(MARKER), "read")
-        if current.state == "missing":
-            generation = current.stamp.generation
-            written = self._request(lambda store: store.write(MARKER, token.encode(), if_equal=generation), "committed")
-            if written.generation:
-                return
-        raise CheckpointExists(f"{self} exists: another writer saved it. That checkpoint is unchanged.")
+        with _checkpoint_errors():
+            is_committed = self.store.create(MARKER, str(partial).rsplit("/", 1)[1].encode())
+        if not is_committed:
+            raise CheckpointExists(f"{self} exists: another writer saved it. That checkpoint is unchanged.")
 
     def lease(self, token: str) -> ObjectLease:
         name = f"{token}{_LEASE}"
@@ -502,7 +473,8 @@ class ObjectPrefix(Location):
 
     def _put(self, name: str, content: bytes | None) -> None:
         """Write an object, or delete it for None."""
-        self._request(lambda store: store.write(name, content), "written")
+        with _checkpoint_errors():
+            self.store.write(name, content)
 
     def set_aside(self, reason: str) -> str:
         # Objects cannot be renamed. They stay, and another marker refers to them.
@@ -518,13 +490,14 @@ class ObjectPrefix(Location):
         # Delete the marker first: without it, no reader sees the rest.
         marker = self.read(MARKER)
         self._put(MARKER, None)
-        target = self
+        target = self.store
         if any(key.startswith(_SET_ASIDE) for key in self._keys()):  # keep the files of checkpoints that were set aside
             token = b"" if marker is None else marker
             if not _TOKEN.fullmatch(token.decode(errors="replace")):
                 return
-            target = self.child(token.decode())
-        target._request(lambda store: store.delete_range(ts.KvStore.KeyRange()), "deleted")
+            target = self.store.child(token.decode())
+        with _checkpoint_errors():
+            target.delete_all()
 
     def clean(self) -> list[str]:
         keys = self._keys()
@@ -538,6 +511,15 @@ class ObjectPrefix(Location):
                 child.delete()
                 left.append(name)
         return left
+
+
+@contextmanager
+def _checkpoint_errors() -> Iterator[None]:
+    """Raise CheckpointError for a failed request to an object store."""
+    try:
+        yield
+    except ObjectStoreError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def folder_size(folder: Path) -> FolderSize:

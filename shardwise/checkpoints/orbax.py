@@ -6,12 +6,13 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.object_store import ts
 from shardwise.checkpoints.blocks import storage_error_text
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.fields import Fields
 from shardwise.checkpoints.foreign_zarr import ForeignZarr, check_zarr
 from shardwise.checkpoints.host_memory import empty_host_array
-from shardwise.checkpoints.location import MANIFEST, Folder, check_tensorstore, folder_size, ts
+from shardwise.checkpoints.location import MANIFEST, Folder, check_tensorstore, folder_size
 from shardwise.checkpoints.names import check_name, join_keys, nested
 from shardwise.checkpoints.save import Save
 from shardwise.checkpoints.sources import save_sources

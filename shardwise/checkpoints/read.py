@@ -9,11 +9,12 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.base.object_store import ts
 from shardwise.checkpoints.blocks import open_blocks, pack_blocks, read_shape, storage_error_text, stored_dtype
 from shardwise.checkpoints.context import read_context
 from shardwise.checkpoints.file_checksums import chunk_range, largest_file
 from shardwise.checkpoints.host_memory import empty_host_array
-from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of, ts
+from shardwise.checkpoints.location import MANIFEST, Folder, Location, location_of
 from shardwise.checkpoints.manifest import LARGEST_MANIFEST, ArrayLeaf, Chunked, Manifest, Part, Shape, file_grid
 from shardwise.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 from shardwise.runtime.box import Box, box_index, box_shape, box_size, box_text, relative, split_box, whole

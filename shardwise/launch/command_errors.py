@@ -6,6 +6,7 @@ from collections.abc import Callable
 from shardwise.errors import (
     AutoshardError,
     HardwareError,
+    PlatformError,
     ProfileError,
     ProgramError,
     ShardingError,
@@ -27,6 +28,7 @@ def run_command(command: str, action: Callable[[], None]) -> int:
         HardwareError,
         ImportError,
         OSError,
+        PlatformError,
         ProfileError,
         ProgramError,
         ShardingError,

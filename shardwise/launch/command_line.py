@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.base.lazy import lazy_module
 from shardwise.launch.checkpoint_parser import add_checkpoint_arguments
+from shardwise.launch.compile_command import add_compile_arguments, run_compile
 from shardwise.launch.completion import SHELLS, completion_script
 from shardwise.launch.doctor import run_doctor
 from shardwise.launch.options import LaunchOptions
@@ -78,6 +79,8 @@ def _run_command(parser: ArgumentParser, parsed: Namespace, script_arguments: Se
             return checkpoint_commands.run_checkpoint_command(parsed)
         case "autoshard":
             return preset_commands.run_autoshard(parsed)
+        case "compile":
+            return run_compile(parsed)
         case "explain":
             return simulate_commands.run_explain(parsed, script_arguments)
         case "simulate":
@@ -196,6 +199,16 @@ def _parser() -> ArgumentParser:
             "advise",
             "run a script on real JAX, and print the five changes that save most communication",
             "shardwise advise train.py --hardware h100 -- --steps 1",
+        )
+    )
+    add_compile_arguments(
+        add_command(
+            commands,
+            "compile",
+            "compile functions into the compilation cache, also for devices that are not present",
+            "shardwise compile train.py:step --mesh data=8 --cache ~/cache\n"
+            "shardwise compile train.py:step --mesh data=4,model=8 --topology 4x1x8 --target-config h200.txtpb "
+            "--cache s3://bucket/cache",
         )
     )
     add_calibrate_arguments(

@@ -28,6 +28,7 @@ from shardwise.runtime.thread_guard import guard
 
 if TYPE_CHECKING:
     from shardwise.runtime import compilation_cache
+    from shardwise.runtime.cache_stores import CacheStore
 else:  # its import takes 9 ms, and few programs use it
     compilation_cache = lazy_module("shardwise.runtime.compilation_cache")
 
@@ -61,7 +62,7 @@ class Executable:
         self.has_callbacks = has_callbacks = bool(module.callbacks)
         self.can_run = not is_compile_only(devices[0])
         if not self.can_run:
-            self.loaded = compile_for_topology(module.text, devices, options)
+            self.loaded = _compiled_for_topology(module.text, devices, options)
             self.processes, self.run = None, _refuse(local.program.name, devices)
             return
         callbacks = Callbacks(module.callbacks, len(devices))
@@ -130,6 +131,15 @@ def _refuse(name: str, devices: Sequence[Any]) -> Callable[[list[Any]], list[Arr
     return run
 
 
+def _compiled_for_topology(text: str, devices: Sequence[Any], options: CompilerOptions) -> Any:
+    """Compile a module for devices that are not present, and write it to the persistent cache for these devices."""
+    executable = compile_for_topology(text, devices, options)
+    store = _cache_store()
+    if store is not None:
+        compilation_cache.write_entry(store, compilation_cache.topology_key(text, devices, options), executable)
+    return executable
+
+
 def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:
     """Compile a module, or load its executable from the persistent cache or from another process.
 
@@ -140,16 +150,26 @@ def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], optio
     if callbacks:
         return compile_text(text, devices, callbacks, options)
     compile_module = partial(compile_text, text, devices, (), options)
+    store = _cache_store()
+    load_cached = None if store is None else partial(compilation_cache.load_or_compile, store, text, devices, options)
     shared, ranks = process_sets.executables, ranks_of(devices)
-    if shared is not None and config.share_binary_between_hosts and len(ranks) > 1:
-        compile_module = partial(
-            shared.load_or_compile,
-            compilation_cache.program_key(text, devices, options),
-            compilation_cache.machine(devices[0]),
-            ranks,
-            compile_module,
-            lambda blob: deserialize_executable(blob, text, devices, options),
-        )
-    if config.enable_compilation_cache and config.compilation_cache_dir:
-        return compilation_cache.load_or_compile(text, devices, options, compile_module)
-    return compile_module()
+    if shared is None or not config.share_binary_between_hosts or len(ranks) == 1:
+        return compile_module() if load_cached is None else load_cached(compile_module)
+    load_shared = partial(
+        shared.load_or_compile,
+        compilation_cache.program_key(text, devices, options),
+        compilation_cache.machine(devices[0]),
+        ranks,
+        load=lambda blob: deserialize_executable(blob, text, devices, options),
+    )
+    compile_module = partial(shared.count_compilation, compile_module)
+    if store is None or load_cached is None:
+        return load_shared(compile_module)
+    if store.is_shared:  # one process reads it for all
+        return load_shared(partial(load_cached, compile_module))
+    return load_cached(partial(load_shared, compile_module))
+
+
+def _cache_store() -> "CacheStore | None":
+    """Return the store of the persistent cache, if it is enabled."""
+    return compilation_cache.enabled_store() if config.compilation_cache_dir else None

@@ -76,7 +76,14 @@ class SharedExecutables:
             if offer is not None and (executable := self._receive(offer, name, owner, load)) is not None:
                 return executable
             break
-        return _compile(compile_module)
+        return compile_module()
+
+    @staticmethod
+    def count_compilation(compile_module: Callable[[], Executable]) -> Executable:
+        """Compile a program that several processes run, and record the event."""
+        executable = compile_module()
+        record_event(COMPILED)
+        return executable
 
     def close(self) -> None:
         """Serve no executables any more."""
@@ -100,7 +107,7 @@ class SharedExecutables:
     ) -> Executable:
         offer: Offer | None = None
         try:
-            executable = _compile(compile_module)
+            executable = compile_module()
             offer = self._offer(name, executable, ranks)
             return executable
         finally:
@@ -184,9 +191,3 @@ class SharedExecutables:
         except RuntimeFailure:
             return False
         return True
-
-
-def _compile(compile_module: Callable[[], Executable]) -> Executable:
-    executable = compile_module()
-    record_event(COMPILED)
-    return executable

@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
-from shardwise.checkpoints import location
+from shardwise.base import object_store
 from shardwise.checkpoints.location import location_of
 from shardwise.errors import CheckpointError, CheckpointExists, CorruptCheckpoint
 from tests.checkpoints.object_server import S3Handler, object_server
@@ -113,7 +113,7 @@ def test_a_url_without_a_bucket_is_an_error(url):
 
 
 def test_an_unreachable_store_is_an_error(store, monkeypatch):
-    monkeypatch.setattr(location, "_RETRIES", {"max_retries": 1, "initial_delay": "1ms"})
+    monkeypatch.setattr(object_store, "_RETRIES", {"max_retries": 1, "initial_delay": "1ms"})
     with object_server(S3Handler) as (unused, _):
         pass
     monkeypatch.setenv(store.endpoint_variable, unused)

@@ -36,7 +36,7 @@ def offered(script, line, folder):
     [
         ("shardwise sim", {"simulate"}),
         ("shardwise explain step.mlir --pi", {"--pin"}),
-        ("shardwise c", {"checkpoint", "calibrate", "completion"}),
+        ("shardwise c", {"checkpoint", "calibrate", "compile", "completion"}),
         ("shardwise checkpoint ", {"ls", "inspect", "verify", "diff", "export", "import", "-h", "--help"}),
         ("shardwise checkpoint ve", {"verify"}),
         ("shardwise simulate train.py:step --list", {"--list-chips"}),

@@ -13,6 +13,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.base.config import config
 from shardwise.runtime import compilation_cache, executable
+from shardwise.runtime.cache_stores import Folder
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -243,5 +244,5 @@ def test_several_processes_write_concurrently(folder):
 
 def test_a_fifo_in_the_compilation_cache_is_no_entry(tmp_path, caplog):
     os.mkfifo(tmp_path / "one.executable")
-    assert compilation_cache._read(tmp_path / "one.executable", "", (), ()) is None
+    assert compilation_cache._read(Folder(tmp_path), "one", "", (), ()) is None
     assert "Is a FIFO, not a regular file" in caplog.text

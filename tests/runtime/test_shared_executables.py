@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -60,7 +61,8 @@ class Process:
         return "program"
 
     def get(self, key="key", ranks=(0, 1, 2), load=bytes.decode, compile=None):
-        return self.shared.load_or_compile(key, self.machine, ranks, compile or self.compile, load)
+        counted = partial(self.shared.count_compilation, compile or self.compile)
+        return self.shared.load_or_compile(key, self.machine, ranks, counted, load)
 
 
 @pytest.fixture
