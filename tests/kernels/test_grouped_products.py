@@ -73,7 +73,11 @@ def test_gradients():
 
     ours = losses(lambda x, weights: jax.kernels.grouped_dot(x, weights, sizes))
     theirs = losses(lambda x, weights: jax.lax.ragged_dot(x, weights, sizes))
-    for derivative in (jax.grad, lambda f, *_: jax.value_and_grad(f), lambda f, *_: jax.jacfwd(f)):
+
+    def grad_of_grad(function, argnums):
+        return jax.grad(lambda *args: sum((ct**2).sum() for ct in jax.grad(function, argnums)(*args)), argnums)
+
+    for derivative in (jax.grad, lambda f, *_: jax.value_and_grad(f), lambda f, *_: jax.jacfwd(f), grad_of_grad):
         pairs = zip(*(jax.tree.leaves(derivative(f, (0, 1))(x, weights)) for f in (ours, theirs)), strict=True)
         for actual, expected in pairs:
             np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)

@@ -83,6 +83,9 @@ def test_gradient_and_vmap_use_the_kernel():
     step = jax.grad(lambda x: (function(x) ** 3).sum())
     np.testing.assert_allclose(step(x), jax.grad(lambda x: (centred(x) ** 3).sum())(jnp.asarray(x)), atol=1e-4)
     assert lowered(step, x).count("__gpu$xla.gpu.triton") == 1
+    second = jax.jvp(step, (x,), (np.cos(x),))[1]
+    expected = jax.jvp(jax.grad(lambda x: (centred(x) ** 3).sum()), (x,), (np.cos(x),))[1]
+    np.testing.assert_allclose(second, expected, atol=1e-4)
     mapped = jax.vmap(function, in_axes=1, out_axes=1)
     np.testing.assert_allclose(mapped(x), centred(x), atol=1e-6)
     assert [op.title for op in kernel_ops(mapped, x)] == ["centred"]

@@ -2,7 +2,7 @@
 
 A kernel has the rules of any op, so it is propagated, partitioned, costed and explained like one. Its meaning, its
 tangents and its batched form follow from the program of other ops, `plain`. A kernel with a `gradient` is transposed to
-that: another kernel.
+that: another kernel. Further derivatives are those of `plain`, and of the plain ops of the gradient.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.mlir_string import mlir_string
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.operand import Operand
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.triton_ir import TritonBuilder, supports_dtype
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp, jvp_program
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap
@@ -40,6 +41,7 @@ class Launch:
         more_axes: the number of programs along the second and third axis.
         stages: the number of iterations of a loop that load at the same time.
         written: pairs (index in `results`, index of the operand whose buffer the result reuses).
+        repeated: the indices of operands that are passed again after all operands.
     """
 
     programs: int
@@ -48,6 +50,7 @@ class Launch:
     more_axes: tuple[int, int] = (1, 1)
     stages: int = 1
     written: tuple[tuple[int, int], ...] = ()
+    repeated: tuple[int, ...] = ()
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -113,7 +116,7 @@ class KernelOp(Op):
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         types = tuple(x.type.strong() for x in operands)
         if hlo.platform != "cuda" or self.reason_for_plain_ops(*types):
-            return hlo.program(plain_program(self, types), operands)
+            return hlo.program(inline(plain_program(self, types)), operands)
         launch = self.kernel_launch(*types)
         try:
             entry, module = triton_module(self, types)
@@ -127,14 +130,14 @@ class KernelOp(Op):
             **{f"grid_{axis}": f"{size} : i32" for axis, size in zip("xyz", launch.grid, strict=True)},
             "debug": "false",
         }
-        layouts = [tuple(reversed(range(type.ndim))) for type in (*types, *launch.results)]
+        passed = [*operands, *(operands[index] for index in launch.repeated)]
         written = hlo.custom_call(
             TARGET,
-            operands,
+            passed,
             launch.results,
             attributes,
-            layouts[: len(types)],
-            layouts[len(types) :],
+            [_row_major(x.type) for x in passed],
+            [_row_major(type) for type in launch.results],
             launch.written,
         )
         return self.finish(hlo, written)
@@ -152,13 +155,32 @@ class KernelOp(Op):
             return tuple(results), tuple(found)
         results = self(*primals)
         program, transposed = _linear_programs(self, types, tuple(x.type.strong() for x in results), active)
-        call = LinearCall(program, len(primals) + len(results), transposed)
+        call = LinearCall(program, len(primals) + len(results), transposed, second_derivative_scope(self.label))
         return results, call(*primals, *results, *(tangent for tangent in tangents if tangent is not None))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program = plain_program(self, tuple(_unbatched(x, dim) for x, dim in zip(operands, dims, strict=True)))
         results, out_dims = vmap(program, axis, operands, dims)
         return tuple(results), tuple(out_dims)
+
+
+def _row_major(type: ArrayType) -> tuple[int, ...]:
+    """Return the dims of a row-major array from minor to major."""
+    return tuple(reversed(range(type.ndim)))
+
+
+_SECOND_DERIVATIVE = "second_derivative_of_"
+
+
+def second_derivative_scope(label: str) -> str:
+    """Return the named scope of the ops that compute second derivatives of a kernel."""
+    return f"{_SECOND_DERIVATIVE}{label}"
+
+
+def differentiated_kernel(source: Source) -> str:
+    """Return the label of the kernel whose second derivative an equation computes; "" if it computes none."""
+    outermost = source.scope[0] if source.scope else ""
+    return outermost.removeprefix(_SECOND_DERIVATIVE) if outermost.startswith(_SECOND_DERIVATIVE) else ""
 
 
 def _unbatched(x: Operand, dim: int | None) -> ArrayType:

@@ -16,7 +16,8 @@ from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.dtypes import is_float8
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
-from shardwise.compiler.kernels.kernel import KernelOp
+from shardwise.compiler.kernels.kernel import KernelOp, differentiated_kernel
+from shardwise.compiler.ops.elementwise.identities import InterpretedKernel
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import is_inserted
 from shardwise.compiler.plan.chip import Chip
@@ -346,10 +347,23 @@ def report(
 
 
 def _kernel_rows(local: LocalProgram) -> Iterator[KernelRow]:
+    """Yield a row for each kernel, and for each line with second derivatives of a kernel, which plain ops compute."""
+    second_derivatives = set()
     for equation in local.program.walk():
         if isinstance(equation.op, KernelOp):
             reason = equation.op.reason_for_plain_ops(*(value.type for value in equation.inputs))
             yield KernelRow(equation.op.label, equation.source, reason)
+        elif isinstance(equation.op, InterpretedKernel):
+            yield KernelRow(equation.op.label, equation.source, equation.op.reason)
+        elif (label := differentiated_kernel(equation.source)) and (
+            label,
+            equation.source.place,
+        ) not in second_derivatives:
+            second_derivatives.add((label, equation.source.place))
+            source = equation.source._replace(scope=equation.source.scope[1:])
+            yield KernelRow(
+                f"the second derivative of {label}", source, "kernels have rules for first derivatives only"
+            )
 
 
 def _end_rows(

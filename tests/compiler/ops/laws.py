@@ -4,6 +4,7 @@
     folds_like_numpy              XLA's constant folding computes the numpy reference
     jvp_like_finite_difference    the jvp is the derivative
     transpose_is_adjoint          <A x, y> = <x, Aᵀ y>
+    second_derivative_like_finite_difference    the derivative of a kernel's vjp
     vmap_like_loop                vmap computes the same as a loop over the batch
     factors_like_shards           sharded along a factor, the op computes the same
     sums_pass_through             operands that are partial sums give results that are partial sums
@@ -25,16 +26,19 @@ import numpy as np
 
 from shardwise.compiler.candidates.candidate import factor_candidate
 from shardwise.compiler.candidates.layout_problem import layout_problem
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.control.linear_call import LinearCall
 from shardwise.compiler.control.linear_solve import LinearSolve
 from shardwise.compiler.dtypes import DType, is_float, is_inexact
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.masks import insert_none
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, factor_rule, result_types
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.kernels.kernel import KernelOp
 from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
@@ -78,7 +82,7 @@ from shardwise.compiler.shardings.mesh import ONE_DEVICE, AbstractMesh
 from shardwise.compiler.special.gamma_erf import MultiOperandFunction, SpecialFunction
 from shardwise.compiler.special.hypergeometric import Hyp1f1GradParameter, Hyp2f1GradParameter
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.jvp import jvp_program
+from shardwise.compiler.transforms.jvp import instantiate_zeros, jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import vmap_program
@@ -174,6 +178,42 @@ def transpose_is_adjoint(case: Case) -> None:
             right = sum(inner_product(a, b) for a, b in zip(tangents, in_cotangents, strict=True) if b is not None)
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
         assert_derivative_types(case.program, active)
+
+
+def second_derivative_like_finite_difference(case: Case) -> None:
+    """Check the derivative of the vjp, in forward mode and, by the adjoint, in reverse mode."""
+    active = active_operands(case)
+    vjp = vjp_of(widen_program(case.program), active)
+    rest = vjp.in_types[len(case.types) :]
+    args = [*case.plain(vjp.in_types[: len(case.types)]), *plain(rest, f"cotangents of {case}")]
+    both = (*active, *(True for _ in rest))
+    tangents = select(plain(vjp.in_types, f"tangents of {case}"), both)
+    derivative, _ = jvp_program(vjp, both, (True,) * len(vjp.outputs))
+    out_tangents = evaluate(verify(derivative), [*args, *tangents])[len(vjp.outputs) :]
+    step = 1e-6
+    ahead, behind = (evaluate(vjp, perturb(args, tangents, both, by)) for by in (step, -step))
+    for tangent, above, below in zip(out_tangents, ahead, behind, strict=True):
+        np.testing.assert_allclose(tangent, (above - below) / (2 * step), rtol=1e-6, atol=1e-7)
+    cotangents = plain(vjp.out_types, f"second cotangents of {case}")
+    results = evaluate(verify(vjp_of(vjp, both)), [*args, *cotangents])
+    left = sum(inner_product(a, b) for a, b in zip(out_tangents, cotangents, strict=True))
+    right = sum(inner_product(a, b) for a, b in zip(tangents, results, strict=True))
+    np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-10)
+
+
+def vjp_of(program: Program, active: tuple[bool, ...]) -> Program:
+    """Return (operands, cotangents of the results) → the cotangents of the active operands."""
+    forward, linear, out_active = linearize_program(program, active)
+    count = len(forward.outputs) - output_count(program)
+    is_tangent = tuple(index >= count for index in range(len(linear.inputs)))
+    backward, nonzero = transpose_program(linear, is_tangent, (True,) * len(linear.outputs))
+
+    def body(*args: Any) -> Any:
+        residuals = Call(forward)(*args[: len(program.inputs)])[output_count(program) :]
+        cotangents = Call(backward)(*residuals, *select(args[len(program.inputs) :], out_active))
+        return instantiate_zeros(insert_none(cotangents, nonzero), (True,) * len(nonzero), linear.in_types[count:])
+
+    return rewrite("vjp", [*program.in_types, *program.out_types], body)
 
 
 def assert_derivative_types(program: Program, active: tuple[bool, ...]) -> None:
@@ -400,6 +440,10 @@ LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
         and has_derivative(case)
         and not case.op.irreversible
         and any(is_inexact(type.dtype) for type in case.program.out_types)
+    ),
+    # the derivatives of other ops are ops for which the laws hold
+    second_derivative_like_finite_difference: lambda case: (
+        isinstance(case.op, KernelOp) and not isinstance(case.op, Quantize)
     ),
     vmap_like_loop: lambda case: bool(case.types),
     factors_like_shards: is_shardable,

@@ -18,6 +18,7 @@ from tests.compiler.ops.laws import (
     jvp_like_finite_difference,
     lowers_like_numpy,
     padding_is_as_stated,
+    second_derivative_like_finite_difference,
     sum_results,
     sums_pass_through,
     transpose_is_adjoint,
@@ -156,6 +157,7 @@ EXCEPTIONS = {
         "compare",
         "while",
     },
+    second_derivative_like_finite_difference: set(OPS) - (KERNELS - ROUNDED),
     vmap_like_loop: {"full", "iota"},  # no operands
     # inlined or unfolded before planning; constrain: placement/test_constrain.py
     factors_like_shards: {"call", "constrain", "reshard", *CONTROL, *LINEAR_SOLVE},
