@@ -1,4 +1,6 @@
-"""Kernels in Pallas for GPUs, for Shardwise and JAX alike: what `benchmarks.gpu` checks and `benchmarks.pallas_times` times.
+"""Kernels in Pallas for GPUs, for Shardwise and JAX alike.
+
+`benchmarks.gpu` checks them and `benchmarks.pallas_times` times them.
 
 A `Library` has the modules of one of them. Each function takes a library and options, and returns a function of arrays.
 """

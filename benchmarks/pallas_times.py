@@ -128,7 +128,7 @@ def measure(library: str, options: argparse.Namespace, file: Path) -> dict[str, 
         str(file),
     ]
     command += ["--repeats", str(options.repeats), *(["--small"] if options.small else [])]
-    run = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=170)
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
     if run.returncode:
         print(f"{library} failed: {run.stderr[-2000:]}", flush=True)

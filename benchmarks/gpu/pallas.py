@@ -88,7 +88,7 @@ def checks() -> Iterator[tuple[str, Check]]:
 def _check(
     lib: Any, dtype: Any, make: Callable[..., Any], options: tuple[Any, ...], *arrays: Any, tf32: bool = False
 ) -> Check:
-    """Compare a kernel with its interpreted form on the CPU, with a tolerance for products in tf32 and narrow floats."""
+    """Compare a kernel with its interpreted form on the CPU, with tolerances for tf32 and narrow floats."""
     is_narrow = np.dtype(dtype).itemsize == 2 and np.dtype(dtype).kind not in "iu"
     scale = _NARROW / 2e-3 if is_narrow else 2.0 if tf32 else 1.0
     return _compare(make(lib, *options), make(lib, *options, interpret=True), arrays, scale)

@@ -264,7 +264,7 @@ class TritonBuilder:
         body: Callable[..., Sequence[Block]],
         first: Block | int = 0,
     ) -> Sequence[Block]:
-        """Run `body(index, *carries)`, which returns the next carries, for each index in `range(first, limit, step)`."""
+        """Run `body(index, *carries)`, which returns the next carries, for `index` in `range(first, limit, step)`."""
         bounds = [self._as_block(number, I32).name for number in (first, limit, step)]
         index, carries = Block(self, self._new_name(), (), I32), [self._renamed(block) for block in start]
         header = f"scf.for {index.name} = {bounds[0]} to {bounds[1]} step {bounds[2]}"
@@ -302,7 +302,10 @@ class TritonBuilder:
         body: Callable[[], Sequence[Block]],
         otherwise: Callable[[], Sequence[Block]],
     ) -> Sequence[Block]:
-        """Return the blocks of `body()` if an element is True, else of `otherwise()`: blocks of these shapes and dtypes."""
+        """Return the blocks of `body()` if an element is True, else of `otherwise()`.
+
+        `like` has their shapes and dtypes.
+        """
         blocks = [Block(self, "", shape, dtype) for shape, dtype in like]
         results, name = self._region_results(blocks)
         types = f" -> ({', '.join(block.type for block in blocks)})" if blocks else ""
@@ -366,7 +369,7 @@ class TritonBuilder:
         return Block(self, self._emit(text), total.shape, total.dtype)
 
     def function(self, symbol: str, *operands: Block) -> Block:
-        """Apply a function of CUDA's libdevice, such as `__nv_tanhf`, to the elements of blocks of one shape and dtype."""
+        """Apply a function of CUDA's libdevice, such as `__nv_tanhf`, to blocks of one shape and dtype."""
         first, names, types = operands[0], [x.name for x in operands], ", ".join(x.type for x in operands)
         attributes = f'{{libname = "", libpath = "", pure = true, symbol = "{symbol}"}}'
         text = f"tt.extern_elementwise {', '.join(names)} {attributes} : ({types}) -> {first.type}"

@@ -1,4 +1,4 @@
-"""run_kernel: run a kernel as an op that is compiled by Triton on NVIDIA GPUs, or interpret it in the caller's program."""
+"""run_kernel: run a kernel as an op, which NVIDIA GPUs compile with Triton, or interpret it in the caller's program."""
 
 import math
 from collections.abc import Sequence

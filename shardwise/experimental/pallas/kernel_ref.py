@@ -133,9 +133,8 @@ def _indexed(dims: list[_Dim], index: tuple[Any, ...]) -> tuple[list[_Dim], int 
         raise OutsideSubset("an index of a Ref with None")
     places = [place for place, dim in enumerate(dims) if dim.count is not None]
     entries = expanded_index([dims[place].count or 0 for place in places], index)
-    arrays = [number for number, entry in enumerate(entries) if _is_array(entry)]
     result = list(dims)
-    for number, (place, entry) in enumerate(zip(places, entries, strict=True)):
+    for place, entry in zip(places, entries, strict=True):
         dim = dims[place]
         if isinstance(entry, Slice):
             result[place] = _Dim(_shifted(dim, entry.start), entry.size, dim.stride * entry.stride)
@@ -147,15 +146,20 @@ def _indexed(dims: list[_Dim], index: tuple[Any, ...]) -> tuple[list[_Dim], int 
         else:
             if getattr(entry, "dtype", None) == np.bool_:
                 raise OutsideSubset("a mask as an index of a Ref")
-            if isinstance(entry, (int, np.integer)):
-                entry = int(entry) + (dim.count or 0 if entry < 0 else 0)
-            result[place] = _Dim(_shifted(dim, jnp.asarray(entry) if number in arrays else entry), None)
-    if not arrays:
+            result[place] = _Dim(_shifted(dim, _element_index(entry, dim.count or 0)), None)
+    if not any(map(_is_array, entries)):
         return result, None
     # As in numpy, the dims of arrays replace theirs if they are adjacent, and come first otherwise.
     advanced = [number for number, entry in enumerate(entries) if not isinstance(entry, (Slice, slice))]
     adjacent = advanced == list(range(advanced[0], advanced[-1] + 1))
     return result, sum(isinstance(entry, (Slice, slice)) for entry in entries[: advanced[0]]) if adjacent else 0
+
+
+def _element_index(entry: Any, size: int) -> Any:
+    """Return an index with static negative integers counted from the end, and arrays as operands."""
+    if isinstance(entry, (int, np.integer)):
+        return int(entry) + (size if entry < 0 else 0)
+    return jnp.asarray(entry) if _is_array(entry) else entry
 
 
 def _is_array(entry: Any) -> bool:

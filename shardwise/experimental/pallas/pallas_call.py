@@ -12,8 +12,8 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.experimental.pallas.block_spec import BlockSpec, no_block_spec
 from shardwise.experimental.pallas.blocks import BlockMapping
-from shardwise.experimental.pallas.grid_spec import GridSpec, PrefetchScalarGridSpec
 from shardwise.experimental.pallas.compiled import CompileOptions, run_kernel
+from shardwise.experimental.pallas.grid_spec import GridSpec, PrefetchScalarGridSpec
 from shardwise.experimental.pallas.kernel_call import KernelCall
 from shardwise.experimental.pallas.memory import MemoryRef
 from shardwise.lax.manual_axes import make_varying
@@ -38,9 +38,9 @@ def pallas_call(
 ) -> Callable[..., Any]:
     """Make a function of arrays from a kernel, a function that reads and writes Refs of blocks of them.
 
-    On NVIDIA GPUs, the kernel is compiled by Triton if all of it can be: its steps run at the same time. Elsewhere it is
-    interpreted: the function is a loop over the steps of the grid, in row-major order. `explain` says why a kernel is
-    interpreted on a GPU. The function works under `jit`, `grad`, `vmap` and `shard_map` as any other one.
+    On NVIDIA GPUs, the kernel is compiled by Triton if all of it can be: its steps run at the same time. Elsewhere it
+    is interpreted: the function is a loop over the steps of the grid, in row-major order. `explain` says why a kernel
+    is interpreted on a GPU. The function works under `jit`, `grad`, `vmap` and `shard_map` as any other one.
 
     Args:
         kernel: a function of the Refs of the operands, of the results, and of the scratch buffers, which returns

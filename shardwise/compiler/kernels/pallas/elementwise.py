@@ -82,7 +82,7 @@ def _convert(kernel: TritonBuilder, x: Block, dtype: DType) -> Block:
         return x.to(F32).to(np.dtype(np.int32)).to(dtype)
     if x.dtype.itemsize == 1 and dtype.itemsize == 1 and is_float(x.dtype) and is_float(dtype):
         return x.to(F32).to(dtype)
-    if is_float(x.dtype) != is_float(dtype) and 1 in (x.dtype.itemsize, dtype.itemsize) and I1 != x.dtype:
+    if is_float(x.dtype) != is_float(dtype) and 1 in (x.dtype.itemsize, dtype.itemsize) and x.dtype != I1:
         return x.to(F32).to(dtype)
     return x.to(dtype)
 

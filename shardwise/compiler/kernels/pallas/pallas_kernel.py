@@ -1,4 +1,4 @@
-"""PallasKernel: a kernel of `pallas_call` as an op: one Triton kernel on NVIDIA GPUs, and a loop over its grid elsewhere."""
+"""PallasKernel: a kernel of `pallas_call` as an op: Triton on NVIDIA GPUs, and a loop over its grid elsewhere."""
 
 import math
 import re
@@ -250,7 +250,10 @@ def _indices(op: PallasKernel, kernel: TritonBuilder) -> tuple[list[Tile], list[
 def _batch_pointer(
     pointer: Pointer, dims: Sequence[tuple[Block | None, int]], type: ArrayType, op: PallasKernel
 ) -> Pointer:
-    """Return the address of the array of one example. `dims` has the index and the size of batch dims, innermost first."""
+    """Return the address of the array of one example.
+
+    `dims` has the index and the size of batch dims, innermost first.
+    """
     total = type.size * math.prod(size for _, size in dims)
     stride = type.size
     for index, size in dims:
@@ -308,7 +311,8 @@ def _check_steps(op: PallasKernel, translator: Translator, count: int) -> None:
     for array, axes in translator.shared.items():
         if axes:
             raise OutsideSubset(
-                f"steps along axis {min(axes)} of the grid may write the same elements of result {array - count}; {advice}"
+                f"steps along axis {min(axes)} of the grid may write the same elements of result {array - count}; "
+                f"{advice}"
             )
         if array in translator.loaded and translator.overlapping[array]:
             raise OutsideSubset(f"a step may read what another one wrote to result {array - count}; {advice}")

@@ -54,7 +54,7 @@ class Range:
 
 
 def _checked(range: Range) -> Range | None:
-    return range if -_LIMIT <= range.low and range.high < _LIMIT else None
+    return range if range.low >= -_LIMIT and range.high < _LIMIT else None
 
 
 @final

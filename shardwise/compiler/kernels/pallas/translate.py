@@ -1,7 +1,7 @@
 """translate: a kernel's body, a Program with memory ops, as Triton IR.
 
-In: the body, whose inputs are the indices of a step of the grid, and the types of the arrays. Out: the module, and which
-results are written by several steps. What is not translated raises OutsideSubset.
+In: the body, whose inputs are the indices of a step of the grid, and the types of the arrays. Out: the module, and
+which results are written by several steps. What is not translated raises OutsideSubset.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -23,7 +23,7 @@ from shardwise.compiler.kernels.pallas.memory_ops import TOKEN, Access, AtomicUp
 from shardwise.compiler.kernels.pallas.ranges import pinned_axes, result_range
 from shardwise.compiler.kernels.pallas.shapes import SHAPE_RULES
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset, Range, Tile, check_size, padded_shape
-from shardwise.compiler.kernels.triton_ir import I1, I8, I32, Block, Pointer, TritonBuilder, has_blocks
+from shardwise.compiler.kernels.triton_ir import I1, I8, Block, Pointer, TritonBuilder, has_blocks
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
 Entry: TypeAlias = Tile | Memory
