@@ -6,6 +6,7 @@ Paths of modules are relative to `shardwise/`, and those of tests to `tests/`.
 # Folders of which one file tests every module that has no file of its own.
 FOLDERS = {
     "compiler/kernels": "compiler/kernels/test_kernels.py",
+    "compiler/kernels/pallas": "compiler/kernels/pallas/test_pallas.py",
     "compiler/ops/elementwise": "compiler/ops/test_ops_laws.py",
     "compiler/ops/linalg": "compiler/ops/linalg/test_linalg.py",
     "compiler/ops/reduce": "compiler/ops/test_ops_laws.py",

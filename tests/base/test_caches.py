@@ -35,7 +35,8 @@ UNREGISTERED = {
     "jax_modules/jax_names.py": {"jax_names"},
     "processes/protocol.py": {"_field_checks", "_text_limits"},
     "runtime/array.py": {"_interned_signature"},
-    "runtime/compilation_cache.py": {"_processor", "_folder"},
+    "runtime/cache_stores.py": {"cache_store"},
+    "runtime/compilation_cache.py": {"_processor"},
 }
 
 

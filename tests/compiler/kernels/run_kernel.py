@@ -23,14 +23,14 @@ def run_kernel(op: KernelOp, *operands: Any, rewrites: bool = False) -> list[Any
     types = tuple(ArrayType(x.shape, x.dtype) for x in operands)
     assert not op.obstacle(*types)
     launch = op.kernel_launch(*types)
-    written = [np.full(type.size, -77, type.dtype) for type in launch.results]
+    written = [np.full(type.size, 77, type.dtype) for type in launch.results]
     passed = [*operands, *(operands[index] for index in launch.repeated)]
     sources = dict(launch.written)
     for result, operand in sources.items():
         written[result] = passed[operand].reshape(-1).copy()
     overwritten = {operand: written[result] for result, operand in sources.items()}
     arrays = [overwritten.get(index, x.reshape(-1)) for index, x in enumerate(passed)]
-    stored = [x.view(np.int8) if x.dtype == np.bool_ else x for x in (*arrays, *written)]
+    stored = [x.view(f"i{x.itemsize}") if x.dtype.kind in "bu" else x for x in (*arrays, *written)]
     Interpreter(triton_ir(op, types), rewrites).run(launch.grid, stored)
     return [x.reshape(type.shape) for x, type in zip(written, launch.results, strict=True)]
 

@@ -65,13 +65,12 @@ def of_bits(function: Any, *operands: Any) -> Any:
     return result if result.dtype == np.bool_ else result.astype(dtype)
 
 
-erf = np.vectorize(math.erf, otypes=[np.float32])
 FUNCTIONS = {
     **{name: getattr(np, name) for name in ("tan", "sinh", "cosh", "tanh", "cbrt", "expm1", "log1p", "rint", "fmod")},
     **{name: getattr(np, f"arc{name[1:]}") for name in ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh")},
     "pow": np.power,
     "round": lambda x: np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x),
-    "erf": erf,
+    **{name: np.vectorize(getattr(math, name), otypes=[np.float32]) for name in ("erf", "erfc")},
 }
 ATOMICS = {
     **{"exch": lambda old, new: new, "add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum},
