@@ -2,9 +2,11 @@
 
     python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE] [--recorded FILE]
 
-Nothing is fitted. Half of the steps were used to find the rules of the memory model; the steps of `memory_models.py`
-were held out. Each step is compiled and run in a process of its own, because the counters of an allocator have no
-reset. On CPU there are no counters, and the steps that need cuDNN are omitted.
+Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
+decoders, and later with the steps of `memory_models.py`, which had been held out before. The steps of
+`memory_held_out.py` are held out. Each step is compiled and run in a process of its own, because the counters of an
+allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps on eight devices
+are compiled for eight virtual devices of the CPU, and do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 
@@ -15,43 +17,53 @@ temporaries than on the GPU itself, because it selects other kernels, and cannot
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 import shardwise as jax
 import shardwise.numpy as jnp
-from benchmarks import memory_models, models, predictions
+from benchmarks import memory_held_out, memory_models, models, predictions
 from shardwise.compiler.plan.hardware import built_in_chip_of
 from shardwise.models import Decoder, train_state, train_step
 
 ROWS = 16  # how many times larger than in `benchmarks.models` the batches are
 DECODER = Decoder(layers=12, width=1024, heads=16, key_heads=4, head_width=64, hidden=2816, vocabulary=32000)
-Step = tuple[str, Callable[..., Any], tuple[Any, ...]]  # the name, the jitted step, and the types of its arguments
-DEVELOPED, HELD_OUT = "developed on", "held out"
+Step = tuple[str, Any, tuple[Any, ...]]  # the name, the jitted step, and the types of its arguments
+DEVELOPED, LATER, HELD_OUT = SPLITS = "developed on", "developed on later", "held out"
+MESH = {"data": 4, "model": 2}  # of the steps on several devices
 
 
 def steps() -> Iterator[Step]:
-    """Yield all training steps, first those on which the rules were developed."""
+    """Yield all steps, first those on which the rules were developed. The mesh of the last ones is abstract."""
     yield from developed_steps()
-    for name, make in memory_models.STEPS.items():
+    for name, make in (*memory_models.STEPS.items(), *memory_held_out.STEPS.items()):
         step, types = make()
+        yield name, step, types
+    mesh = jax.sharding.AbstractMesh(tuple(MESH.values()), tuple(MESH))
+    for name, make_sharded in memory_held_out.SHARDED.items():
+        step, types = make_sharded(mesh)
         yield name, step, types
 
 
 def split(name: str) -> str:
-    """Return whether the rules were developed on a step, or it was held out."""
-    return HELD_OUT if name in memory_models.STEPS else DEVELOPED
+    """Return whether the rules were developed on a step, at first or later, or it is held out."""
+    if name in memory_held_out.STEPS or name in memory_held_out.SHARDED:
+        return HELD_OUT
+    return LATER if name in memory_models.STEPS else DEVELOPED
 
 
 def developed_steps() -> Iterator[Step]:
-    """Yield the steps on which the rules were developed."""
+    """Yield the steps on which the first rules were developed."""
     for model in models.MODELS.values():
         types = jax.eval_shape(lambda model=model: (model.state(), model.examples()))
         state, batch = types
@@ -77,7 +89,7 @@ def main() -> None:
         "--recorded", type=Path, help="compare with the figures of this file, of an H200; compile nothing"
     )
     parser.add_argument("--dump", type=Path, help="a folder for XLA's buffer assignments of the steps developed on")
-    parser.add_argument("--split", choices=(DEVELOPED, HELD_OUT), help="only these steps")
+    parser.add_argument("--split", choices=SPLITS, help="only these steps")
     parser.add_argument("--target-config", type=Path, help="compile for the GPU that this file describes; run nothing")
     parsed = parser.parse_args()
     if parsed.only:
@@ -96,12 +108,12 @@ def main() -> None:
         predicted, assigned, peak = (f"{row[key] / 2**20:.1f} MiB" for key in ("predicted", "assigned", "peak"))
         print(f"| {row['name']} | {predicted} | {assigned} | {100 * error(row):+.1f}% | {peak} |", flush=True)
     print()
-    for kind in (DEVELOPED, HELD_OUT):
+    for kind in SPLITS:
         errors = [100 * error(row) for row in rows if split(row["name"]) == kind]
         if errors:
             middle, least, most = median(map(abs, errors)), min(errors), max(errors)
             print(
-                f"{kind:12} {len(errors)} steps: median error {middle:.1f}%, lowest {least:+.1f}%, highest {most:+.1f}%"
+                f"{kind:18} {len(errors)} steps: median error {middle:.1f}%, lowest {least:+.1f}%, highest {most:+.1f}%"
             )
     if parsed.json:
         parsed.json.write_text(json.dumps(rows))
@@ -131,14 +143,17 @@ def measure(name: str, target: Path | None = None, dump: Path | None = None) -> 
     Args:
         name: the name of the step.
         target: a description of a GPU that is not present.
-        dump: a folder for XLA's buffer assignment, if the rules were developed on the step.
+        dump: a folder for XLA's buffer assignment, unless the step is held out.
     """
     command = [sys.executable, "-m", "benchmarks.memory_predictions", "--only", name]
     if target is not None:
         command += ["--target-config", str(target)]
-    environment = dict(os.environ)
-    if dump is not None and split(name) == DEVELOPED:
-        environment["XLA_FLAGS"] = f"--xla_dump_to={dump / name.replace(' ', '_')} --xla_dump_hlo_as_text"
+    flags = [os.environ.get("XLA_FLAGS", "")]
+    if name in memory_held_out.SHARDED:
+        flags.append(f"--xla_force_host_platform_device_count={math.prod(MESH.values())}")
+    if dump is not None and split(name) != HELD_OUT:
+        flags += [f"--xla_dump_to={dump / name.replace(' ', '_')}", "--xla_dump_hlo_as_text"]
+    environment = {**os.environ, "XLA_FLAGS": " ".join(flags)}
     result = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if result.returncode:
         return {"name": name, "failure": result.stderr}
@@ -154,16 +169,19 @@ def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
     """Return the bytes that are predicted, assigned by XLA, and counted by the allocator; None without cuDNN."""
     name, function, types = step
     options: dict[str, Any] = {}
-    placed = types
+    shape = MESH if name in memory_held_out.SHARDED else {"x": 1}
+    count = math.prod(shape.values())
     if target is None:
-        device = jax.devices()[0]
+        devices = jax.devices()[:count]
+        placed = types
     else:
-        description = {"topology": "1x1x1", "target_config": target.read_text()}
-        device = jax.experimental.topologies.get_topology_desc("", "cuda", **description).devices[0]
-        sharding = jax.NamedSharding(jax.sharding.Mesh([device], ("x",)), jax.P())
-        placed = jax.tree.map(lambda leaf: leaf.update(sharding=sharding), types)
+        description = {"topology": f"1x1x{count}", "target_config": target.read_text()}
+        devices = jax.experimental.topologies.get_topology_desc("", "cuda", **description).devices
         options = {"xla_gpu_autotune_level": 0}
-    chip = built_in_chip_of(device.device_kind)
+    if target is not None or count > 1:
+        mesh = jax.sharding.Mesh(np.reshape(np.array(devices), tuple(shape.values())), tuple(shape))
+        placed = jax.tree.map(lambda leaf: leaf.update(sharding=jax.NamedSharding(mesh, spec_of(leaf))), types)
+    chip = built_in_chip_of(devices[0].device_kind)
     assert chip is not None
     try:
         assigned = function.lower(*placed).compile(compiler_options=options).memory_analysis()
@@ -177,11 +195,11 @@ def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
         - assigned.alias_size_in_bytes
         + assigned.temp_size_in_bytes
     )
-    counted = (device.memory_stats() if target is None else None) or {}
+    counted = (devices[0].memory_stats() if target is None and count == 1 else None) or {}
     if counted:
         args = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), types)
         jax.block_until_ready(function(*args))
-        counted = device.memory_stats()
+        counted = devices[0].memory_stats()
     return {
         "name": name,
         "predicted": jax.simulate(function, hardware=chip)(*types).peak_bytes,
@@ -189,6 +207,11 @@ def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
         "temporaries": int(assigned.temp_size_in_bytes),
         "peak": int(counted.get("peak_bytes_in_use", 0)),
     }
+
+
+def spec_of(leaf: jax.ShapeDtypeStruct) -> jax.P:
+    """Return the spec of the type of an argument."""
+    return leaf.sharding.spec if isinstance(leaf.sharding, jax.NamedSharding) else jax.P()
 
 
 if __name__ == "__main__":
