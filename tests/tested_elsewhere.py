@@ -298,6 +298,7 @@ MODULES = {
     "random/multivariate": "random/test_random_like_jax.py",
     "random/sampling": "random/test_random_argument_errors.py",
     "ref": "api/test_ref.py",
+    "runtime/binary": "runtime/test_compilation_cache.py",
     "runtime/callbacks": "api/callbacks/test_callback.py",
     "runtime/connect_channels": "multi_process/test_mpmd.py",
     "runtime/dlpack": "test_dlpack.py",

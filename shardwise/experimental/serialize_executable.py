@@ -11,7 +11,6 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.ahead_of_time.aot import Compiled, StageRefs
 from shardwise.base._jaxlib import Client, Device, topology_versions, versions
-from shardwise.base._jaxlib import serialize_executable as executable_bytes
 from shardwise.base.lazy import publish
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
@@ -49,7 +48,7 @@ def serialize(compiled: Compiled) -> tuple[bytes, tree.Structure, tree.Structure
         raise NotImplementedError(f"serialize: `{name}` closes over PRNG keys: pass them as arguments")
     constants = [_Constant(np.asarray(array), array.type, array.sharding) for array in prepared.constants]
     device, stripped = prepared.target.devices[0], replace(prepared, constants=[])
-    content = compiled._request, stripped, constants, executable_bytes(executable.loaded), versions(device)
+    content = compiled._request, stripped, constants, executable.binary.serialize(), versions(device)
     with io.BytesIO() as file:
         _Pickler(file).dump(content)
         return file.getvalue(), compiled.in_tree, compiled.out_tree

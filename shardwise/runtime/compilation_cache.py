@@ -24,16 +24,14 @@ from typing import Any
 from shardwise.base._jaxlib import (
     CompilerOptions,
     Device,
-    Executable,
     RuntimeFailure,
-    deserialize_executable,
-    serialize_executable,
     topology_versions,
     versions,
 )
 from shardwise.base.config import config
 from shardwise.compiler.lower.hlo import without_locations
 from shardwise.monitoring import record_event
+from shardwise.runtime.binary import Binary
 from shardwise.runtime.cache_stores import CacheStore, cache_store
 
 _AUTOTUNING = "xla_gpu_autotune_level"
@@ -53,8 +51,8 @@ def load_or_compile(
     text: str,
     devices: Sequence[Any],
     options: CompilerOptions,
-    compile_module: Callable[[], Executable],
-) -> Executable:
+    compile_module: Callable[[], Binary],
+) -> Binary:
     """Return the executable of a module: from the cache, or compiled by `compile_module` and then written to it."""
     key = program_key(text, devices, options)
     keys = [key] if devices[0].platform == "cpu" else [key, topology_key(text, devices, options)]
@@ -65,10 +63,10 @@ def load_or_compile(
             return cached
     record_event("/jax/compilation_cache/cache_misses")
     start = time.perf_counter()
-    executable = compile_module()
+    binary = compile_module()
     if time.perf_counter() - start >= config.persistent_cache_min_compile_time_secs:
-        write_entry(store, key, executable)
-    return executable
+        write_entry(store, key, binary)
+    return binary
 
 
 def program_key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
@@ -120,7 +118,7 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()} {sorted(features)}"
 
 
-def _read(store: CacheStore, key: str, text: str, devices: Sequence[Any], options: CompilerOptions) -> Any:
+def _read(store: CacheStore, key: str, text: str, devices: Sequence[Any], options: CompilerOptions) -> Binary | None:
     """Return the executable of an entry, or None if the entry is missing or cannot be used."""
     try:
         contents = store.read(key)
@@ -135,7 +133,7 @@ def _read(store: CacheStore, key: str, text: str, devices: Sequence[Any], option
         _log.warning("the compilation cache has %s, which is compiled again: %s", wrong, store.location(key))
         return None
     try:
-        executable = deserialize_executable(blob, text, devices, options)
+        binary = Binary.load(blob, text, devices, options)
     except (RuntimeFailure, ValueError, TypeError) as error:
         _log.warning(
             "the compilation cache has an entry that cannot be loaded and is compiled again: %s (%s)",
@@ -144,7 +142,7 @@ def _read(store: CacheStore, key: str, text: str, devices: Sequence[Any], option
         )
         return None
     store.record_use(key)
-    return executable
+    return binary
 
 
 def _digest(key: str, blob: bytes) -> bytes:
@@ -153,10 +151,10 @@ def _digest(key: str, blob: bytes) -> bytes:
     return hmac.digest(secret.encode(), key.encode() + blob, "sha256") if secret else hashlib.sha256(blob).digest()
 
 
-def write_entry(store: CacheStore, key: str, executable: Executable) -> None:
+def write_entry(store: CacheStore, key: str, binary: Binary) -> None:
     """Write an executable to the cache. Failures are logged, because the program is already compiled."""
     try:
-        blob = serialize_executable(executable)
+        blob = binary.serialize()
     except RuntimeFailure as error:  # some platforms cannot serialize
         _log.debug("an executable cannot be serialized: %s", error)
         return

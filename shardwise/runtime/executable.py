@@ -8,7 +8,6 @@ from shardwise.base._jaxlib import (
     CompilerOptions,
     compile_for_topology,
     compile_text,
-    deserialize_executable,
     is_compile_only,
     launcher,
     result_handler,
@@ -22,6 +21,7 @@ from shardwise.compiler.shardings.mesh import ranks_of
 from shardwise.compiler.shardings.sharding import Sharding
 from shardwise.errors import DeviceMismatchError
 from shardwise.runtime.array import ArrayImpl, ResultTemplate, array_signature
+from shardwise.runtime.binary import Binary
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.process_set_registry import process_sets
 from shardwise.runtime.thread_guard import guard
@@ -43,7 +43,7 @@ compile_checks: list[Callable[[Any], None]] = []
 class Executable:
     """A compiled program. `run` accepts buffers that have the shardings of the program's inputs."""
 
-    __slots__ = ("can_run", "has_callbacks", "loaded", "out_shardings", "processes", "run")
+    __slots__ = ("binary", "can_run", "has_callbacks", "out_shardings", "processes", "run")
     run: Callable[[list[Any]], list[ArrayImpl]]
 
     def __init__(
@@ -62,14 +62,14 @@ class Executable:
         self.has_callbacks = has_callbacks = bool(module.callbacks)
         self.can_run = not is_compile_only(devices[0])
         if not self.can_run:
-            self.loaded = _compiled_for_topology(module.text, devices, options)
+            self.binary = _compiled_for_topology(module.text, devices, options)
             self.processes, self.run = None, _refuse(local.program.name, devices)
             return
         callbacks = Callbacks(module.callbacks, len(devices))
-        self.loaded = (
+        self.binary = (
             _compiled(module.text, devices, callbacks.functions, options)
             if serialized is None
-            else deserialize_executable(serialized, module.text, devices, options)
+            else Binary.load(serialized, module.text, devices, options)
         )
         handlers = [
             result_handler(placement.shard_shape(local.mesh), placement.type.dtype, devices, sharding.nondefault_memory)
@@ -110,6 +110,11 @@ class Executable:
         run = callbacks.run()(launch) if has_callbacks else launch
         self.run = guard.guarded(run, devices)
 
+    @property
+    def loaded(self) -> Any:
+        """XLA's executable."""
+        return self.binary.executable
+
     def costs(self) -> dict[str, float]:
         """Return XLA's counts per device and call; none for devices of a topology."""
         return dict(self.loaded.cost_analysis()) if self.can_run else {}
@@ -131,16 +136,16 @@ def _refuse(name: str, devices: Sequence[Any]) -> Callable[[list[Any]], list[Arr
     return run
 
 
-def _compiled_for_topology(text: str, devices: Sequence[Any], options: CompilerOptions) -> Any:
+def _compiled_for_topology(text: str, devices: Sequence[Any], options: CompilerOptions) -> Binary:
     """Compile a module for devices that are not present, and write it to the persistent cache for these devices."""
-    executable = compile_for_topology(text, devices, options)
+    binary = Binary(compile_for_topology(text, devices, options))
     store = _cache_store()
     if store is not None:
-        compilation_cache.write_entry(store, compilation_cache.topology_key(text, devices, options), executable)
-    return executable
+        compilation_cache.write_entry(store, compilation_cache.topology_key(text, devices, options), binary)
+    return binary
 
 
-def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:
+def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Binary:
     """Compile a module, or load its executable from the persistent cache or from another process.
 
     Modules with callbacks are compiled: their executables contain addresses of this process.
@@ -148,21 +153,24 @@ def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], optio
     for check in compile_checks:
         check(devices[0].client)
     if callbacks:
-        return compile_text(text, devices, callbacks, options)
-    compile_module = partial(compile_text, text, devices, (), options)
+        return Binary(compile_text(text, devices, callbacks, options))
+
+    def compile_here() -> Binary:
+        return Binary(compile_text(text, devices, (), options))
+
     store = _cache_store()
     load_cached = None if store is None else partial(compilation_cache.load_or_compile, store, text, devices, options)
     shared, ranks = process_sets.executables, ranks_of(devices)
     if shared is None or not config.share_binary_between_hosts or len(ranks) == 1:
-        return compile_module() if load_cached is None else load_cached(compile_module)
+        return compile_here() if load_cached is None else load_cached(compile_here)
     load_shared = partial(
         shared.load_or_compile,
         compilation_cache.program_key(text, devices, options),
         compilation_cache.machine(devices[0]),
         ranks,
-        load=lambda blob: deserialize_executable(blob, text, devices, options),
+        load=lambda blob: Binary.load(blob, text, devices, options),
     )
-    compile_module = partial(shared.count_compilation, compile_module)
+    compile_module = partial(shared.count_compilation, compile_here)
     if store is None or load_cached is None:
         return load_shared(compile_module)
     if store.is_shared:  # one process reads it for all

@@ -15,11 +15,12 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any, final
 
-from shardwise.base._jaxlib import Executable, RuntimeFailure, serialize_executable
+from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.base.config import config
 from shardwise.monitoring import record_event, record_event_duration_secs
 from shardwise.processes.blob_server import BlobServer, Offer, fetch
 from shardwise.processes.member import Member
+from shardwise.runtime.binary import Binary
 
 COMPILED, RECEIVED = "/shardwise/executables/compiled", "/shardwise/executables/received"
 _KEEP = 1 << 30  # the most bytes of executables that other processes have not loaded yet
@@ -49,9 +50,9 @@ class SharedExecutables:
         key: str,
         machine: dict[str, str],
         ranks: Collection[int],
-        compile_module: Callable[[], Executable],
-        load: Callable[[bytes], Executable],
-    ) -> Executable:
+        compile_module: Callable[[], Binary],
+        load: Callable[[bytes], Binary],
+    ) -> Binary:
         """Return the executable of a program: received from another process, or compiled here.
 
         Args:
@@ -73,17 +74,17 @@ class SharedExecutables:
             offer = self._wait_for_offer(name, owner, deadline)
             if offer is None and owner in self._member.failures:
                 continue
-            if offer is not None and (executable := self._receive(offer, name, owner, load)) is not None:
-                return executable
+            if offer is not None and (binary := self._receive(offer, name, owner, load)) is not None:
+                return binary
             break
         return compile_module()
 
     @staticmethod
-    def count_compilation(compile_module: Callable[[], Executable]) -> Executable:
+    def count_compilation(compile_module: Callable[[], Binary]) -> Binary:
         """Compile a program that several processes run, and record the event."""
-        executable = compile_module()
+        binary = compile_module()
         record_event(COMPILED)
-        return executable
+        return binary
 
     def close(self) -> None:
         """Serve no executables any more."""
@@ -102,22 +103,20 @@ class SharedExecutables:
         except RuntimeFailure:
             return None, False
 
-    def _compile_for_others(
-        self, name: str, ranks: Collection[int], compile_module: Callable[[], Executable]
-    ) -> Executable:
+    def _compile_for_others(self, name: str, ranks: Collection[int], compile_module: Callable[[], Binary]) -> Binary:
         offer: Offer | None = None
         try:
-            executable = compile_module()
-            offer = self._offer(name, executable, ranks)
-            return executable
+            binary = compile_module()
+            offer = self._offer(name, binary, ranks)
+            return binary
         finally:
             # After an error, the others compile too, and get it themselves.
             self._set(f"{name}/offer", json.dumps(None if offer is None else asdict(offer)))
 
-    def _offer(self, name: str, executable: Executable, ranks: Collection[int]) -> Offer | None:
+    def _offer(self, name: str, binary: Binary, ranks: Collection[int]) -> Offer | None:
         """Serve an executable to the other processes; None if it cannot be serialized or served."""
         try:
-            blob = serialize_executable(executable)
+            blob = binary.serialize()
             if self._server is None:
                 self._server = BlobServer(self._member.local_host, _KEEP)
             return self._server.offer(name, blob, {*ranks} - {self._member.rank})
@@ -143,11 +142,11 @@ class SharedExecutables:
                     return None
         return None
 
-    def _receive(self, offer: Offer, name: str, owner: int, load: Callable[[bytes], Executable]) -> Executable | None:
+    def _receive(self, offer: Offer, name: str, owner: int, load: Callable[[bytes], Binary]) -> Binary | None:
         """Load an executable of another process. None if that fails, which is logged."""
         start = time.perf_counter()
         try:
-            executable = load(fetch(offer, name, self._member.rank))
+            binary = load(fetch(offer, name, self._member.rank))
         except FileNotFoundError as error:  # this process has loaded it before
             _log.debug("%s", error)
             return None
@@ -161,7 +160,7 @@ class SharedExecutables:
             )
             return None
         record_event_duration_secs(RECEIVED, time.perf_counter() - start, process=owner)
-        return executable
+        return binary
 
     def _compare_machines(self, machine: dict[str, str]) -> None:
         """At the first program, log how this machine differs from the first one that compiled a program."""

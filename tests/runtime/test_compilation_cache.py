@@ -12,6 +12,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.base.config import config
+from shardwise.experimental import serialize_executable
 from shardwise.runtime import compilation_cache, executable
 from shardwise.runtime.cache_stores import Folder
 from shardwise.sharding import NamedSharding
@@ -223,6 +224,15 @@ def test_a_folder_that_cannot_be_created_is_logged(tmp_path, caplog):
     finally:
         config.update("compilation_cache_dir", "")
     assert "cannot be used" in caplog.text
+
+
+def test_a_loaded_program_can_be_serialized(folder, compilations):
+    wanted = function()(X)
+    compilations.clear()
+    loaded = function().lower(X).compile()
+    assert compilations == []
+    again = serialize_executable.deserialize_and_load(*serialize_executable.serialize(loaded))
+    np.testing.assert_array_equal(again(X), wanted)
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ from shardwise.explain.calibrate_trace import calibrate_trace
 from shardwise.export.file_format import read_exported
 from shardwise.launch import postmortem
 from shardwise.processes.launch_record import LaunchRecord
-from shardwise.runtime import compilation_cache
+from shardwise.runtime import cache_stores, compilation_cache
+from shardwise.runtime.binary import Binary
 
 ORBAX = Path(__file__).parent.parent / "orbax"
 PROFILE = Path(__file__).parents[2] / "explain" / "recorded" / "h200_attention_at_8192.xplane.pb.gz"
@@ -151,11 +152,11 @@ module @program {
 
 def write_cache(folder):
     compiled = compile_text(_MODULE, sw.devices()[:1], ())
-    compilation_cache._write(folder / "one.executable", compiled)
+    compilation_cache.write_entry(cache_stores.Folder(folder), "one", Binary(compiled))
 
 
 def read_cache(folder):
-    if compilation_cache._read(folder / "one.executable", _MODULE, sw.devices()[:1], ()) is None:
+    if compilation_cache._read(cache_stores.Folder(folder), "one", _MODULE, sw.devices()[:1], ()) is None:
         raise Refused
     return ["executable"]
 
