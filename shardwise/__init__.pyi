@@ -146,6 +146,7 @@ from shardwise.base.config import config as config
 from shardwise.dtypes import float0 as float0
 from shardwise.compiler.report.report import Plan as Plan
 from shardwise.explain.budget import comm_budget as comm_budget
+from shardwise.explain.failures import Failures as Failures, RecoveryPolicy as RecoveryPolicy
 from shardwise.explain.memory_budget import memory_budget as memory_budget
 from shardwise.explain.plan import explain as explain
 from shardwise.explain.simulate import simulate as simulate

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,8 @@ from shardwise.compiler.transforms.remat import RECOMPUTED
 from shardwise.execute import plan_report as planning
 from shardwise.execute.request import Request
 from shardwise.explain import page, text
+from shardwise.explain.failures import Failures
+from shardwise.explain.goodput import Goodput, SaveTimes, predict_goodput
 from shardwise.explain.plan import prepare
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 
@@ -50,6 +53,7 @@ class Simulation(HtmlReport):
             and to host memory), the time by which collectives that overlap with kernels slow these down, and idle time,
             such as a pipeline's bubble.
         memory: the live bytes of a device over time: pairs of seconds since the start of the call, and bytes.
+        goodput: the progress of a long job with failures, by policy of recovery; None without `failures`.
     """
 
     def __init__(self, request: Request, stages: Stages, chip: Chip | None = None):
@@ -67,6 +71,7 @@ class Simulation(HtmlReport):
         self.device_bytes = plan.peak_bytes + plan.chip.reserved_memory
         self.fits = self.device_bytes <= plan.chip.memory
         self.memory = tuple(sorted((step.start, step.held) for step in steps))
+        self.goodput: Goodput | None = None
         parts = time_parts(plan.timeline, plan.chip, plan.mesh)
         self.bounds = {
             _PRODUCTS: parts[PRODUCTS],
@@ -84,6 +89,24 @@ class Simulation(HtmlReport):
             return self.seconds, self.seconds
         shortest, longest = (timeline(self._local, chip, lists_alive=False).seconds for chip in chips)
         return shortest, longest
+
+    def with_failures(self, failures: Failures) -> "Simulation":
+        """Return the same simulation with the `goodput` of a long job of such calls."""
+        result = copy(self)
+        times = self._save_times(failures)
+        result.goodput = predict_goodput(failures, self.plan.mesh.device_count, times)
+        return result
+
+    def _save_times(self, failures: Failures) -> SaveTimes:
+        """Return the times of saves. Those that `failures` does not state are times to copy the arguments."""
+        chip, state = self.plan.chip, sum(row.bytes for row in self.plan.inputs)
+        snapshot, copy = failures.snapshot_seconds, failures.copy_seconds
+        if snapshot is None:
+            snapshot = state / chip.host_link if chip.host_link else state / chip.memory_bandwidth
+        if copy is None:
+            copy = state * chip.oversubscription / (chip.slow_link.bandwidth * chip.slow_links)
+        checkpoint = snapshot if failures.checkpoint_seconds is None else failures.checkpoint_seconds
+        return SaveTimes(self.seconds, snapshot, copy, checkpoint)
 
     def job(self, tokens_per_call: float, tokens: float) -> "Job":
         """Return the time of a whole training job, without failures.
@@ -131,6 +154,7 @@ class Simulation(HtmlReport):
             f"  memory: {memory}{fits}"
             + (f"\n  assumed for {plan.chip.name}: {assumed}" if assumed else "")
             + (no_f8 if self._has_f8 and not plan.chip.f8_flops else "")
+            + (f"\n{self.goodput}" if self.goodput is not None else "")
         )
 
     @cached_property
@@ -214,6 +238,7 @@ def simulate(
     mesh: AbstractMesh | Mesh | None = None,
     overlap: bool | None = None,
     expert_imbalance: float = 1.0,
+    failures: Failures | None = None,
 ) -> Callable[..., Simulation]:
     """Return a function that predicts the time and memory of `function` for given arguments, without running it.
 
@@ -227,6 +252,8 @@ def simulate(
         expert_imbalance: how many times the mean number of tokens the device with the busiest experts has, at least 1.
             If devices exchange tokens by all-to-alls in a `named_scope` "experts", as `parallel.mixture_of_experts` has
             one, the times of these and of the kernels there are multiplied by it. Memory is that of balanced experts.
+        failures: the failures of a long job of such calls. The result then has its `goodput`, by policy of recovery,
+            with the intervals of snapshots and checkpoints that are best.
 
     Returns:
         A function of the same arguments as `function`, which returns a Simulation. Arguments may be arrays or
@@ -254,7 +281,8 @@ def simulate(
         if mesh is not None:
             args, keywords = on_mesh((args, keywords), mesh)
         prepared = prepare(function, args, keywords, target)
-        return Simulation(prepared.request, prepared.stages.with_expert_imbalance(expert_imbalance), target)
+        run = Simulation(prepared.request, prepared.stages.with_expert_imbalance(expert_imbalance), target)
+        return run if failures is None else run.with_failures(failures)
 
     return call
 

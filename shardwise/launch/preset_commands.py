@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
+from shardwise.explain.failures import Failures
 from shardwise.explain.simulate import Simulation
 from shardwise.explain.sweep import MESH, run_sweep
 from shardwise.explain.text import human_bytes, human_seconds
@@ -108,7 +109,9 @@ def explain_preset(parsed: Namespace, hardware: Chip | None, choice: Mapping[str
     write_reports(result.simulation, parsed)
 
 
-def simulate_preset(parsed: Namespace, chips: Sequence[Chip], variables: Mapping[str, Sequence[Any]]) -> None:
+def simulate_preset(
+    parsed: Namespace, chips: Sequence[Chip], variables: Mapping[str, Sequence[Any]], failures: Failures | None
+) -> None:
     """Print the predicted run of a preset on a mesh, or a sweep over meshes and chips."""
     check_preset_name(parsed.target)
     meshes = variables.get(MESH, ())
@@ -118,15 +121,15 @@ def simulate_preset(parsed: Namespace, chips: Sequence[Chip], variables: Mapping
             raise CommandError("--plot needs several configurations: repeat --mesh or --hardware")
         mesh = _one_mesh({name: values[0] for name, values in variables.items()})
         run = _on_mesh(parsed, hardware[0], mesh, parsed.expert_imbalance).simulation
-        print(run)
+        print(run if failures is None else run.with_failures(failures))
         write_reports(run, parsed)
         return
     if not meshes or set(variables) > {MESH}:
         raise CommandError(
             "a sweep of a model needs --mesh, and may have several of --mesh and --hardware, but no --set"
         )
-    if parsed.page or parsed.trace:
-        raise CommandError("--page and --trace need one configuration: do not repeat --mesh or --hardware")
+    if parsed.page or parsed.trace or failures is not None:
+        raise CommandError("--page, --trace and --failures need one configuration: do not repeat --mesh or --hardware")
     step, args = preset_step(parsed.target, parse_batch(parsed, max(mesh.size for mesh in meshes)))
 
     def simulate(step: Any, hardware: Chip, mesh: AbstractMesh, overlap: bool | None) -> Callable[..., Simulation]:

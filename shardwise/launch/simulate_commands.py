@@ -27,6 +27,7 @@ from shardwise.explain.simulate import Simulation, simulate
 from shardwise.explain.sweep import MESH, sweep
 from shardwise.jax_modules.install import as_jax
 from shardwise.launch.command_errors import run_command
+from shardwise.launch.failure_options import parse_failures
 from shardwise.launch.load_target import (
     CommandError,
     check_file,
@@ -154,17 +155,19 @@ def _explain_function(
 def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
     chips, variables = _parse(parsed, script_arguments)
     overlap = False if parsed.no_overlap else None
+    failures = parse_failures(parsed.failures) if parsed.failures is not None else None
     if is_script(parsed.target):
         hardware = _single("--hardware", chips)
 
         def show(request: Request) -> None:
             stages, _ = partition_request(request, request.target(), hardware)
-            print(Simulation(request, stages.with_expert_imbalance(parsed.expert_imbalance)))
+            run = Simulation(request, stages.with_expert_imbalance(parsed.expert_imbalance))
+            print(run if failures is None else run.with_failures(failures))
 
         _run_watched(parsed.target, script_arguments, show)
         return
     if is_preset_name(parsed.target):
-        simulate_preset(parsed, chips, variables)
+        simulate_preset(parsed, chips, variables, failures)
         return
     as_jax()
     target = load_target(parsed.target, parsed.arguments)
@@ -173,14 +176,20 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
         if parsed.plot:
             raise CommandError("--plot needs several configurations: repeat --mesh, --hardware or --set")
         args = target.call_arguments({name: values[0] for name, values in variables.items()})
-        run = simulate(target.function, hardware=chips[0], overlap=overlap, expert_imbalance=parsed.expert_imbalance)(
-            *args
-        )
+        run = simulate(
+            target.function,
+            hardware=chips[0],
+            overlap=overlap,
+            expert_imbalance=parsed.expert_imbalance,
+            failures=failures,
+        )(*args)
         print(run)
         write_reports(run, parsed)
         return
-    if parsed.page or parsed.trace:
-        raise CommandError("--page and --trace need one configuration: do not repeat --mesh, --hardware or --set")
+    if parsed.page or parsed.trace or parsed.failures:
+        raise CommandError(
+            "--page, --trace and --failures need one configuration: do not repeat --mesh, --hardware or --set"
+        )
     runs = sweep(
         target.function,
         target.arguments,

@@ -142,6 +142,11 @@ def add_simulate_arguments(parser: ArgumentParser) -> None:
     _add_target(parser, hardware_required=True, repeatable="; repeat it to sweep")
     parser.add_argument("--list-chips", action=_ListChips, nargs=0, help="print the known chips, and exit")
     _add_expert_imbalance(parser)
+    parser.add_argument(
+        "--failures",
+        metavar="NAME=VALUE,…",
+        help="also predict the goodput of a long job with failures: fields of `shardwise.Failures`, such as days=54",
+    )
     parser.add_argument("--no-overlap", action="store_true", help="collectives do not run beside compute")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot of a sweep: .png, .svg or .pdf")
 

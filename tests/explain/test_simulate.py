@@ -274,3 +274,23 @@ def test_imbalance_lengthens_products_and_exchanges_of_experts_that_are_on_sever
     assert alone.seconds == same.seconds
     with pytest.raises(ValueError, match="expert_imbalance must be at least 1"):
         sw.simulate(layer, hardware="h100", expert_imbalance=0.5)
+
+
+def test_failures_of_a_job_whose_step_is_simulated():
+    """Saves that `failures` does not state are copies of the arguments: 128 MB over the links."""
+    mesh = AbstractMesh((64,), ("data",))
+    w = on(mesh, P(), 8192, 8192)
+    failures = sw.Failures(days=5, trials=2)
+    run = sw.simulate(lambda w: w * 2, hardware="h100", failures=failures)(w)
+    memory = next(row for row in run.goodput.rows if row.policy.name == "memory, spares")
+    assert memory.schedule.snapshot_stop == 2 * 8192**2 / H100.host_link
+    assert memory.schedule.checkpoint_stop == memory.schedule.snapshot_stop
+    assert memory.schedule.snapshot_lag == 2 * 8192**2 / (H100.slow_link.bandwidth * H100.slow_links)
+    assert run.goodput.devices == 64 and str(run).endswith(str(run.goodput))
+
+    plain = sw.simulate(lambda w: w * 2, hardware="h100")(w)
+    assert plain.goodput is None and "policy" not in str(plain)
+    stated = sw.Failures(days=5, trials=2, snapshot_seconds=1.0, copy_seconds=2.0, checkpoint_seconds=3.0)
+    schedule = plain.with_failures(stated).goodput.rows[-1].schedule
+    assert (schedule.snapshot_stop, schedule.snapshot_lag, schedule.checkpoint_stop) == (1.0, 2.0, 3.0)
+    assert plain.goodput is None

@@ -101,6 +101,13 @@ class TestFunctions:
         printed = capsys.readouterr().out
         assert "step on mesh data=2 of h100" in printed and "step on mesh data=4 of h100" in printed
 
+    def test_failures(self, model, capsys):
+        options = ["--mesh", "data=8", "--hardware", "h100", "--failures", "days=2,trials=2,per_device_day=0.1"]
+        assert main(["simulate", f"{model}:step", *options]) == 0
+        assert "\n2 days on 8 devices with 1.6 expected interruptions (means of 2" in capsys.readouterr().out
+        assert main(["simulate", f"{model}:step", *options, "--mesh", "data=4"]) == 2
+        assert "--page, --trace and --failures need one configuration" in capsys.readouterr().err
+
     def test_expert_imbalance(self, capsys):
         def seconds(*options):
             assert main(["simulate", "tests.explain.expert_layer:step", "--hardware", "h100", *options]) == 0
@@ -185,7 +192,10 @@ class TestFunctions:
             (["MODEL:step", "--mesh", "data=2", "--hardware", "h10"], "unknown hardware 'h10'. Did you mean 'h100'?"),
             (["MODEL:step", "--mesh", "data=2", "--plot", "x.png"], "--plot needs several configurations"),
             (["MODEL:step", "--mesh", "data=2", "--mesh", "data=4", "--plot", "x.abc"], "cannot be written as 'x.abc'"),
-            (["MODEL:step", "--mesh", "data=2", "--mesh", "data=4", "--page", "p"], "--page and --trace need one"),
+            (
+                ["MODEL:step", "--mesh", "data=2", "--mesh", "data=4", "--page", "p"],
+                "--page, --trace and --failures need one",
+            ),
             (["MODEL:step", "--", "more"], "only a script has arguments"),
             (["FOLDER/script.py"], "there is no file"),
             (["MODEL", "--mesh", "data=2"], "a script has its own meshes"),
