@@ -8,7 +8,7 @@ as a dataclass at all times. Records without fields share one set of methods.
 
 import inspect
 import threading
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
@@ -16,7 +16,7 @@ Class = TypeVar("Class", bound=type)
 _lock = threading.RLock()  # reentrant, because completing a class completes its bases
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: Class) -> Class:
     """Make a class a frozen dataclass, lazily. Fields are inherited from base records."""
     cls.__init__ = _complete_and_init  # type: ignore[misc]

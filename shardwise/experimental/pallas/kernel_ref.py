@@ -132,7 +132,7 @@ def _indexed(dims: list[_Dim], index: tuple[Any, ...]) -> tuple[list[_Dim], int 
     if any(entry is None for entry in index):
         raise OutsideSubset("an index of a Ref with None")
     places = [place for place, dim in enumerate(dims) if dim.count is not None]
-    entries = expanded_index([dims[place].count or 0 for place in places], index)
+    entries = expanded_index(tuple(dims[place].count or 0 for place in places), index)
     result = list(dims)
     for place, entry in zip(places, entries, strict=True):
         dim = dims[place]

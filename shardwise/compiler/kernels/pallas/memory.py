@@ -84,10 +84,10 @@ class AddressBuilder:
                 place, index = next(seen)
                 block_size = memory.sizes[dim]
                 if place.axis is not None:
-                    last = (place.count - 1) * place.stride
+                    last = (place.size - 1) * place.stride
                     if not access.masked:
                         index = self.clamped(index, block_size - 1 - last)
-                    spread = positions(kernel, place.count, place.axis, rank)
+                    spread = positions(kernel, place.size, place.axis, rank)
                     spread = spread * place.stride if place.stride > 1 else spread
                     parts += [spread] if index.range == Range(0, 0) else [index.block, spread]
                     range = _plus(_plus(range, index.range), Range(0, last))

@@ -23,12 +23,12 @@ class AccessDim(NamedTuple):
     Attributes:
         axis: the dim of the accessed elements, for a slice that starts at the operand; None for operands that are
             indices, whose shape broadcasts to that of the accessed elements.
-        count: the number of elements of a slice.
+        size: the number of elements of a slice.
         stride: the distance between elements of a slice.
     """
 
     axis: int | None
-    count: int = 1
+    size: int = 1
     stride: int = 1
 
 
