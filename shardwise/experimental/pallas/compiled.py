@@ -71,7 +71,7 @@ def _compiled(call: KernelCall, options: CompileOptions, types: Sequence[ArrayTy
         raise OutsideSubset("the kernel has side effects besides its Refs")
     try:
         body, captured = build(lambda *indices: _tokens(call, types, indices), [_INDEX] * len(grid), call.title)
-    except (TypeError, ValueError, IndexError, NotImplementedError) as error:
+    except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
         # It was interpreted without an error, so it uses a Ref in a way that a GPU's Refs do not support.
         raise OutsideSubset(f"its Refs are used in a way that is not supported: {error}") from None
     if captured:
@@ -119,7 +119,9 @@ def _tokens(call: KernelCall, types: Sequence[ArrayType], indices: Sequence[Any]
     operands = call.structure.unflatten(types)[: call.prefetched]
     results = [ArrayType(tuple(type.shape), jnp.dtype(type.dtype)) for type in call.out_types]
     arrays = [*types, *results]
-    with grid_context(GridContext(tuple(indices), call.spec.grid, Ref(jnp.zeros(2, jnp.uint32)), ())):
+    with grid_context(
+        GridContext(tuple(indices), call.spec.grid, Ref(jnp.zeros(2, jnp.uint32)), (), is_interpreted=False)
+    ):
         prefetched = [
             _opened(BlockMapping.from_spec(BlockSpec(), type.shape, call.title), number, type, (), ())
             for number, type in enumerate(tree.leaves(operands))

@@ -53,18 +53,31 @@ class TpuCompilerParams:
         return replace(self, **changes)
 
 
+_STAGES = 32  # shared memory ends long before
+
+
 @final
 @dataclass(frozen=True)
 class TritonCompilerParams:
-    """The parameters of the compiler for GPUs. They are ignored.
+    """The parameters of the compiler for GPUs.
 
     Attributes:
-        num_warps: the number of warps of a step.
+        num_warps: the number of warps of a step, a power of two up to 32.
         num_stages: the number of stages of pipelined loops.
     """
 
     num_warps: int | None = None
     num_stages: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_warps not in (None, 1, 2, 4, 8, 16, 32) or isinstance(self.num_warps, float):
+            raise ValueError(
+                f"CompilerParams: num_warps must be a power of two from 1 to 32, or None, not {self.num_warps!r}"
+            )
+        if self.num_stages is not None and not (isinstance(self.num_stages, int) and 1 <= self.num_stages <= _STAGES):
+            raise ValueError(
+                f"CompilerParams: num_stages must be an integer from 1 to {_STAGES}, or None, not {self.num_stages!r}"
+            )
 
 
 @final

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.api.ref import Ref
+from shardwise.compiler.kernels.pallas.tile import OutsideSubset
 
 
 @final
@@ -19,12 +20,14 @@ class GridContext:
         sizes: the number of steps along each axis.
         random_key: the state of the random numbers of the kernel.
         varying: the Manual axes over which the operands vary.
+        is_interpreted: whether the kernel is interpreted, and not traced for a GPU.
     """
 
     indices: tuple[Any, ...]
     sizes: tuple[Any, ...]
     random_key: Ref
     varying: tuple[Any, ...]
+    is_interpreted: bool = True
 
 
 class _Contexts(threading.local):
@@ -49,6 +52,12 @@ def current_context(name: str) -> GridContext:
     if _contexts.innermost is None:
         raise ValueError(f"{name}: no kernel is being traced: call it in a kernel that `pallas_call` runs")
     return _contexts.innermost
+
+
+def require_interpreter(what: str) -> None:
+    """Raise OutsideSubset if the current kernel is traced for a GPU. `what` says what it does."""
+    if _contexts.innermost is not None and not _contexts.innermost.is_interpreted:
+        raise OutsideSubset(what)
 
 
 def current_varying() -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.api.callbacks.debug_callback import debug_print as print_values
 from shardwise.api.ref import RefLike
 from shardwise.compiler.arrays.methods import Array
+from shardwise.experimental.pallas.grid_context import require_interpreter
 from shardwise.typing import ArrayLike
 
 
@@ -80,11 +81,12 @@ def delay(nanos: ArrayLike) -> None:
 
 
 def debug_barrier() -> None:
-    """Do nothing; on a GPU, wait for the threads of a step, which the interpreter does not have.
+    """Let the threads of a step wait for each other. The interpreter has none, and runs a kernel with a barrier.
 
     Example:
         >>> pallas.triton.debug_barrier()
     """
+    require_interpreter("it has a debug_barrier")
 
 
 def with_memory_space_constraint(x: Array, memory_space: object) -> Any:

@@ -11,7 +11,7 @@ import shardwise.numpy as jnp
 from shardwise import lax, random
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.dtypes import DTypeLike
-from shardwise.experimental.pallas.grid_context import current_context
+from shardwise.experimental.pallas.grid_context import current_context, require_interpreter
 from shardwise.typing import ArrayLike
 
 
@@ -31,6 +31,7 @@ def prng_seed(*seeds: ArrayLike) -> None:
         >>> pallas.pallas_call(kernel, jax.ShapeDtypeStruct((2,), jnp.uint32))().shape
         (2,)
     """
+    require_interpreter("it draws random numbers")
     if not seeds:
         raise ValueError("prng_seed: pass at least one integer")
     key = random.key(jnp.asarray(seeds[0], jnp.int32), impl="threefry2x32")
@@ -58,6 +59,7 @@ def prng_random_bits(shape: Sequence[int]) -> Any:
         >>> pallas.pallas_call(kernel, jax.ShapeDtypeStruct((2,), jnp.uint32))().dtype
         dtype('uint32')
     """
+    require_interpreter("it draws random numbers")
     state = current_context("prng_random_bits").random_key
     key, used = random.split(random.wrap_key_data(state[...], impl="threefry2x32"))
     state[...] = random.key_data(key)

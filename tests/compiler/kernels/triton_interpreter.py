@@ -197,12 +197,18 @@ class Interpreter:
         return self.convert(op, x if x.dtype == np.bool_ else x.astype(f"u{x.dtype.itemsize}"))
 
     run_arith_extf = run_arith_truncf = run_arith_extsi = run_arith_trunci = run_tt_fp_to_fp = convert
-    run_arith_sitofp = run_arith_fptosi = convert
+    run_arith_sitofp = convert
     run_arith_extui = run_arith_uitofp = convert_unsigned
+
+    def run_arith_fptosi(self, op, x):
+        """Saturate, and convert NaN to 0, as the instruction `cvt` of GPUs does for integers of 32 bits."""
+        limits = np.iinfo(parse_type(str(op.results[0].type))[1])
+        return [np.clip(np.nan_to_num(np.asarray(x, np.float64)), limits.min, limits.max).astype(limits.dtype)[()]]
 
     def run_arith_fptoui(self, op, x):
         dtype = parse_type(str(op.results[0].type))[1]
-        return [np.asarray(x).astype(f"u{dtype.itemsize}").astype(dtype)[()]]
+        high = np.iinfo(f"u{dtype.itemsize}").max
+        return [np.clip(np.nan_to_num(np.asarray(x, np.float64)), 0, high).astype(f"u{dtype.itemsize}").view(dtype)[()]]
 
     def run_tt_bitcast(self, op, x):
         return [np.asarray(x).view(parse_type(str(op.results[0].type))[1])[()]]

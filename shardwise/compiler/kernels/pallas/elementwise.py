@@ -39,8 +39,10 @@ _SAME_IN_NARROW_FLOATS = frozenset(
 _IDENTITIES = frozenset({"stop_gradient", "barrier", "checkpoint_name", "in_memory"})
 
 
-def emit_elementwise(kernel: TritonBuilder, op: Op, operands: Sequence[Block], dtype: DType) -> Block:
-    """Compute an elementwise op, with a result of `dtype`.
+def emit_elementwise(
+    kernel: TritonBuilder, op: Op, operands: Sequence[Block], dtype: DType, divides: bool = False
+) -> Block:
+    """Compute an elementwise op, with a result of `dtype`. `divides` is whether it is a division by positive integers.
 
     Floats narrower than 32 bits are computed as float32, unless the op has the same result in both.
     """
@@ -49,16 +51,18 @@ def emit_elementwise(kernel: TritonBuilder, op: Op, operands: Sequence[Block], d
     if op.name == "convert":
         return _convert(kernel, operands[0], dtype)
     if op.name == "bitcast_convert":
-        if operands[0].dtype.itemsize != dtype.itemsize:
-            raise OutsideSubset("bitcast_convert to elements of another size")
+        if operands[0].dtype.itemsize != dtype.itemsize or I1 in (operands[0].dtype, dtype):
+            raise OutsideSubset("bitcast_convert of booleans, or to elements of another size")
         return kernel.bitcast(operands[0], dtype)
-    rule = _RULES.get(op.name)
+    rule = _POSITIVE_DIVISIONS[op.name] if divides else _RULES.get(op.name)
     first = operands[-1].dtype
     if rule is None and is_float(first):
         rule = _function_rule(op.name)
     if rule is None:
         raise OutsideSubset(f"the op {op.name} of {first}")
     is_wide = first == F32 or not is_float(first)
+    if op.name == "nextafter" and not is_wide:
+        raise OutsideSubset(f"the op nextafter of {first}")
     if is_wide or (op.name in _SAME_IN_NARROW_FLOATS and first.itemsize == 2):
         return rule(kernel, op, operands)
     wide = [x.to(F32) if is_float(x.dtype) else x for x in operands]
@@ -75,14 +79,20 @@ def _function_rule(name: str) -> Rule | None:
 
 
 def _convert(kernel: TritonBuilder, x: Block, dtype: DType) -> Block:
-    """Convert, through float32 between float8 and integers, and through int32 from floats to narrow integers."""
+    """Convert, through float32 between float8 and integers, and through int32 from floats to narrow integers.
+
+    Floats become the nearest integer of the dtype, and NaN becomes 0: the GPU does so for integers of 32 bits or more.
+    """
     if dtype == I1 and is_float(x.dtype):
         return kernel.compare("ne", x.to(F32), 0.0)
     if is_float(x.dtype) and not is_float(dtype) and dtype.itemsize < 4:
-        return x.to(F32).to(np.dtype(np.int32)).to(dtype)
+        limits = np.iinfo(dtype)
+        inside = kernel.binary("arith.maximumf", x.to(F32), float(limits.min), F32)
+        inside = kernel.binary("arith.minimumf", inside, float(limits.max), F32)
+        return inside.to(np.dtype(np.int32)).to(dtype)
     if x.dtype.itemsize == 1 and dtype.itemsize == 1 and is_float(x.dtype) and is_float(dtype):
         return x.to(F32).to(dtype)
-    if is_float(x.dtype) != is_float(dtype) and 1 in (x.dtype.itemsize, dtype.itemsize) and x.dtype != I1:
+    if is_float(x.dtype) != is_float(dtype) and 1 in (x.dtype.itemsize, dtype.itemsize):
         return x.to(F32).to(dtype)
     return x.to(dtype)
 
@@ -130,11 +140,30 @@ def _not(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
 
 
 def _div(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
-    return kernel.arithmetic("div" if is_float(xs[0].dtype) else "divs", *xs)
+    """Divide; the quotient by the integer 0 is -1, and that of the least integer and -1 is the least integer."""
+    x, y = xs
+    if is_float(x.dtype):
+        return kernel.arithmetic("div", x, y)
+    is_zero, overflows = _undefined_divisions(kernel, x, y)
+    quotient = kernel.arithmetic("divs", x, kernel.where(is_zero | overflows, 1, y))
+    return kernel.where(is_zero, -1 if x.dtype.kind == "i" else np.iinfo(x.dtype).max, quotient)
 
 
 def _rem(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
-    return kernel.function("__nv_fmodf", *xs) if is_float(xs[0].dtype) else kernel.arithmetic("rems", *xs)
+    """Return the remainder of `_div`; that of a division by the integer 0 is the dividend."""
+    x, y = xs
+    if is_float(x.dtype):
+        return kernel.function("__nv_fmodf", x, y)
+    is_zero, overflows = _undefined_divisions(kernel, x, y)
+    return kernel.where(is_zero, x, kernel.arithmetic("rems", x, kernel.where(is_zero | overflows, 1, y)))
+
+
+def _undefined_divisions(kernel: TritonBuilder, x: Block, y: Block) -> tuple[Block, Block]:
+    """Return where a divisor is 0, and where a quotient overflows. LLVM may assume that neither happens."""
+    is_zero = y.equals(0)
+    if x.dtype.kind == "u":
+        return is_zero, is_zero
+    return is_zero, y.equals(-1) & x.equals(int(np.iinfo(x.dtype).min))
 
 
 def _neg(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
@@ -217,4 +246,9 @@ _RULES: dict[str, Rule] = {
     "shift_right_arithmetic": _shift("shrsi"),
     "select": lambda kernel, op, xs: kernel.where(*xs),
     "compare": lambda kernel, op, xs: kernel.compare(op.direction.lower(), *xs),
+}
+
+_POSITIVE_DIVISIONS: dict[str, Rule] = {
+    "div": lambda kernel, op, xs: kernel.arithmetic("divs", *xs),
+    "rem": lambda kernel, op, xs: kernel.arithmetic("rems", *xs),
 }

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, final
 
+import numpy as np
+
 from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -26,7 +28,7 @@ class Counter(NamedTuple):
 
 
 def counter_step(body: Program, position: int, number: int) -> int | None:
-    """Return by how much an iteration increases a carry; None if that is not a constant.
+    """Return by how much an iteration increases an int32 carry; None if that is not a constant.
 
     Args:
         body: the program of an iteration.
@@ -41,7 +43,7 @@ def counter_step(body: Program, position: int, number: int) -> int | None:
         constant = producers.get(other)
         if one is body.inputs[position] and constant is not None and isinstance(constant.op, Full):
             value = constant.op.value.array
-            return int(value) if value.dtype.kind in "iu" else None
+            return int(value) if value.dtype == np.int32 else None
     return None
 
 

@@ -32,6 +32,11 @@ class Memory:
     sizes: tuple[int, ...]
     squeezed: tuple[int, ...]
 
+    @property
+    def visible_sizes(self) -> list[int]:
+        """The sizes of the dims that the kernel sees."""
+        return [size for dim, size in enumerate(self.sizes) if dim not in self.squeezed]
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -58,6 +63,12 @@ class AddressBuilder:
         self.kernel = kernel
         self.grid = grid
 
+    def wrapped(self, x: Tile, size: int) -> Tile:
+        """Count negative indices from the end of a dim."""
+        if x.range is not None and x.range.over(self.grid).low >= 0:
+            return x
+        return Tile(self.kernel.where(x.block < 0, x.block + size, x.block), x.shape)
+
     def clamped(self, x: Tile, high: int) -> Tile:
         """Move a scalar into bounds, from 0 to `high`, if it may be outside of them."""
         if x.range is not None:
@@ -83,6 +94,8 @@ class AddressBuilder:
             if dim not in memory.squeezed:
                 place, index = next(seen)
                 block_size = memory.sizes[dim]
+                if not access.masked:
+                    index = self.wrapped(index, block_size)
                 if place.axis is not None:
                     last = (place.size - 1) * place.stride
                     if not access.masked:

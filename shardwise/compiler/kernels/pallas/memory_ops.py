@@ -74,7 +74,8 @@ class Access(MemoryOp):
         dims: the elements along each of these dims.
         shape: the shape of the accessed elements.
         dtype: their dtype.
-        masked: whether there is a mask. Without one, the accessed elements are moved into bounds.
+        masked: whether there is a mask. Without one, negative starts and indices are counted from the end, and the
+            accessed elements are moved into bounds.
     """
 
     dims: tuple[AccessDim, ...]

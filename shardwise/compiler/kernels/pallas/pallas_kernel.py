@@ -13,6 +13,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.kernel import KernelOp, Launch, plain_program
+from shardwise.compiler.kernels.pallas.access_order import AccessRecord, reads_first, unordered
 from shardwise.compiler.kernels.pallas.memory_ops import OpenBlock
 from shardwise.compiler.kernels.pallas.shapes import full_tile
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset, Range, Tile
@@ -215,7 +216,7 @@ def _translate(op: PallasKernel, kernel: TritonBuilder, arrays: Sequence[ArrayTy
         for number, (pointer, type) in enumerate(zip(own, arrays, strict=True))
     ]
     limit = _LARGEST_TRITON_TILE if op.is_triton else _LARGEST_TILE
-    translator = Translator(kernel, op.grid, arrays, pointers, limit)
+    translator = Translator(kernel, op.grid, arrays, count, pointers, limit)
     translator.run(op.body, steps)
     return translator
 
@@ -267,8 +268,8 @@ def _batch_pointer(
 def _in_place(op: PallasKernel) -> frozenset[int]:
     """Return the results that overwrite the operand that they start with, not a copy.
 
-    No step may read elements of the operand that another step writes: it is not read, or every step sees the same block
-    of both, and no blocks overlap.
+    No thread may read an element of the operand that another one has overwritten: the operand is not read, or every
+    step sees the same block of both, no blocks overlap, and a step reads all elements before it writes the same ones.
     """
     if not op.aliases:
         return frozenset()
@@ -283,8 +284,13 @@ def _in_place(op: PallasKernel) -> frozenset[int]:
         or (
             not translator.overlapping.get(count + result, {0})
             and _block_expression(op.body, operand) == _block_expression(op.body, count + result)
+            and reads_first(translator.accesses[operand], _writes(translator, count + result))
         )
     )
+
+
+def _writes(translator: Translator, array: int) -> list[AccessRecord]:
+    return [access for access in translator.accesses.get(array, []) if access.writes]
 
 
 def _block_expression(body: Program, array: int) -> Any:
@@ -316,3 +322,8 @@ def _check_steps(op: PallasKernel, translator: Translator, count: int) -> None:
             )
         if array in translator.loaded and translator.overlapping[array]:
             raise OutsideSubset(f"a step may read what another one wrote to result {array - count}; {advice}")
+        if obstacle := unordered(translator.accesses[array]):
+            raise OutsideSubset(
+                f"a step {obstacle} of result {array - count}, and its threads do not wait for each other: keep the "
+                "elements in a variable, and write each of them once"
+            )

@@ -5,12 +5,24 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.kernels.pallas.tile import Range, Tile
 from shardwise.compiler.ops.elementwise.select import Compare
 
 
-def result_range(op: Any, operands: Sequence[Tile], grid: Sequence[int]) -> Range | None:
+def result_range(op: Any, operands: Sequence[Tile], grid: Sequence[int], dtype: DType) -> Range | None:
     """Return a set that the integers of the result of an elementwise op are in; None if unknown."""
+    found = _exact_range(op, operands, grid)
+    return found if found is not None and fits(found.over(grid), dtype) else None
+
+
+def fits(range: Range, dtype: DType) -> bool:
+    """Return whether integers of a dtype do not overflow in a range."""
+    limits = np.iinfo(dtype)
+    return bool(limits.min <= range.low and range.high <= limits.max)
+
+
+def _exact_range(op: Any, operands: Sequence[Tile], grid: Sequence[int]) -> Range | None:
     ranges = [tile.range for tile in operands]
     if op.name == "select":
         ranges = ranges[1:]
@@ -20,7 +32,7 @@ def result_range(op: Any, operands: Sequence[Tile], grid: Sequence[int]) -> Rang
     if len(known) < len(ranges):
         return None
     if op.name == "convert" and known:
-        return known[0] if op.dtype.kind in "iu" and _fits(known[0].over(grid), op.dtype) else None
+        return known[0]
     if len(known) != 2 or op.name not in _RULES:
         return known[0] if op.name in ("stop_gradient", "barrier") and known else None
     rule: Any = _RULES[op.name]
@@ -42,11 +54,6 @@ def pinned_axes(op: Any, operands: Sequence[Tile]) -> frozenset[int]:
         if difference is not None and len(difference.factors) == 1 and difference.low == difference.high:
             return frozenset({difference.factors[0][0]})
     return frozenset()
-
-
-def _fits(range: Range, dtype: Any) -> bool:
-    limits = np.iinfo(dtype)
-    return bool(limits.min <= range.low and range.high <= limits.max)
 
 
 def _sub(x: Range, y: Range) -> Range | None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.dtypes import accumulation_dtype, is_float
+from shardwise.compiler.dtypes import accumulation_dtype, is_float, is_integer
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.pallas.ranges import fits
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset, Range, Tile, padded_shape
 from shardwise.compiler.kernels.triton_ir import F32, I1, I32, Block, TritonBuilder, next_power_of_two
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -15,6 +16,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 ShapeRule = Callable[[TritonBuilder, Any, Sequence[Tile], ArrayType], Tile]
 
 _SMALLEST_DOT = 16
+_SMALLEST_DOT_OF_BYTES = 32  # along the contracting dim
 _LARGEST_SUM_OF_PRODUCTS = 2**15
 
 
@@ -48,7 +50,8 @@ def _full(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayTy
 def _iota(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
     size = out.shape[op.dim]
     block = positions(kernel, size, op.dim, out.ndim).broadcast_to(padded_shape(out.shape))
-    return Tile(block.to(out.dtype), out.shape, Range(0, size - 1) if not is_float(out.dtype) else None)
+    known = Range(0, size - 1)
+    return Tile(block.to(out.dtype), out.shape, known if is_integer(out.dtype) and fits(known, out.dtype) else None)
 
 
 def _reshape(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
@@ -64,10 +67,11 @@ def reshaped(kernel: TritonBuilder, x: Tile, shape: tuple[int, ...]) -> Tile:
     if x.shape == shape:
         return x
     if not shape:  # all dims have size 1
-        block = x.block
+        dtype = x.block.dtype
+        block = x.block if dtype.itemsize > 1 else x.block.to(F32 if is_float(dtype) else I32)  # no sums of bytes
         while block.shape:
             block = _reduced(kernel, Sum.name, block, 0)
-        return result(block)
+        return result(block.to(dtype))
     if not x.shape:
         return result(x.block.broadcast_to(shape))
     kept = tuple(size for size in shape if size != 1)
@@ -183,7 +187,8 @@ def _dot(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayTyp
     if not is_float(dtype) and dtype != np.dtype(np.int8):
         raise OutsideSubset(f"a product of {dtype}")
     x, y = fill_rest(kernel, x, 1, 0), fill_rest(kernel, y, 0, 0)
-    if min(rows, inner, columns) >= _SMALLEST_DOT:
+    least = _SMALLEST_DOT_OF_BYTES if dtype.itemsize == 1 else _SMALLEST_DOT
+    if min(rows, columns) >= _SMALLEST_DOT and inner >= least:
         exact = dtype == F32 and "HIGHEST" in op.precision
         block = kernel.dot(x.block, y.block, kernel.full((rows, columns), 0, total), exact=exact)
     elif rows * inner * columns <= _LARGEST_SUM_OF_PRODUCTS:
@@ -191,7 +196,7 @@ def _dot(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayTyp
     else:
         raise OutsideSubset(
             f"a product of sizes {rows}×{inner} and {inner}×{columns}: Triton multiplies matrices of at least "
-            f"{_SMALLEST_DOT}×{_SMALLEST_DOT}"
+            f"{_SMALLEST_DOT}×{least} and {least}×{_SMALLEST_DOT}"
         )
     result = Tile(block.to(out.dtype), (x.shape[0], y.shape[1]))
     return reshaped(kernel, result, out.shape)

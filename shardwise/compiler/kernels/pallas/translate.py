@@ -4,7 +4,8 @@ In: the body, whose inputs are the indices of a step of the grid, and the types 
 which results are written by several steps. What is not translated raises OutsideSubset.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -16,6 +17,7 @@ from shardwise.compiler.control.while_loop import While
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.pallas.access_order import AccessRecord, access_spans
 from shardwise.compiler.kernels.pallas.elementwise import emit_elementwise
 from shardwise.compiler.kernels.pallas.loops import Counter, counter_step, counting_loop
 from shardwise.compiler.kernels.pallas.memory import Address, AddressBuilder, Memory
@@ -42,11 +44,12 @@ class Translator:
         kernel: the builder.
         grid: the number of steps along each axis.
         arrays: the types of the operands and results, without batch dims.
+        operands: the number of operands among them, which come first.
         pointers: the addresses of their first elements.
         limit: the number of elements of the largest tile.
 
     Attributes:
-        loaded: the arrays that are read.
+        accesses: for each array, its loads and stores in order.
         shared: for each array that is written, the axes of the grid along which several steps may write an element.
         overlapping: for each array, the axes of the grid along which the blocks of several steps may overlap.
         largest: the number of elements of the largest tile so far.
@@ -57,20 +60,29 @@ class Translator:
         kernel: TritonBuilder,
         grid: Sequence[int],
         arrays: Sequence[ArrayType],
+        operands: int,
         pointers: Sequence[Pointer],
         limit: int,
     ):
         self.kernel = kernel
         self.grid = grid
         self.arrays = arrays
+        self.operands = operands
         self.pointers = pointers
         self.limit = limit
         self.addresses = AddressBuilder(kernel, grid)
-        self.loaded: set[int] = set()
+        self.accesses: dict[int, list[AccessRecord]] = {}
         self.shared: dict[int, set[int]] = {}
         self.overlapping: dict[int, set[int]] = {}
         self.largest = 1
         self._guards: list[frozenset[int]] = []
+        self._loops = 0
+        self._count = 0
+
+    @property
+    def loaded(self) -> set[int]:
+        """The arrays that are read."""
+        return {array for array, records in self.accesses.items() if not all(record.writes for record in records)}
 
     def run(self, program: Program, inputs: Sequence[Entry]) -> list[Any]:
         """Emit a program, and return its outputs."""
@@ -106,11 +118,15 @@ class Translator:
             return [SHAPE_RULES[op.name](self.kernel, op, operands, out.type)]
         if not isinstance(op, Elementwise):
             raise OutsideSubset(f"the op {op.name}")
-        block = emit_elementwise(self.kernel, op, [x.block for x in operands], out.type.dtype)
         is_integer = out.type.dtype.kind in "iu"
-        known = result_range(op, operands, self.grid) if is_integer else None
+        divides = op.name in ("div", "rem") and is_integer and self._is_positive(operands[1])
+        block = emit_elementwise(self.kernel, op, [x.block for x in operands], out.type.dtype, divides)
+        known = result_range(op, operands, self.grid, out.type.dtype) if is_integer else None
         pinned = pinned_axes(op, operands) if out.type.dtype == I1 or op.name == "convert" else frozenset()
         return [Tile(block, out.type.shape, known, pinned)]
+
+    def _is_positive(self, x: Tile) -> bool:
+        return x.range is not None and x.range.over(self.grid).low > 0
 
     # Memory.
 
@@ -134,11 +150,17 @@ class Translator:
         self.largest = max(self.largest, int(np.prod(padded_shape(op.shape))))
         mask = rest.pop() if op.masked else None
         indices, values = rest[: len(op.dims)], rest[len(op.dims) :]
+        writes = not isinstance(op, Load)
+        if writes and memory.array < self.operands:
+            raise OutsideSubset(f"the kernel writes to operand {memory.array}")
+        self._count += 1
+        spans = access_spans(op, [index.range for index in indices], memory.visible_sizes)
+        record = AccessRecord(self._count, writes, spans, not op.shape, bool(self._loops))
+        self.accesses.setdefault(memory.array, []).append(record)
         return memory, self.addresses.address(memory, op, indices, mask), values
 
     def _load(self, op: Load, operands: list[Any], equation: Equation) -> Sequence[Entry]:
-        memory, address, (other,) = self._access(op, operands)
-        self.loaded.add(memory.array)
+        _, address, (other,) = self._access(op, operands)
         filled = other.block.to(stored_type(op.elements).dtype)
         block = self.kernel.load(address.pointer, address.offsets, address.mask, filled, op.eviction)
         return [Tile(block.to(op.dtype), op.shape)]
@@ -235,7 +257,16 @@ class Translator:
         def run(index: Block, *blocks: Block) -> list[Block]:
             return self._checked(start, carried, body(index, self._entries(start, carried, blocks)))
 
-        return self._entries(start, carried, self.kernel.loop(limit, 1, self._blocks(start, carried), run, first))
+        with self._repeated():
+            results = self.kernel.loop(limit, 1, self._blocks(start, carried), run, first)
+        return self._entries(start, carried, results)
+
+    @contextmanager
+    def _repeated(self) -> Iterator[None]:
+        """Record that accesses inside a `with` block are in a loop."""
+        self._loops += 1
+        yield
+        self._loops -= 1
 
     def _blocks(self, entries: list[Any], carried: Sequence[int]) -> list[Block]:
         return [entries[number].block for number in carried]
@@ -270,7 +301,9 @@ class Translator:
             results = self.run(op.body, [*of_body, *self._entries(start, carried, blocks)])
             return self._checked(start, carried, results)
 
-        return self._entries(start, carried, self.kernel.repeat(self._blocks(start, carried), condition, body))
+        with self._repeated():
+            results = self.kernel.repeat(self._blocks(start, carried), condition, body)
+        return self._entries(start, carried, results)
 
     def _counting(
         self, op: While, counter: Counter, of_cond: list[Any], of_body: list[Any], start: list[Any]
