@@ -96,7 +96,9 @@ def _compile_in_process(job: Job, arguments: Namespace, deadline: float) -> dict
     except subprocess.TimeoutExpired:
         return {**row, "error": f"stopped after {seconds:.0f} s"}
     except subprocess.CalledProcessError as error:
-        return {**row, "error": error.stderr.strip().rpartition("\n")[2] or f"exit status {error.returncode}"}
+        lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
+        # After a failed check, XLA aborts with a stack trace.
+        return {**row, "error": next((line for line in lines if "Check failed" in line), lines[-1])}
     return {**row, **json.loads(output.splitlines()[-1])}
 
 

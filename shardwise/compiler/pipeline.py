@@ -16,6 +16,7 @@ from shardwise.base.lazy import lazy_module as module_of
 from shardwise.base.progress import set_stage
 from shardwise.compiler.candidates.layout_problem import LayoutProblem, layout_problem
 from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.op import XLA_GPU_PLATFORMS
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
@@ -56,7 +57,6 @@ else:  # loaded on first use: few programs need them
 # `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
 # unused equations.
 SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, merge_factorizations, dce)
-_XLA_GPU_PLATFORMS = ("cuda", "rocm")  # those of XLA's GPU compiler, whose options start with xla_gpu
 _dumps = count()
 
 
@@ -164,7 +164,7 @@ def run_stages(
         set_stage("scheduling")
         local = scheduling.schedule(planned.local, chip, memory_limit, donors)
         dump.add("schedule", local)
-        if platform in _XLA_GPU_PLATFORMS:
+        if platform in XLA_GPU_PLATFORMS:
             options = thresholds.combine_thresholds(local)
     set_stage("lowering")
     module = lower(local, donated, platform, as_partitions, options)

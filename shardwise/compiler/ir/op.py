@@ -96,11 +96,15 @@ class HloValue:
     type: ArrayType
 
 
+XLA_GPU_PLATFORMS = ("cuda", "rocm")  # those of XLA's GPU compiler
+
+
 class Hlo(Protocol):
     """The StableHLO builder that `lower` receives. Operands and results are `HloValue`s."""
 
     platform: str  # PJRT's name of the target platform: cpu, cuda, rocm, tpu or another
     mesh: AbstractMesh
+    in_loop: bool  # whether the ops are in the body of a while loop
 
     def unsupported(self, reason: str) -> Exception: ...
     @property

@@ -45,6 +45,7 @@ class Builder:
         lines: the ops so far, in MLIR syntax.
         heads: the attribute aliases at the top of the module.
         callbacks: the host callbacks of the module, by index.
+        in_loop: whether the ops are in the body of a while loop.
 
     Devices are replicas, or, with `as_partitions`, partitions of one program.
     """
@@ -66,6 +67,7 @@ class Builder:
         self.callbacks: list[HostCallback] = []
         self.options: dict[str, bool] = {}
         self._token = ""
+        self.in_loop = False
 
     def at(self, source: Source, op_name: str) -> None:
         """Set the location of the ops that follow. It ends with the op, because profilers show its last part."""
@@ -180,7 +182,9 @@ class Builder:
         if ordered:
             self._last_token()
         head = self._region(types, lambda at: [condition(at)], takes_token=ordered)
+        was_in_loop, self.in_loop = self.in_loop, True
         body = self._region(types, step, takes_token=ordered, gives_token=ordered)
+        self.in_loop = was_in_loop
         return self.many("stablehlo.while", start, types, "", [head, body], ordered, ordered)
 
     def branch(

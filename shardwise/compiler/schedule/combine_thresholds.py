@@ -3,14 +3,19 @@
 XLA merges collectives of one kind, over all of a program, up to a size. The merged launch starts when its last operand
 is ready: the gradients of several layers would be reduced at the end, with no kernel left that could hide them. All
 launches with several gathers or all-reduces are one op of the module, so XLA merges none of these. A StableHLO
-reduce-scatter has one operand: XLA merges those of a launch, and the size of the largest launch is its threshold.
+reduce-scatter has one operand, and so has an all-reduce in a loop: XLA merges those of a launch, and the size of the
+largest such launch is the threshold.
 """
 
+from collections.abc import Iterator
+
+from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.platform_memory import is_loop
 
 _OPTION = "xla_gpu_{}_combine_threshold_bytes"
-_ONE_OPERAND = "reduce_scatter"
-_KINDS = ("all_gather", "all_reduce", _ONE_OPERAND)
+_ALL_REDUCE, _REDUCE_SCATTER = "all_reduce", "reduce_scatter"
+_KINDS = ("all_gather", _ALL_REDUCE, _REDUCE_SCATTER)
 
 
 def combine_thresholds(local: LocalProgram) -> dict[str, int]:
@@ -19,9 +24,19 @@ def combine_thresholds(local: LocalProgram) -> dict[str, int]:
     XLA counts the bytes of the results of a launch, on one device.
     """
     kinds = {equation.op.name for equation in local.collectives()}
-    sizes = [
-        sum(each.outputs[0].type.nbytes for each in local.launches.get(equation, (equation,)))
-        for equation in local.collectives()
-        if equation.op.name == _ONE_OPERAND
-    ]
-    return {_OPTION.format(kind): max(sizes) if kind == _ONE_OPERAND else 0 for kind in _KINDS if kind in kinds}
+    largest = dict.fromkeys(_KINDS, 0)
+    for equation in _merged_by_xla(local):
+        size = sum(each.outputs[0].type.nbytes for each in local.launches.get(equation, (equation,)))
+        largest[equation.op.name] = max(largest[equation.op.name], size)
+    return {_OPTION.format(kind): largest[kind] for kind in _KINDS if kind in kinds}
+
+
+def _merged_by_xla(local: LocalProgram) -> Iterator[Equation]:
+    """Yield the collectives that are lowered to an op each, and whose launches XLA merges."""
+    bodies = [body for equation in local.program.walk() if is_loop(equation.op) for body in equation.op.programs]
+    in_loops = {equation for body in bodies for equation in body.walk()}
+    for equation in local.collectives():
+        if equation.op.name == _REDUCE_SCATTER or (
+            equation.op.name == _ALL_REDUCE and equation in in_loops and equation in local.launches
+        ):
+            yield equation

@@ -1,5 +1,6 @@
 """The thresholds of XLA's combiners, for programs that are written by hand and for the pipeline."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
+from shardwise.compiler.lower.lower import lower
 from shardwise.compiler.plan.hardware import CPU
 from shardwise.compiler.schedule.combine_thresholds import combine_thresholds
 from shardwise.execute import request
@@ -38,6 +40,26 @@ def test_xla_merges_no_collectives_whose_launches_are_one_op():
     text = f"(a: f32[64]) {{\nb: f32[256] = {GATHER} a\nc: f32[64] = {REDUCE} a\nreturn b, c\n}}"
     assert combine_thresholds(local_of(text)) == {GATHERS: 0, REDUCES: 0}
     assert combine_thresholds(local_of("(a: f32[4]) {\nb: f32[4] = neg a\nreturn b\n}")) == {}
+
+
+PAIR = """
+a: f32[64] = all_reduce[axes=('data',), reduction=sum, launch=0] {}
+b: f32[64] = all_reduce[axes=('data',), reduction=sum, launch=0] {}
+"""
+LOOP = (
+    f"(x: f32[64], y: f32[64]) {{{PAIR.format('x', 'y')}"
+    "c: f32[64], d: f32[64] = scan[program=program body(a: f32[64], b: f32[64]) "
+    f"{{{PAIR.format('a', 'b').replace('a:', 'c:').replace('b:', 'd:')}return c, d}}, "
+    "length=3, consts=0, carried=2] a b\nreturn c, d\n}"
+)
+
+
+def test_xlas_gpu_compiler_merges_all_reduces_of_loops():
+    local = local_of(LOOP)
+    assert combine_thresholds(local) == {REDUCES: 512}
+    for platform, operands in (("cuda", [2, 1, 1]), ("rocm", [2, 1, 1]), ("cpu", [2, 2])):
+        reduced = re.findall(r'"stablehlo.all_reduce"\((.*?)\)', lower(local, platform=platform).text)
+        assert sorted(names.count(",") + 1 for names in reduced) == sorted(operands)
 
 
 def lowered(mesh, platform):

@@ -18,7 +18,16 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact
 from shardwise.compiler.ir.fusion import Fusion
-from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Op, ProgramRunner, Shards, ignore_float_errors
+from shardwise.compiler.ir.op import (
+    XLA_GPU_PLATFORMS,
+    Hlo,
+    HloValue,
+    NumpyArray,
+    Op,
+    ProgramRunner,
+    Shards,
+    ignore_float_errors,
+)
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.select import lower_compare
@@ -161,8 +170,11 @@ class AllReduce(Collective):
 
     def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
         groups = hlo.group_attributes(self.axes, self.groups)
-        reducer = hlo.reducer(self.reduction, operands[0].type.dtype)
-        return hlo.many("stablehlo.all_reduce", operands, [x.type for x in operands], groups, (reducer,))
+        regions = (hlo.reducer(self.reduction, operands[0].type.dtype),)
+        if hlo.in_loop and hlo.platform in XLA_GPU_PLATFORMS:
+            # XLA's GPU compiler aborts the process at an all-reduce with several operands in a loop (jaxlib 0.11.2).
+            return _merged_by_xla(hlo, "stablehlo.all_reduce", operands, [x.type for x in operands], groups, regions)
+        return hlo.many("stablehlo.all_reduce", operands, [x.type for x in operands], groups, regions)
 
 
 @final
@@ -269,16 +281,11 @@ class ReduceScatter(Collective):
         return lower_permute(hlo, x, _dim_in_front(self.dim, x.type.ndim))
 
     def lower_launch(self, hlo: Hlo, operands: Sequence[HloValue]) -> list[HloValue]:
-        # StableHLO's reduce-scatter has one operand. XLA merges several up to a threshold, which `combine_thresholds`
-        # chooses, in post-order of the module: a barrier makes those of a launch adjacent.
+        # StableHLO's reduce-scatter has one operand.
         attributes = f"scatter_dimension = 0 : i64, {hlo.group_attributes(self.axes, self.groups)}"
         regions = (hlo.reducer(self.reduction, operands[0].type.dtype),)
         out = [_scale_dim(x.type, 0, 1, self.count) for x in operands]
-        scattered: list[Any] = [
-            hlo.op("stablehlo.reduce_scatter", (x,), type, attributes, regions)
-            for x, type in zip(operands, out, strict=True)
-        ]
-        return scattered if len(out) == 1 else hlo.many("stablehlo.optimization_barrier", scattered, out)
+        return _merged_by_xla(hlo, "stablehlo.reduce_scatter", operands, out, attributes, regions)
 
     def lower_received(self, hlo: Hlo, received: HloValue, operand: ArrayType) -> Any:
         return lower_permute(hlo, received, inverse_permutation(_dim_in_front(self.dim, operand.ndim)))
@@ -657,6 +664,18 @@ def lower_unstack(hlo: Hlo, stack: HloValue, dim: int) -> Any:
     order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))
     concatenated = (*shape[:dim], count * shape[dim], *shape[dim + 1 :])
     return Reshape(concatenated).lower(hlo, lower_permute(hlo, stack, order))
+
+
+def _merged_by_xla(
+    hlo: Hlo, name: str, operands: Sequence[HloValue], out: Sequence[ArrayType], attributes: str, regions: Sequence[str]
+) -> list[Any]:
+    """Append the collectives of a launch as ops of one operand each, which XLA merges.
+
+    XLA merges them up to a threshold, which `combine_thresholds` chooses, in post-order of the module: a barrier makes
+    those of a launch adjacent.
+    """
+    results = [hlo.op(name, (x,), type, attributes, regions) for x, type in zip(operands, out, strict=True)]
+    return results if len(out) == 1 else hlo.many("stablehlo.optimization_barrier", results, out)
 
 
 def _dim_in_front(dim: int, ndim: int) -> tuple[int, ...]:
