@@ -133,12 +133,33 @@ class LocalProgram:
         equations = self.program.walk()
         return any(isinstance(e.op, _TOKEN_EXCHANGES) and EXPERTS in e.source.scope for e in equations)
 
+    def rewritten(self, program: Program) -> "LocalProgram":
+        """Return another program of one device, with the kernels of this one, where the two are equal."""
+        local = replace(self, program=program)
+        local._kernel_groups.update(self._kernel_groups)
+        return local
+
     def kernel_groups(self, program: Program, platform: str = "") -> KernelGroups:
         """Return the kernels of this program or of a nested one; cached. See `group_kernels`."""
         key = (program.equations, program.outputs, platform)
         if key not in self._kernel_groups:
-            self._kernel_groups[key] = group_kernels(program, self.mesh, platform)
+            similar = self._most_similar(program, platform)
+            if similar is None:
+                self._kernel_groups[key] = group_kernels(program, self.mesh, platform)
+            else:
+                self._kernel_groups[key] = similar.rewritten(program)
         return self._kernel_groups[key]
+
+    def _most_similar(self, program: Program, platform: str) -> KernelGroups | None:
+        """Return the known kernels of the program that shares most equations with this one; None if none does."""
+        equations = set(program.equations)
+        shared = [
+            (len(equations.intersection(groups.program.equations)), groups)
+            for (_, _, other), groups in self._kernel_groups.items()
+            if other == platform
+        ]
+        count, groups = max(shared, key=lambda each: each[0], default=(0, None))
+        return groups if count else None
 
     @cached_property
     def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str], KernelGroups]:

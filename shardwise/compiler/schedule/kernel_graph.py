@@ -11,7 +11,7 @@ from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.partition.kernels import Kernel, group_kernels
+from shardwise.compiler.partition.kernels import Kernel, KernelGroups
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.kernel_times import kernel_seconds
@@ -28,7 +28,7 @@ class KernelGraph:
         local: the program of one device, which contains `program`.
         program: the program.
         chip: the hardware that prices kernels.
-        kernels: the kernels.
+        kernel_groups: the kernels, and what they compute.
         starts: the time at which each kernel starts, and the time of the end.
         kernel_index: the index of the first kernel of each equation: some are computed in several.
         collectives: the collectives of the program itself.
@@ -39,7 +39,7 @@ class KernelGraph:
     local: LocalProgram
     program: Program
     chip: Chip
-    kernels: Sequence[Kernel]
+    kernel_groups: KernelGroups
     starts: Sequence[float]
     kernel_index: Mapping[Equation, int]
     collectives: Sequence[Equation]
@@ -49,7 +49,7 @@ class KernelGraph:
     @classmethod
     def from_program(cls, local: LocalProgram, program: Program, chip: Chip) -> "KernelGraph":
         """Return the graph of a program that `local` contains."""
-        return cls._from_kernels(local, program, chip, local.kernel_groups(program).kernels, {})
+        return cls._from_kernels(local, program, chip, local.kernel_groups(program), {})
 
     @classmethod
     def _from_kernels(
@@ -57,12 +57,12 @@ class KernelGraph:
         local: LocalProgram,
         program: Program,
         chip: Chip,
-        kernels: Sequence[Kernel],
+        groups: KernelGroups,
         seconds_alone: dict[Equation, float],
     ) -> "KernelGraph":
-        seconds = (_compute_seconds(local, kernel, chip) for kernel in kernels)
+        seconds = (_compute_seconds(local, kernel, chip) for kernel in groups.kernels)
         indices: dict[Equation, int] = {}
-        for index, kernel in enumerate(kernels):
+        for index, kernel in enumerate(groups.kernels):
             for equation in kernel.equations:
                 indices.setdefault(equation, index)
         collectives, movable = [], []
@@ -72,7 +72,7 @@ class KernelGraph:
             elif _is_short(equation):
                 movable.append(equation)
         starts = list(accumulate(seconds, initial=0.0))
-        return cls(local, program, chip, kernels, starts, indices, collectives, frozenset(movable), seconds_alone)
+        return cls(local, program, chip, groups, starts, indices, collectives, frozenset(movable), seconds_alone)
 
     def rewritten(self, program: Program) -> "KernelGraph":
         """Return the graph of the program that a pass returned for this one; this graph if the pass changed nothing.
@@ -81,12 +81,17 @@ class KernelGraph:
         """
         if program is self.program:
             return self
-        kernels = group_kernels(program, self.local.mesh).kernels
-        return self._from_kernels(self.local, program, self.chip, kernels, self.seconds_alone)
+        groups = self.kernel_groups.rewritten(program)
+        return self._from_kernels(self.local, program, self.chip, groups, self.seconds_alone)
 
     def with_moved_views(self, program: Program) -> "KernelGraph":
         """Return the graph of the same equations in another order, in which only views have moved."""
         return self if program is self.program else replace(self, program=program)
+
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        """The kernels."""
+        return self.kernel_groups.kernels
 
     @property
     def seconds(self) -> float:

@@ -53,7 +53,7 @@ def schedule(
     chip = replace(chip, interference=0.0)
     for pipelines_loops, splits_collectives in variants:
         program = _Scheduler(local, chip, pipelines_loops, splits_collectives).schedule_main()
-        scheduled = replace(local, program=program)
+        scheduled = local.rewritten(program)
         if config.verify_programs:
             verify_local(scheduled)
         fits = memory_limit is None or fits_in_memory(scheduled, memory_limit, donated, chip)

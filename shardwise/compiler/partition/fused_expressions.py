@@ -1,0 +1,366 @@
+"""FusedExpressions: which results of a program XLA computes inside their consumers, and what the other equations read.
+
+This does not depend on the order of equations. So after a rewrite that moves equations and replaces a few, only these,
+and the equations whose operands or consumers changed, are analyzed again.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple, final
+
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+_MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
+_MAX_MEETING = 32  # the number of equations in which the consumers of a value must meet
+
+Reads = Mapping[Value, int]  # values in memory → bytes read
+
+
+class Root(NamedTuple):
+    """What an equation whose results may be stored computes.
+
+    Attributes:
+        reads: the values that it reads from memory, through fused expressions and views, with their bytes.
+        members: the equations that are computed inside it, and the equation itself, in topological order.
+        fuses: whether it may be in a kernel with other roots.
+    """
+
+    reads: Reads
+    members: list[Equation]
+    fuses: bool
+
+
+@final
+class FusedExpressions:
+    """The expressions of a program.
+
+    Attributes:
+        program: the program.
+        roots: the equations whose results may be stored.
+        storage: for views, the value whose memory they share.
+        fused: for values that are never stored, the memory reads of their computation.
+        members: for values that are never stored, the equations that compute them.
+        reduced: on CPU, values that are stored because the library of reductions reads them.
+        rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
+        uses: the equations that read each value.
+        examiners: for each value, other values whose storage depends on its uses.
+    """
+
+    def __init__(self, program: Program, mesh: AbstractMesh, platform: str):
+        self.program = program
+        self.mesh = mesh
+        self.platform = platform
+        self.outputs = set(program.outputs)
+        self.roots: dict[Equation, Root] = {}
+        self.storage: dict[Value, Value] = {}
+        self.fused: dict[Value, Reads] = {}
+        self.members: dict[Value, list[Equation]] = {}
+        self.reduced: set[Value] = set()
+        self.rows: dict[Value, Value] = {}
+        self.uses: dict[Value, list[Equation]] = {}
+        self.examiners: dict[Value, tuple[Value, ...]] = {}
+
+    @staticmethod
+    def from_program(program: Program, mesh: AbstractMesh, platform: str) -> "FusedExpressions":
+        """Return the expressions of a program that runs on each device of a mesh. See `group_kernels`."""
+        expressions = FusedExpressions(program, mesh, platform)
+        uses = defaultdict(list)
+        for equation in program.equations:
+            inputs = equation.inputs
+            for value in inputs if len(inputs) <= 1 else dict.fromkeys(inputs):
+                uses[value].append(equation)
+        expressions.uses = dict(uses)
+        for equation in program.equations:
+            expressions._add(equation)
+        return expressions
+
+    def rewritten(self, program: Program) -> "FusedExpressions":
+        """Return the expressions of another program. Equations of this one are analyzed again only where they changed.
+
+        Args:
+            program: a program with some equations of this one, in any order.
+        """
+        new = [equation for equation in program.equations if equation not in self._positions]
+        if self.platform == "cpu" or 2 * len(new) > len(program.equations):
+            return FusedExpressions.from_program(program, self.mesh, self.platform)
+        expressions = FusedExpressions(program, self.mesh, self.platform)
+        dropped = self._positions.keys() - expressions._positions.keys()
+        changed_uses = expressions._update(self, new, dropped)
+        changed: set[Value] = set()  # values that are stored or computed in another way
+        for equation in program.equations:
+            if not changed_uses.isdisjoint(equation.outputs) or not changed.isdisjoint(equation.inputs):
+                expressions._forget(equation)
+                expressions._add(equation)
+                changed.update([value for value in equation.outputs if expressions._how(value) != self._how(value)])
+            elif not equation.outputs and equation not in self._positions:
+                expressions._add(equation)
+        return expressions
+
+    def _update(self, previous: "FusedExpressions", new: Sequence[Equation], dropped: set[Equation]) -> set[Value]:
+        """Copy the expressions of a program that has `dropped` instead of `new` equations, with the uses of this one.
+
+        Returns:
+            The values whose storage may differ, because their uses changed, or those of a value that decides with them.
+        """
+        self.roots, self.storage, self.fused = dict(previous.roots), dict(previous.storage), dict(previous.fused)
+        self.members, self.rows = dict(previous.members), dict(previous.rows)
+        self.uses, self.examiners = dict(previous.uses), dict(previous.examiners)
+        for equation in dropped:
+            self._forget(equation)
+        changed = self.outputs ^ previous.outputs
+        for equation in chain(new, dropped):
+            changed.update(equation.inputs, equation.outputs)
+        for value in changed:
+            self.uses[value] = [use for use in self.uses.get(value, ()) if use not in dropped]
+        for equation in new:
+            for value in dict.fromkeys(equation.inputs):
+                self.uses[value].append(equation)
+        pending = list(changed)
+        while pending:
+            examiners = set(self.examiners.get(pending.pop(), ())) - changed
+            changed |= examiners
+            pending += examiners
+        return changed
+
+    def _forget(self, equation: Equation) -> None:
+        """Remove all that is known about the results of an equation."""
+        self.roots.pop(equation, None)
+        for value in equation.outputs:
+            for known in (self.storage, self.fused, self.members, self.rows):
+                known.pop(value, None)
+
+    def _how(self, value: Value) -> tuple[Any, ...]:
+        """Return how a value is stored or computed, as far as its consumers depend on it."""
+        return self.fused.get(value), self.members.get(value), self.storage.get(value), self.rows.get(value)
+
+    @cached_property
+    def _positions(self) -> dict[Equation, int]:
+        """The position of each equation in the program."""
+        return {equation: number for number, equation in enumerate(self.program.equations)}
+
+    def _add(self, equation: Equation) -> None:
+        op = equation.op
+        if self.platform:
+            self._add_rows(equation)
+        if op.is_constant and self._is_literal(equation):
+            self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = {}, [equation]
+        elif op.fusion.is_barrier or self._is_view(equation):
+            for operand, result in zip(equation.inputs, equation.outputs, strict=True):
+                self.storage[result] = self.storage.get(operand, operand)
+        elif self._fuses(equation) and len(equation.outputs) == 1:
+            self._fuse(equation)
+        else:
+            self.roots[equation] = Root(self._reads(equation), [equation], fuses=False)
+
+    def _add_rows(self, equation: Equation) -> None:
+        """Record the rows of a reduction, or of an equation that broadcasts the results of one again."""
+        op, inputs = equation.op, equation.inputs
+        if op.reduced_dims is not None and is_complete_per_row(equation):
+            self.rows[equation.outputs[0]] = inputs[0]
+        elif len(inputs) == 1 and inputs[0] in self.rows and (op.only_moves or op.fusion.is_view):
+            self.rows[equation.outputs[0]] = self.rows[inputs[0]]
+
+    def _fuses(self, equation: Equation) -> bool:
+        fusion = equation.op.fusion
+        return fusion.fuses or (bool(self.platform) and fusion.is_indexed)
+
+    def _is_view(self, equation: Equation) -> bool:
+        fusion = equation.op.fusion
+        if not (fusion.is_view or fusion.is_view_in_products or equation.op.removed_on_one_device):  # most equations
+            return False
+        if equation.inputs and equation.inputs[0] in self.fused:
+            return False
+        if fusion.is_view_in_products:
+            uses = self.uses.get(equation.outputs[0], [])
+            return bool(uses) and all(use.op.is_contraction for use in uses)
+        return fusion.is_view or self._is_removed(equation)
+
+    def _is_removed(self, equation: Equation) -> bool:
+        """Return whether an equation is a collective that sends nothing, as along axes of size one: it is removed."""
+        op = equation.op
+        if not op.removed_on_one_device or len(equation.inputs) != 1:
+            return False
+        (operand,), (result,) = equation.inputs, equation.outputs
+        return operand.type == result.type and not op.bytes_sent(operand.type, self.mesh)
+
+    def _is_literal(self, equation: Equation) -> bool:
+        """Return whether a constant is a scalar, which is an immediate in its consumers and not in memory."""
+        return equation.outputs[0].type.size == 1 and equation.outputs[0] not in self.outputs
+
+    def _fuse(self, equation: Equation) -> None:
+        reads = self._reads(equation)
+        inner = [self.members[value] for value in equation.inputs if value in self.members]
+        if len(inner) > 1:
+            members = [*dict.fromkeys(chain.from_iterable(inner)), equation]
+        else:
+            members = [*inner[0], equation] if inner else [equation]
+        if len(reads) <= _MAX_OPERANDS and self._is_inlined(equation, reads, members):
+            self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = reads, members
+        else:
+            self.roots[equation] = Root(reads, members, fuses=True)
+
+    def _reads(self, equation: Equation) -> Reads:
+        """Return the values that an equation reads from memory, through fused expressions and views."""
+        fused, storage, fusion = self.fused, self.storage, equation.op.fusion
+        reads: dict[Value, int] = {}
+        for position, value in enumerate(equation.inputs):
+            operands = fused.get(value)
+            is_part = position == 0 and (fusion.reads_part or fusion.updates is not None)
+            if operands is None:
+                home = storage.get(value, value)
+                count = _bytes_of_part(equation) if is_part else value.type.nbytes
+                if count >= reads.get(home, 0):
+                    reads[home] = count
+            elif is_part and fusion.reads_part:
+                most = _bytes_of_part(equation)
+                reads = {home: min(nbytes, most) for home, nbytes in operands.items()}
+            elif reads:
+                for home, count in operands.items():
+                    if count >= reads.get(home, 0):
+                        reads[home] = count
+            elif operands:
+                reads = dict(operands)
+        return reads
+
+    def _is_inlined(self, equation: Equation, reads: Reads, members: Sequence[Equation]) -> bool:
+        """Return whether a result is computed inside its consumers and never stored."""
+        (value,) = equation.outputs
+        if equation.op.reduced_dims is not None:
+            return False
+        if self.platform and self._is_normalized(equation) and len(self.uses.get(value, ())) > 1:
+            return False
+        uses = self._consumers(value, value)
+        if not uses:
+            return False
+        if self.platform == "cpu" and self._is_read_by_library(equation, uses):
+            self.reduced.add(value)
+            return False
+        for use in uses:
+            if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
+                return False
+        if len(uses) == 1 or equation.op.fusion.duplicates == "always" or self._meet(uses, value):
+            return True
+        if self.platform == "cpu" and is_float(value.type.dtype) and value.type.dtype.itemsize == 2:
+            return False  # XLA computes narrow floats as f32, and rounds them once
+        rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
+        are_cheap = all(
+            member.op.fusion.duplicates in ("cheap", "always", "on GPUs" if self.platform == "gpu" else "cheap")
+            for member in members
+            # Ops of few elements are cheap: they are computed once per row.
+            if not self.platform or member.outputs[0].type.size >= value.type.size / 8
+        )
+        return are_cheap and rereads <= value.type.nbytes
+
+    def _is_read_by_library(self, equation: Equation, uses: Sequence[Equation]) -> bool:
+        """Return whether the kernel of a reduction on CPU reads the result of this equation from memory.
+
+        The library of reductions computes arithmetic of floats itself. It reads values that are selected, compared or
+        indexed, and constants that several kernels use.
+        """
+        value = equation.outputs[0]
+        if equation.op.is_constant and value.type.size > 1:
+            arithmetic = [use.outputs[0] for use in uses if _is_arithmetic(use)]
+            return len(uses) > 1 and any(self._is_reduced(self._consumers(each, value), value) for each in arithmetic)
+        return (len(uses) > 1 or not _is_arithmetic(equation)) and self._is_reduced(uses, value)
+
+    def _is_reduced(self, uses: Sequence[Equation], examiner: Value) -> bool:
+        """Return whether one of these equations reduces a value, or passes it through arithmetic to a reduction."""
+        pending = list(uses)
+        for _ in range(_MAX_MEETING):
+            if not pending:
+                return False
+            use = pending.pop()
+            if use.op.reduced_dims is not None:
+                return True
+            if use.op.is_elementwise and _is_arithmetic(use):
+                further = self._consumers(use.outputs[0], examiner)
+                pending += further if len(further) == 1 else []
+        return False
+
+    def _meet(self, uses: Sequence[Equation], examiner: Value) -> bool:
+        """Return whether elementwise equations lead from all of these to one equation, so that one kernel has them all.
+
+        The gradient of an activation is an example: it uses an exponential twice, and multiplies a cotangent.
+        """
+        paths = {self._positions[use]: use for use in uses}
+        for _ in range(_MAX_MEETING):
+            equation = paths.pop(min(paths))
+            if not equation.op.is_elementwise:
+                return False
+            if not paths:
+                return True
+            following = self._consumers(equation.outputs[0], examiner)
+            if not following:
+                return False
+            paths.update((self._positions[use], use) for use in following)
+        return False
+
+    def _is_normalized(self, equation: Equation) -> bool:
+        """Return whether an equation combines rows with their own reductions, as a softmax does.
+
+        XLA computes it in a kernel with the reductions, and stores the result.
+        """
+        if len(equation.inputs) != 2:
+            return False
+        x, y = equation.inputs
+        return self.rows.get(x) is y or self.rows.get(y) is x
+
+    def _consumers(self, value: Value, examiner: Value) -> list[Equation]:
+        """Return the consumers of a value and its views; empty if the value or a view is a program output.
+
+        Args:
+            value: the value.
+            examiner: the value whose storage depends on this.
+        """
+        if value is not examiner:
+            self._add_examiner(value, examiner)
+        uses = [] if value in self.outputs else self.uses.get(value, [])
+        if len(uses) == 1 and not uses[0].op.fusion.is_view:  # most values
+            return uses
+        consumers: list[Equation] = []
+        for use in uses:
+            if not use.op.fusion.is_view:
+                consumers.append(use)
+            elif further := self._consumers(use.outputs[0], examiner):
+                consumers += further
+            else:
+                return []
+        return consumers
+
+    def _add_examiner(self, value: Value, examiner: Value) -> None:
+        known = self.examiners.get(value, ())
+        if examiner not in known:
+            self.examiners[value] = (*known, examiner)
+
+
+def _is_arithmetic(equation: Equation) -> bool:
+    """Return whether an equation is arithmetic of floats, or moves values."""
+    values = (*equation.inputs, *equation.outputs)
+    is_float_op = equation.op.is_elementwise and all(is_float(value.type.dtype) for value in values)
+    return is_float_op or equation.op.only_moves or equation.op.fusion.is_view or equation.outputs[0].type.size == 1
+
+
+def _fuses_update(use: Equation, value: Value) -> bool:
+    """Return whether an equation that writes an update in place can compute it in its own kernel."""
+    fusion = use.op.fusion
+    return fusion.fuses_updates and [p for p, x in enumerate(use.inputs) if x is value] == [fusion.updates]
+
+
+def _bytes_of_part(equation: Equation) -> int:
+    """Return the bytes that an equation reads of an operand of which it reads a part, or which it updates."""
+    if equation.op.fusion.reads_part:
+        return min(equation.inputs[0].type.nbytes, equation.outputs[0].type.nbytes)
+    return 0
+
+
+def is_complete_per_row(equation: Equation) -> bool:
+    """Return whether each row of the results is complete in its kernel: reductions are along the minor dims only."""
+    dims = equation.op.reduced_dims
+    if dims is None:
+        return True
+    rank = equation.inputs[0].type.ndim
+    return sorted(dims) == list(range(rank - len(dims), rank))
