@@ -474,7 +474,7 @@ def _constrained(request: Request, target: Target) -> Program:
     if any(mesh not in (target.mesh, target.mesh.abstract) for _, mesh in _meshes(program)):
         program = refine_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
-    constraints = []
+    constraints: dict[Value, Equation] = {}
     arguments = zip(program.inputs, request.signatures, request.in_shardings, request.names, strict=False)
     for value, signature, sharding, name in arguments:
         if sharding is not None:
@@ -484,12 +484,18 @@ def _constrained(request: Request, target: Target) -> Program:
             op: Op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)), requested_by=label)
             if target.mesh.abstract.explicit_axes:
                 op = Reshard.to(explicit_sharding(sharding, value.type.shape), value.type.ndim, target.mesh)
-            constraints.append(Equation(op, [inputs[value]], [value], request.jit_source or NOWHERE))
+            constraints[value] = Equation(op, [inputs[value]], [value], request.jit_source or NOWHERE)
     if not constraints:
         return program
+    program = inline(program)
+    equations: list[Equation] = []
+    # A constraint may pad its value: directly before the first use, the padded copy lives no longer than needed.
+    for equation in program.equations:
+        equations += [constraints.pop(value) for value in dict.fromkeys(equation.inputs) if value in constraints]
+        equations.append(equation)
     return Program(
         tuple(inputs.get(value, value) for value in program.inputs),
-        (*constraints, *program.equations),
+        (*equations, *constraints.values()),
         program.outputs,
         program.name,
     )

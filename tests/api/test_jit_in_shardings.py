@@ -7,8 +7,9 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise import lax
 from shardwise.errors import ShardingError
-from shardwise.sharding import NamedSharding
+from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 
@@ -77,3 +78,28 @@ def test_setting_raises_or_allows(rows, columns):
 def test_values_that_are_no_shardings_raise_when_the_function_is_wrapped(options):
     with pytest.raises(TypeError, match="_shardings must hold shardings, such as NamedSharding"):
         sw.jit(lambda x: x, **options)
+
+
+def test_in_shardings_need_no_more_memory_than_the_same_shardings_of_arguments():
+    """An argument whose replicated dim is padded, since others are sharded unevenly, is padded where it is used."""
+    mesh = AbstractMesh((6,), ("data",))
+
+    def step(weights, mean, x):
+        def loss(weights):
+            h = jnp.tanh(x @ weights["first"])
+            return jnp.mean(lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, weights["others"])[0] ** 2)
+
+        mean = sw.tree.map(lambda m, g: 0.9 * m + g, mean, sw.grad(loss)(weights))
+        return sw.tree.map(lambda w, m: w - 0.1 * m, weights, mean), mean
+
+    def on(shape, *spec):
+        return sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(mesh, P(*spec)))
+
+    weights = {"first": on((64, 100), None, "data"), "others": on((4, 100, 100), None, "data")}
+    args = weights, weights, on((120, 64), "data")
+    shardings = sw.tree.map(lambda leaf: leaf.sharding, args)
+    plain, pinned = (
+        sw.simulate(sw.jit(step, donate_argnums=(0, 1), **options), hardware="h100")(*args)
+        for options in ({}, {"in_shardings": shardings})
+    )
+    assert pinned.peak_bytes == plain.peak_bytes
