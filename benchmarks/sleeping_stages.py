@@ -18,12 +18,10 @@ import numpy as np
 
 import shardwise as jax
 import shardwise.numpy as jnp
+from benchmarks.stage_times import TimedStage
 from shardwise.experimental.multihost_utils import sync_global_devices
 from shardwise.parallel import TaskTimes, mpmd_pipeline, simulate_schedule, task_schedule
-from shardwise.parallel.mpmd.accumulation import Accumulation
-from shardwise.parallel.mpmd.stage_programs import StagePrograms, StageTypes
-from shardwise.sharding import Mesh, NamedSharding
-from shardwise.sharding import PartitionSpec as P
+from shardwise.sharding import Mesh
 
 RANKS, MICROBATCHES = 4, 8
 WIDTH = 64
@@ -63,28 +61,6 @@ def make_stages(count, seconds):
     return [*[stage] * (count - 1), lambda w, x: stage(w, x).mean()]
 
 
-def calibrate(stage):
-    """Return the median times of the three tasks of a stage on the first device of this process."""
-    mesh = Mesh(np.array(jax.local_devices()[:1]), ("data",))
-    replicated = NamedSharding(mesh, P())
-    w, x = jax.device_put((np.float32(1), np.ones(WIDTH, np.float32)), replicated)
-    weight = jax.ShapeDtypeStruct((), np.float32, sharding=replicated)
-    row = jax.ShapeDtypeStruct((WIDTH,), np.float32)
-    types = StageTypes(weight, row, (), row)
-    programs = StagePrograms(stage, "calibrated", mesh, P(), types, Accumulation.unchanged(weight), False, True)
-    times = []
-    for _ in range(6):
-        marks = [time.perf_counter()]
-        y, pull_back = programs.forward(w, x, ())
-        marks.append(time.perf_counter())
-        _, add_weight = programs.input_gradient(w, x, pull_back, [y])
-        marks.append(time.perf_counter())
-        jax.block_until_ready(add_weight(programs.zeros(w)))
-        marks.append(time.perf_counter())
-        times.append(np.diff(marks))
-    return np.median(times[1:], axis=0)
-
-
 def worker(seconds, steps):
     meshes = [Mesh(np.array([device]), ("data",)) for device in jax.devices()]
     batch = np.ones((MICROBATCHES * 2, WIDTH), np.float32)
@@ -92,7 +68,8 @@ def worker(seconds, steps):
     for name in SCHEDULES:
         chunks = 2 if name == "zb-v" else 1
         stages = make_stages(RANKS * chunks, seconds / chunks)
-        forward, input, weight = map(float, calibrate(stages[0]))
+        stage = TimedStage(stages[0], np.float32(1), np.ones(WIDTH, np.float32))
+        forward, input, weight, _ = np.median([stage.measure() for _ in range(6)][1:], axis=0).tolist()
         # Nothing needs the input gradient of the first stage, so its weight gradient contains both sleeps.
         later = len(stages) - 1
         times = TaskTimes(forward, [0.0, *[input] * later], [input + weight, *[weight] * later])
