@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from shardwise.compiler.dtypes import DType, is_float8
 from shardwise.compiler.ir.record import record
@@ -36,6 +36,7 @@ _SPLITS = (1, 2, 4, 8, 16, 32)  # parts of k that are computed on different core
 _SPREAD = 0.2  # the share by which an assumed figure may be wrong
 _MOST_INTERFERENCE = 0.95  # compute does not stop, however fast a collective is
 ASSUMED = "assumed"
+_TORUS_AXES = "torus_axes"
 
 
 @final
@@ -80,6 +81,8 @@ class Chip:
         overlaps: whether collectives overlap with compute.
         interference: the fraction of the compute rate that is lost while a collective sends at the full rate of the
             fast links, because both share cores and memory bandwidth.
+        torus_dims: the dims of the torus of the fast links; 1 for other networks.
+        torus_axes: the axes of the torus along which a ring lies, each with the bandwidth of the fast link.
         platform: the platform that programs for it are traced for: "cpu", "gpu" or "tpu".
         product_workspace: bytes that the library of matrix products needs while it computes one.
         prediction_error: the relative error of predicted times, below which two plans are ties: the median error of the
@@ -110,6 +113,8 @@ class Chip:
     kernel_gap: float = 0.0
     overlaps: bool = False
     interference: float = 0.0
+    torus_dims: int = 1
+    torus_axes: int = 1
     platform: str = "cpu"
     host_link: float = 0.0
     product_workspace: int = 0
@@ -140,15 +145,18 @@ class Chip:
     def _with_assumed(self, rate: float) -> "Chip":
         """Return the chip with assumed fractions times `rate`, at most 1, and assumed times divided by it.
 
-        The rate of the gradient of attention is relative to that of attention, with which it changes.
+        The rate of the gradient of attention is relative to that of attention, with which it changes. Where the runtime
+        places devices is not known either: a ring may lie along several axes of a torus, and never along less than one.
         """
-        changed = {
+        changed: dict[str, Any] = {
             name: min(1.0, getattr(self, name) * rate) if name.endswith("_fraction") else getattr(self, name) / rate
             for name in self.assumed
-            if name != "attention_grad_ratio"
+            if name not in ("attention_grad_ratio", _TORUS_AXES)
         }
         if "interference" in changed:
             changed["interference"] = min(_MOST_INTERFERENCE, changed["interference"])
+        if _TORUS_AXES in self.assumed:
+            changed[_TORUS_AXES] = self.torus_dims if rate > 1 else 1
         return replace(self, **changed)
 
     @property
@@ -183,7 +191,7 @@ class Chip:
         """
         count = mesh.extent(axes)
         in_node = self._devices_in_node(mesh, axes) if self.crosses_nodes(mesh, axes) else count
-        return self._ring(count, in_node)
+        return self._ring(count, in_node, min(self.torus_axes, self._free_torus_dims(mesh, axes)))
 
     def crosses_nodes(self, mesh: AbstractMesh, axes: Sequence[str]) -> bool:
         """Return whether the devices along these axes are in several nodes or slices."""
@@ -192,13 +200,13 @@ class Chip:
     def ring_of(self, devices: Sequence[int]) -> Ring:
         """Return the links between the devices at these positions, as `ring` does for axes of a mesh."""
         nodes = Counter(device // self.fast_domain_size for device in devices)
-        return self._ring(len(devices), max(nodes.values(), default=1))
+        return self._ring(len(devices), max(nodes.values(), default=1), self.torus_axes)
 
-    def _ring(self, count: int, in_node: int) -> Ring:
-        """Return the links between `count` devices, of which `in_node` are in each node."""
+    def _ring(self, count: int, in_node: int, torus_axes: int) -> Ring:
+        """Return the links between `count` devices, of which `in_node` are in each node, along axes of the torus."""
         fast, slow = self.fast_link, self.slow_link
         nodes = math.ceil(count / in_node)
-        bandwidth = fast.bandwidth
+        bandwidth = fast.bandwidth * torus_axes
         if nodes > 1:
             bandwidth = min(bandwidth, in_node * self.slow_links * slow.bandwidth / self.oversubscription)
         between, hops = nodes - 1, max(1, count - 1)
@@ -276,12 +284,20 @@ class Chip:
 
     def _devices_in_node(self, mesh: AbstractMesh, axes: Sequence[str]) -> int:
         """Return the number of devices of a ring along these axes that are in one node."""
-        stride, count = 1, 1
+        return math.prod(size for axis, size in self._sizes_in_node(mesh).items() if axis in axes)
+
+    def _free_torus_dims(self, mesh: AbstractMesh, axes: Sequence[str]) -> int:
+        """Return the dims of the torus that are left for a ring if each other axis of the mesh takes one."""
+        others = sum(size > 1 and axis not in axes for axis, size in self._sizes_in_node(mesh).items())
+        return max(1, self.torus_dims - others)
+
+    def _sizes_in_node(self, mesh: AbstractMesh) -> dict[str, int]:
+        """Return for each axis of a mesh the number of devices along it that are in one node."""
+        stride, sizes = 1, {}
         for axis, size in reversed(list(mesh.shape.items())):
-            if axis in axes:
-                count *= max(1, min(size, self.fast_domain_size // stride))
+            sizes[axis] = max(1, min(size, self.fast_domain_size // stride))
             stride *= size
-        return count
+        return sizes
 
 
 def _mean(*parts: tuple[int, float]) -> float:

@@ -38,6 +38,7 @@ _SOURCES = "sources"
 _KINDS_OF_SOURCES = ("measured", "fitted", ASSUMED)
 _OTHER_FIGURES = ("attention_grad_ratio", "kernel_gap", "interference")
 FIGURES = tuple(name for name in _FIELDS if name.endswith("_fraction") or name in _OTHER_FIGURES)
+_WITH_SOURCES = (*FIGURES, "torus_axes")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?")
 
@@ -194,8 +195,8 @@ def _checked_sources(value: object, where: str) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not all(isinstance(source, str) for source in value.values()):
         raise HardwareError(f'{where}: sources must be as {{ product_fraction = "measured" }}, not {value!r}')
     for figure, source in value.items():
-        if figure not in FIGURES:
-            raise HardwareError(f"{where}: sources has {figure!r}, which is none of {', '.join(FIGURES)}")
+        if figure not in _WITH_SOURCES:
+            raise HardwareError(f"{where}: sources has {figure!r}, which is none of {', '.join(_WITH_SOURCES)}")
         if not source.startswith(_KINDS_OF_SOURCES):
             kinds = ", ".join(map(repr, _KINDS_OF_SOURCES))
             raise HardwareError(f"{where}: the source of {figure} must begin with one of {kinds}, not be {source!r}")
@@ -205,7 +206,7 @@ def _checked_sources(value: object, where: str) -> tuple[tuple[str, str], ...]:
 def _checked_number(field: str, value: object, where: str) -> float | int:
     last = field.rpartition(".")[2]
     is_valid: Callable[[float], bool]
-    if last in ("memory", "cores", "fast_domain_size"):
+    if last in ("memory", "cores", "fast_domain_size", "torus_dims", "torus_axes"):
         expected, is_valid = "an integer of at least 1", lambda number: number == int(number) and number >= 1
     elif last in ("reserved_memory", "product_workspace"):
         expected, is_valid = "an integer of at least 0", lambda number: number == int(number) and number >= 0

@@ -146,6 +146,20 @@ def test_the_slowest_and_fastest_chips_differ_in_assumed_figures_only():
     assert box.slowest.product_fraction == box.fastest.product_fraction == 0.5
 
 
+def test_a_ring_may_lie_along_the_axes_of_a_torus_that_no_other_axis_takes():
+    box = replace(IDEAL, torus_dims=3, fast_domain_size=64, sources=(("torus_axes", "assumed"),))
+    assert box.slowest.torus_axes == box.torus_axes == 1 and box.fastest.torus_axes == 3
+
+    def gain(mesh, axes):
+        return box.fastest.ring(mesh, axes).bandwidth / box.ring(mesh, axes).bandwidth
+
+    mesh = AbstractMesh((2, 4, 16), ("slice", "data", "model"))  # two slices of 64 devices
+    assert gain(AbstractMesh((64,), ("data",)), ["data"]) == gain(mesh, ["data", "model"]) == 3
+    assert gain(mesh, ["model"]) == gain(mesh, ["data"]) == 2
+    assert gain(mesh, ["slice"]) == 1
+    assert gain(AbstractMesh((4, 4, 4), ("a", "b", "c")), ["b"]) == 1
+
+
 def test_copies_from_and_to_the_host_take_the_time_of_the_host_link():
     assert replace(IDEAL, host_link=5e10).host_time(1e9) == 0.02
     assert IDEAL.host_time(1e9) == 0  # one memory
