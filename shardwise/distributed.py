@@ -7,7 +7,7 @@ from shardwise.base.lazy import publish
 from shardwise.processes.environment import find_processes
 from shardwise.processes.number_checks import MAX_PROCESSES, check_integer, check_seconds
 from shardwise.runtime.cluster import cluster
-from shardwise.runtime.launched_process import join_processes
+from shardwise.runtime.launched_process import join_processes, take_first_place
 
 
 def initialize(
@@ -75,6 +75,7 @@ def initialize(
     for name, index in {"slice_index": slice_index, "partition_index": partition_index}.items():
         if index is not None:
             check_integer(name, index, 0, MAX_PROCESSES - 1)
+    take_first_place()
     processes = find_processes(
         coordinator_address=coordinator_address,
         num_processes=num_processes,

@@ -13,6 +13,7 @@ RENDEZVOUS, INITIALIZE = "processes/test_coordinator_rendezvous.py", "process_fa
 FAULTS, LAUNCHER = "process_faults/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
 SNAPSHOTS = "multi_process/test_peer_snapshots.py"
+RECOVERY = "recovery/test_recovery.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
 FIRST_USE = "runtime/test_launched_process.py"
 WAITS = "process_faults/test_waits.py"
@@ -297,9 +298,20 @@ TABLE = {
             f"{SNAPSHOTS}::test_the_death_of_a_process_and_its_partner_is_an_error_that_says_what_is_lost",
         ],
     ),
+    68: (
+        "SIGKILL, SIGSTOP or an exception of a process, with spare processes",
+        [
+            f"{RECOVERY}::test_a_spare_takes_the_place_of_a_killed_process",
+            f"{RECOVERY}::test_any_process_of_three_may_fail",
+        ],
+    ),
+    69: (
+        "death of the coordinator and lost connections, with spare processes",
+        [f"{RECOVERY}::test_the_same_processes_continue_after_the_loss_of_connections"],
+    ),
 }
 # Those of programs with several processes.
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 68)]
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 70)]
 
 
 def marks_and_tests(path):

@@ -27,6 +27,7 @@ NOT_MIRRORED = {
     "manual": "programs under shard_map, which pass through all stages",
     "multi_process": "programs on several processes",
     "process_faults": "real processes that fail, stop or fork",
+    "recovery": "programs whose failed processes are replaced",
     "soak": "training with random faults",
     "user_types": "programs for type checkers, which do not run",
 }

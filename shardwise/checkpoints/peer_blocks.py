@@ -9,11 +9,12 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api.creation import devices_by_box
-from shardwise.checkpoints.manifest import DTYPES
+from shardwise.checkpoints.manifest import DTYPES, check_value
 from shardwise.checkpoints.snapshot import check_array, named_leaves
 from shardwise.compiler.shardings.mesh import ranks_of
+from shardwise.errors import CheckpointError
 from shardwise.runtime.array import ArrayImpl, await_elements
-from shardwise.runtime.box import Box, box_index, box_of, box_shape, relative
+from shardwise.runtime.box import Box, box_index, box_of, box_shape, relative, whole
 
 _LENGTH = struct.Struct("<Q")  # of the table at the start of the bytes
 BlockKey = tuple[str, Box]  # the name of a leaf, and a box of it
@@ -31,6 +32,7 @@ class HeldSnapshot:
         holders: the ranks that hold each block of each array on devices.
         blocks: the blocks that this process holds: its own, and those of the processes for which it is the partner.
         values: the leaves of which each process has its own: Python values, numpy arrays, arrays on its own devices.
+        values_of: the values of this process and of the processes for which it is the partner, packed, by rank.
     """
 
     step: int
@@ -38,25 +40,56 @@ class HeldSnapshot:
     holders: Mapping[BlockKey, tuple[int, ...]]
     blocks: dict[BlockKey, HostArray]
     values: Mapping[str, Any] = field(default_factory=dict)
+    values_of: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """The bytes of all blocks."""
         return sum(block.nbytes for block in self.blocks.values())
 
+    def description(self) -> bytes:
+        """Return the types and the holders of the blocks, for a process that has no part of the snapshot."""
+        types = [[name, shape, str(dtype)] for name, (shape, dtype) in self.types.items()]
+        return json.dumps([types, [[*key, ranks] for key, ranks in self.holders.items()]]).encode()
+
     def missing(self, held: Iterable[Sequence[BlockKey]]) -> list[BlockKey]:
         """Return the blocks that none of some processes holds; `held` has the keys of the blocks of each."""
         return sorted(self.holders.keys() - {key for keys in held for key in keys})
 
 
-def take_blocks(step: int, tree: object) -> HeldSnapshot:
-    """Return the blocks of a pytree that are on the devices of this process, in host memory.
+def described_snapshot(step: int, description: bytes, rank: int, values: bytes) -> HeldSnapshot:
+    """Return a snapshot without blocks.
+
+    Args:
+        step: the step.
+        description: what `HeldSnapshot.description` has returned in another process.
+        rank: the rank of this process.
+        values: the packed values of this process.
+    """
+    types, holders = json.loads(description)
+    return HeldSnapshot(
+        step,
+        {name: (tuple(shape), DTYPES[dtype]) for name, shape, dtype in types},
+        {block_key(name, box): tuple(ranks) for name, box, ranks in holders},
+        {},
+        unpack_values(values),
+        {rank: values},
+    )
+
+
+def block_key(name: str, box: Iterable[Iterable[int]]) -> BlockKey:
+    """Return the key of a block from JSON."""
+    return name, tuple((low, high) for low, high in box)
+
+
+def take_blocks(step: int, tree: object, rank: int) -> HeldSnapshot:
+    """Return the blocks of a pytree that are on the devices of this process, which has this rank, in host memory.
 
     On CPU devices, the blocks share the memory of the arrays, which XLA neither reuses nor frees meanwhile, even if
     they are donated.
 
     Raises:
-        CheckpointError: if an array was donated or deleted, or is unreduced.
+        CheckpointError: if an array was donated or deleted, or is unreduced, or if a leaf cannot be sent.
     """
     types: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     holders: dict[BlockKey, tuple[int, ...]] = {}
@@ -70,7 +103,8 @@ def take_blocks(step: int, tree: object) -> HeldSnapshot:
         elif isinstance(leaf, ArrayImpl):
             values[name] = np.array(leaf.words)
         else:
-            values[name] = np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+            is_host_value = isinstance(leaf, np.ndarray | np.generic)
+            values[name] = leaf.copy() if is_host_value else check_value(name, leaf)
     await_elements(list(arrays.values()))
     for array in arrays.values():  # copies from devices run concurrently
         for index in range(len(array.sharding.local_devices)):
@@ -84,17 +118,20 @@ def take_blocks(step: int, tree: object) -> HeldSnapshot:
         data = {shard.device: shard.data for shard in array.addressable_shards}
         for box, devices in devices_by_box(array.shape, array.sharding).items():
             blocks[name, box] = np.asarray(data[devices[0]])
-    return HeldSnapshot(step, types, holders, blocks, values)
+    return HeldSnapshot(step, types, holders, blocks, values, {rank: pack_values(values)})
 
 
 def partners(hosts: Mapping[int, str]) -> dict[int, int]:
     """Return the partner of each process, which keeps copies of its blocks: on another host, if there are several.
 
-    The processes of a host have different partners, as far as the next host has enough processes.
+    The processes of a host have different partners, as far as the next host has enough processes. A single process has
+    none.
     """
     by_host: dict[str, list[int]] = {}
     for rank, host in sorted(hosts.items()):
         by_host.setdefault(host, []).append(rank)
+    if len(hosts) == 1:
+        return {}
     if len(by_host) == 1:
         ranks = sorted(hosts)
         return {rank: ranks[(position + 1) % len(ranks)] for position, rank in enumerate(ranks)}
@@ -142,6 +179,37 @@ def unpack(content: bytes) -> dict[BlockKey, HostArray]:
         blocks[name, box] = np.frombuffer(content, dtype, count, start).reshape(shape)
         start += count * dtype.itemsize
     return blocks
+
+
+def pack_values(values: Mapping[str, Any]) -> bytes:
+    """Return the values of a process, by the names of their leaves, as bytes.
+
+    Raises:
+        CheckpointError: if an array has a dtype that cannot be sent.
+    """
+    arrays = {name: np.asarray(x) for name, x in values.items() if isinstance(x, np.ndarray | np.generic)}
+    for name, array in arrays.items():
+        if str(array.dtype) not in DTYPES:
+            raise CheckpointError(f"the leaf {name!r} has the dtype {array.dtype}, which a snapshot cannot hold")
+    encoded = {
+        name: {"complex": [x.real, x.imag]} if isinstance(x, complex) else x
+        for name, x in values.items()
+        if name not in arrays
+    }
+    scalars = [name for name in arrays if isinstance(values[name], np.generic)]
+    head = json.dumps([encoded, scalars]).encode()
+    return _LENGTH.pack(len(head)) + head + pack([((name, whole(x.shape)), x) for name, x in arrays.items()])
+
+
+def unpack_values(content: bytes) -> dict[str, Any]:
+    """Return the values that `pack_values` has packed."""
+    (length,) = _LENGTH.unpack_from(content)
+    start = _LENGTH.size + length
+    encoded, scalars = json.loads(content[_LENGTH.size : start])
+    values = {name: complex(*x["complex"]) if isinstance(x, dict) else x for name, x in encoded.items()}
+    for (name, _), array in unpack(content[start:]).items():
+        values[name] = array[()] if name in scalars else np.array(array)
+    return values
 
 
 def overlapping(box: Box, keys: Iterable[BlockKey], name: str) -> list[BlockKey]:

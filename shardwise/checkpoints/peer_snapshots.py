@@ -6,7 +6,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, final
@@ -28,6 +28,7 @@ from shardwise.checkpoints.peer_blocks import (
     take_blocks,
     unpack,
 )
+from shardwise.checkpoints.peer_restore import PeerRestore
 from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, target_of
 from shardwise.compiler.dtypes import is_key
@@ -35,8 +36,9 @@ from shardwise.errors import CheckpointError, CheckpointMismatch, CheckpointNotF
 from shardwise.processes.blob_server import BlobServer, Offer, fetch
 from shardwise.random import wrap_key_data
 from shardwise.runtime.array import key_data_sharding
-from shardwise.runtime.box import box_of, box_text
+from shardwise.runtime.box import box_of
 from shardwise.runtime.cluster import cluster
+from shardwise.runtime.generations import generations
 from shardwise.runtime.group import Group
 
 _NO_LIMIT = 1 << 62
@@ -45,6 +47,10 @@ _FIRST_INTERVAL = 10  # steps between the first two snapshots, if the interval i
 _SHARE = 0.01  # the most of the time that snapshots take then
 
 _log = logging.getLogger("shardwise")
+
+
+class MoreProcesses(BaseException):
+    """More processes can take part: `recover` ends the generation. It is no Exception, which programs handle."""
 
 
 @final
@@ -63,6 +69,9 @@ class PeerSnapshots:
             less than 1% of the time.
         processes: the ranks of the processes that take part; by default, all.
 
+    Attributes:
+        last_step: the last step that was passed to `save`; None before the first.
+
     Raises:
         RuntimeError: if there is a single process.
         PeerFailure: if a process fails, or does not come.
@@ -79,17 +88,20 @@ class PeerSnapshots:
             raise ValueError(f"PeerSnapshots: every_steps must be positive, not {every_steps}")
         if cluster.member is None or cluster.member.num_processes == 1:
             raise RuntimeError("PeerSnapshots needs several processes: call distributed.initialize first")
+        self.last_step: int | None = None
         self._member = cluster.member
         self._every_steps = every_steps
         self._server = BlobServer(self._member.local_host, _NO_LIMIT)
         self._held: dict[int, HeldSnapshot] = {}  # step → complete snapshots, and the one that is being copied
         self._lock = threading.Lock()
+        self._complete: int | None = None  # the step of the last snapshot that was complete in all processes
         self._transfer: _Transfer | None = None
         self._next_step = 0
         self._last_save: tuple[int, float] | None = None  # the last saved step, and when `save` returned
         self._cost = 0.0  # seconds that the last `save` took
         self._count = 0  # snapshots since `_connect`
         self._last_prefix = ""  # of the keys of the last complete snapshot
+        self._has_room = False  # whether the next snapshot is the last one, because more processes can take part
         self._connect(processes)
 
     def _connect(self, processes: Sequence[int] | None) -> None:
@@ -101,6 +113,23 @@ class PeerSnapshots:
         self._partners = partners(self._hosts)
         self._prefix = f"shardwise/snapshots/{messages[0][1]}"
         self._count = 0
+
+    def join_again(self) -> None:
+        """Continue with the processes of the next generation, which all call it. The snapshots are kept.
+
+        Raises:
+            PeerFailure: if a process fails.
+        """
+        with self._lock:
+            transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.thread.join()
+        assert cluster.member is not None
+        self._member = cluster.member
+        self._server.close()
+        self._server = BlobServer(self._member.local_host, _NO_LIMIT)
+        self._last_save, self._next_step, self._last_prefix, self._has_room = None, 0, "", False
+        self._connect(None)
 
     @property
     def nbytes(self) -> int:
@@ -133,6 +162,7 @@ class PeerSnapshots:
             CheckpointError: if an array was donated or deleted, or is unreduced.
             PeerFailure: if a process failed.
         """
+        self.last_step = step
         is_due = step % self._every_steps == 0 if self._every_steps is not None else step >= self._next_step
         if not is_due and not force:
             return False
@@ -140,9 +170,13 @@ class PeerSnapshots:
         costs = self.wait()
         if self._every_steps is None:
             self._choose_interval(step, costs, start)
-        self._start(take_blocks(step, tree))
+        has_room = self._has_room
+        self._start(take_blocks(step, tree, self._member.rank))
         end = time.perf_counter()
         self._last_save, self._cost = (step, end), end - start
+        if has_room:
+            self.wait()
+            raise MoreProcesses("more processes can take part")
         return True
 
     def _choose_interval(self, step: int, costs: Sequence[tuple[float, float]], now: float) -> None:
@@ -192,6 +226,7 @@ class PeerSnapshots:
     def complete(self, transfer: "_Transfer") -> None:
         """Drop all snapshots but one, which is complete in all processes, and the keys of the one before."""
         with self._lock:
+            self._complete, self._has_room = transfer.step, transfer.has_room
             self._held = {step: snapshot for step, snapshot in self._held.items() if step == transfer.step}
         # Every process has read the keys of the last snapshot before it took this one.
         prefix, self._last_prefix = self._last_prefix, transfer.prefix
@@ -218,16 +253,46 @@ class PeerSnapshots:
             CheckpointMismatch: if the snapshot differs from `like`.
             PeerFailure: if another process fails. The snapshots are kept: the others may call it again.
         """
+        restored = self.resume(like, shardings=shardings, processes=processes)
+        if restored is None:
+            raise CheckpointNotFound(
+                f"no snapshot is complete in the memory of the processes {self.processes} (none was saved): "
+                "restore the newest checkpoint on disk"
+            )
+        return restored
+
+    def resume(
+        self, like: object, *, shardings: object = None, processes: Sequence[int] | None = None
+    ) -> Restored | None:
+        """Restore the newest snapshot as `restore` does, if there has been one.
+
+        Args:
+            like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has.
+            shardings: a sharding for all arrays, instead of the shardings of `like`.
+            processes: the ranks of the processes that take part from now on; by default, those of before.
+
+        Returns:
+            The step and the tree, without metrics and metadata; None if no snapshot was ever complete.
+
+        Raises:
+            CheckpointNotFound: if there was a complete snapshot, and parts of it are lost.
+            CheckpointMismatch: if the snapshot differs from `like`.
+            PeerFailure: if another process fails. The snapshots are kept: the others may call it again.
+        """
         with self._lock:
             transfer = self._transfer
         if transfer is not None:
             transfer.thread.join()  # it ends at once if one of its processes has failed
         ranks = self.processes if processes is None else sorted(processes)
         group = Group("restored snapshots", processes=ranks, advice="Every process must call PeerSnapshots.restore")
-        snapshot, held = self._choose_snapshot(group)
+        restore = PeerRestore(group, self._member.rank, self._server)
+        with self._lock:
+            held = dict(self._held)
+        if (snapshot := restore.choose_snapshot(held, self._complete)) is None:
+            return None
         targets = {name: target_of(name, leaf, shardings, cast=False) for name, (_, leaf) in named_leaves(like).items()}
         _check_types(snapshot, targets)
-        blocks = snapshot.blocks | self._fetch_missing(group, snapshot, held, _needed(snapshot, targets))
+        blocks = restore.fetch_blocks(snapshot, _needed(snapshot, targets))
         leaves = [_restored(name, target, snapshot, blocks) for name, target in targets.items()]
         tree = tree_util.tree_structure(like, is_leaf=lambda node: node is None).unflatten(leaves)
         self._server.close()  # with what it offered to processes that have failed
@@ -236,57 +301,8 @@ class PeerSnapshots:
         with self._lock:
             self._held = {snapshot.step: snapshot}
             self._transfer, self._last_save, self._next_step = None, None, snapshot.step + 1
-        self._start(take_blocks(snapshot.step, tree))
+        self._start(take_blocks(snapshot.step, tree, self._member.rank))
         return Restored(snapshot.step, tree, {}, {})
-
-    def _choose_snapshot(self, group: Group) -> tuple[HeldSnapshot, dict[int, set[BlockKey]]]:
-        """Return the newest snapshot of which the processes of the group hold all blocks, and the blocks of each."""
-        with self._lock:
-            held = dict(self._held)
-        messages = group.exchange({str(step): list(snapshot.blocks) for step, snapshot in held.items()})
-        by_rank = [{int(step): {_key(each) for each in keys} for step, keys in message.items()} for message in messages]
-        reasons = []
-        for step in sorted(held, reverse=True):
-            if not all(step in steps for steps in by_rank):
-                absent = [rank for rank, steps in zip(group.processes, by_rank, strict=True) if step not in steps]
-                reasons.append(f"step {step}: processes {absent} do not have it")
-            elif missing := held[step].missing([tuple(steps[step]) for steps in by_rank]):
-                reasons.append(f"step {step}: {_describe_lost(held[step], missing)}")
-            else:
-                return held[step], {rank: steps[step] for rank, steps in zip(group.processes, by_rank, strict=True)}
-        raise CheckpointNotFound(
-            f"no snapshot is complete in the memory of the processes {list(group.processes)} "
-            f"({'; '.join(reasons) or 'none was saved'}): restore the newest checkpoint on disk"
-        )
-
-    def _fetch_missing(
-        self, group: Group, snapshot: HeldSnapshot, held: Mapping[int, set[BlockKey]], needed: Iterable[BlockKey]
-    ) -> dict[BlockKey, HostArray]:
-        """Return the blocks that this process needs and does not hold, from the other processes of the group."""
-        requests: dict[int, list[BlockKey]] = {}
-        for key in needed:
-            if key not in snapshot.blocks:
-                holders = [rank for rank in group.processes if key in held[rank]]
-                requests.setdefault(holders[self._member.rank % len(holders)], []).append(key)
-        wanted = group.exchange({str(rank): keys for rank, keys in requests.items()})
-        offers: dict[str, Any] = {}
-        for rank, message in zip(group.processes, wanted, strict=True):
-            keys = [_key(each) for each in message.get(str(self._member.rank), [])]
-            if keys:
-                name = f"restore/{snapshot.step}/{rank}"
-                content = pack([(key, snapshot.blocks[key]) for key in keys])
-                offers[str(rank)] = [name, asdict(self._server.offer(name, content, {rank}))]
-        blocks: dict[BlockKey, HostArray] = {}
-        error: CheckpointError | None = None
-        for message in group.exchange(offers):
-            if (offer := message.get(str(self._member.rank))) is None:
-                continue
-            try:
-                blocks |= unpack(fetch(Offer(**offer[1]), offer[0], self._member.rank))
-            except OSError as failure:
-                error = CheckpointError(f"blocks of the snapshot of step {snapshot.step} did not arrive: {failure}")
-        group.agree(error)
-        return blocks
 
     def close(self) -> None:
         """Free the memory of the snapshots, after the last one is complete or a process has failed."""
@@ -308,6 +324,7 @@ class _Transfer:
         prefix: the prefix of its keys in XLA's store.
         error: why the snapshot is not complete; None if it is, or if the transfer still runs.
         measured: what each process has measured, when the snapshot is complete.
+        has_room: whether more processes can take part.
         thread: the thread.
     """
 
@@ -322,7 +339,7 @@ class _Transfer:
         self.step, self.prefix = snapshot.step, prefix
         self.error: Exception | None = None
         self.measured: list[tuple[float, float]] = []
-        self.is_complete = False
+        self.is_complete = self.has_room = False
         self._snapshots, self._snapshot, self._keys, self._measured = snapshots, snapshot, keys, measured
         self.thread = threading.Thread(target=self._run, name=f"snapshot of step {self.step}", daemon=True)
 
@@ -340,24 +357,35 @@ class _Transfer:
             report = list(self._measured)
         except OSError as error:
             _log.warning("process %d has not received the blocks of its partner: %s", rank, error)
-        cluster.store.key_value_set(f"{self.prefix}/done/{rank}", json.dumps(report))
-        reports = {other: json.loads(self._wait_for(f"{self.prefix}/done/{other}")) for other in owner.processes}
+        has_room = generations.is_recovering and rank == owner.processes[0] and generations.has_room()
+        cluster.store.key_value_set(f"{self.prefix}/done/{rank}", json.dumps([report, has_room]))
+        messages = {other: json.loads(self._wait_for(f"{self.prefix}/done/{other}")) for other in owner.processes}
+        reports = {other: received for other, (received, _) in messages.items()}
         if absent := [other for other, received in reports.items() if received is None]:
             raise CheckpointError(f"the processes {absent} have not received the blocks of their partners")
+        self.has_room = any(each for _, each in messages.values())
         self.measured = [(float(cost), float(step_time)) for cost, step_time in reports.values()]
         self.is_complete = True
         owner.complete(self)
 
     def _send_and_receive(self) -> None:
         owner, rank = self._snapshots, self._snapshots._member.rank
-        content = pack([(key, self._snapshot.blocks[key]) for key in self._keys])
-        offer = owner._server.offer(self.prefix, content, {owner._partners[rank]})
-        cluster.store.key_value_set(f"{self.prefix}/offer/{rank}", json.dumps(asdict(offer)))
+        if (partner := owner._partners.get(rank)) is not None:
+            blocks = pack([(key, self._snapshot.blocks[key]) for key in self._keys])
+            contents = {"blocks": blocks, "values": self._snapshot.values_of[rank]}
+            offers = {
+                name: asdict(owner._server.offer(f"{self.prefix}/{name}", content, {partner}))
+                for name, content in contents.items()
+            }
+            cluster.store.key_value_set(f"{self.prefix}/offer/{rank}", json.dumps(offers))
         for ward in sorted(each for each, partner in owner._partners.items() if partner == rank):
-            received = Offer(**json.loads(self._wait_for(f"{self.prefix}/offer/{ward}")))
-            blocks = unpack(fetch(received, self.prefix, rank))
+            received = {
+                name: fetch(Offer(**offer), f"{self.prefix}/{name}", rank)
+                for name, offer in json.loads(self._wait_for(f"{self.prefix}/offer/{ward}")).items()
+            }
             with owner._lock:
-                self._snapshot.blocks.update(blocks)
+                self._snapshot.blocks.update(unpack(received["blocks"]))
+                self._snapshot.values_of[ward] = received["values"]
 
     def _wait_for(self, key: str) -> str:
         """Return the value of a key of XLA's store that another process sets.
@@ -377,11 +405,6 @@ class _Transfer:
                     raise member.ask_for_failure(
                         ",".join(map(str, ranks)), f"waited {cluster.timeouts.peer:.0f} s for a snapshot"
                     ) from None
-
-
-def _key(content: Sequence[Any]) -> BlockKey:
-    """Return the key of a block from JSON."""
-    return content[0], tuple((low, high) for low, high in content[1])
 
 
 def _check_types(snapshot: HeldSnapshot, targets: Mapping[str, Target]) -> None:
@@ -441,9 +464,3 @@ def _words_sharding(target: Target) -> Any:
 
 def _as_key(words: Any, target: Target) -> Any:
     return wrap_key_data(words, impl=target.dtype.impl) if is_key(target.dtype) else words
-
-
-def _describe_lost(snapshot: HeldSnapshot, missing: Sequence[BlockKey]) -> str:
-    name, box = missing[0]
-    more = f" and {len(missing) - 1} more blocks" if len(missing) > 1 else ""
-    return f"{name!r} {box_text(box)}, which the processes {list(snapshot.holders[missing[0]])} held{more}, is lost"

@@ -15,12 +15,12 @@ from typing import final
 from shardwise.errors import PeerFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output, last_traceback
+from shardwise.launch.process_variables import process_variables
 from shardwise.launch.workers import Exit, Workers
 from shardwise.launch.writer import Writer
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
-from shardwise.processes.variables import LAUNCHER_PID, RECORD_FOLDER, RESTART_COUNT
 
 # Seconds until all processes must have called `distributed.initialize`: the default, and the minimum. Imports come
 # first.
@@ -43,19 +43,6 @@ _PEER_FAILURE = re.compile(
     rf"it raised {PeerFailure.__module__}\.PeerFailure: process (\d+) failed(?: after step (\d+))?: ([^\n]*)"
 )
 
-# Variables of an outer launcher or user, which the processes must not inherit in addition to the launcher's own.
-_OUTER_VARIABLES = tuple(
-    name.replace("SHARDWISE_", prefix, 1)
-    for name in (
-        environment.ADDRESS,
-        environment.BIND_ADDRESS,
-        environment.NUM_PROCESSES,
-        environment.PROCESS_ID,
-        environment.LOCAL_DEVICE_IDS,
-    )
-    for prefix in ("SHARDWISE_", "JAX_")
-)
-
 
 @final
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class LaunchFailure:
 
 @final
 @dataclass
-class _Stop:
+class Stop:
     """Signals to send to the processes that still run, with their times."""
 
     steps: Sequence[tuple[float, signal.Signals]]
@@ -166,50 +153,34 @@ class Attempt:
 
     def _variables(self) -> dict[str, str]:
         options, coordinator = self._options, self._coordinator
-        variables = {name: value for name, value in os.environ.items() if name not in _OUTER_VARIABLES}
-        variables |= {
-            environment.LAUNCHER: "1",
-            LAUNCHER_PID: str(os.getpid()),
+        variables = {
+            **process_variables(options, self._restart, self._log_folder),
             environment.ADDRESS: options.coordinator if coordinator is None else coordinator.address,
             environment.NUM_PROCESSES: str(options.nodes * options.processes),
-            RESTART_COUNT: str(self._restart),
-            **self._record_variables(variables),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONFAULTHANDLER": variables.get("PYTHONFAULTHANDLER") or "1",
         }
         if coordinator is not None:
             variables[environment.TOKEN] = coordinator.token
-        if options.timeout is not None:
-            variables[environment.PEER_TIMEOUT] = f"{options.timeout:f}"
-        if options.devices_per_process is not None:
-            variables["SHARDWISE_NUM_CPU_DEVICES"] = str(options.devices_per_process)
         return variables
 
-    def _record_variables(self, variables: dict[str, str]) -> dict[str, str]:
-        """Return the variable of the folder of the launch records, unless the user has set it."""
-        folder = self._log_folder
-        return {} if folder is None or RECORD_FOLDER in variables else {RECORD_FOLDER: str(folder.absolute())}
-
     def _rank_variables(self, rank: int) -> dict[str, str]:
-        local, gpus = rank - self._options.ranks.start, self._options.devices_per_process or 1
-        device_ids = ",".join(str(gpu) for gpu in range(local * gpus, (local + 1) * gpus))
+        device_ids = self._options.device_ids(rank - self._options.ranks.start)
         return {environment.PROCESS_ID: str(rank), environment.LOCAL_DEVICE_IDS: device_ids}
 
     def _wait(self) -> int:
         """Wait until all processes end; stop them after a failure or a signal. Return the exit code."""
         workers = self._workers
-        stop: _Stop | None = None
+        stop: Stop | None = None
         handled = 0
         while workers.running:
             self._output.copy(POLL_INTERVAL)
             workers.check_guardian()
             workers.poll()
             if stop is None and self._has_failed():
-                stop = _Stop(AFTER_FAILURE)
+                stop = Stop(AFTER_FAILURE)
             if stop is not None and not handled and self.failure is None:
                 self.failure = self._first_failure()
             if len(self._signals) > handled:
-                stop = self._stop_by_signal(self._signals[-1], handled > 0)
+                stop = stop_by_signal(self._signals[-1], handled > 0, self._options.grace_period, self._output)
                 handled = len(self._signals)
             if stop is not None:
                 stop.send_due(workers)
@@ -222,12 +193,6 @@ class Attempt:
         if self.failure is not None:
             return self.failure.code
         return 128 + self._signals[0] if handled and any(exit.code for exit in workers.exits) else 0
-
-    def _stop_by_signal(self, number: signal.Signals, again: bool) -> _Stop:
-        if number != signal.SIGINT:
-            return _Stop(((0.0, signal.SIGTERM), (self._options.grace_period, signal.SIGKILL)))
-        self._output.mute_errors()  # otherwise every process would print the traceback of its interrupt
-        return _Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
     def _has_failed(self) -> bool:
         return self._failed_exit() is not None or self._only_lost_processes_run() or bool(self._stopped_too_long())
@@ -288,30 +253,47 @@ class Attempt:
                 others = ", and all others have ended" if len(stopped) == len(self._workers.running) else ""
                 reason = f"a signal such as SIGSTOP stopped it {seconds:.0f} s ago{others}"
                 return LaunchFailure(rank, reason, "", 1)
-            return None if exit is None else self._describe(exit, None)
+            return None if exit is None else describe_failure(exit, None, self._output)
         exit = next((exit for exit in self.exits if exit.rank == first.rank), None)
         if exit is not None and (self._first_signal is None or exit.seconds < self._first_signal):
-            return self._describe(exit, first)
+            return describe_failure(exit, first, self._output)
         if self._first_signal is None and first.rank in self._workers.running:
             return None
         return LaunchFailure(first.rank, f"{first.reason}{_after(first.step)}", first.detail, 1)
 
-    def _describe(self, exit: Exit, failure: Failure | None) -> LaunchFailure:
-        """Describe the failure of a process that has ended.
 
-        Args:
-            exit: the end of the process.
-            failure: the coordinator's description, if it detected the failure.
-        """
-        lines = self._output.error_lines(exit.rank)
-        detail = failure.detail if failure is not None else ""
-        reason = failure.reason if failure is not None and failure.detail else exit.describe()
-        if exit.code == 0:
-            reason = "it ended with exit code 0 while others still ran (a premature exit)"
-        detail = detail or last_traceback(lines) or "\n".join(lines[-SHOWN_LINES:])
-        step = "" if failure is None else _after(failure.step)
-        code = 128 - exit.code if exit.code < 0 else exit.code or 1
-        return LaunchFailure(exit.rank, f"{reason}{step} (pid {exit.pid})", detail.rstrip(), code)
+def stop_by_signal(number: signal.Signals, again: bool, grace_period: float, output: Output) -> Stop:
+    """Return the signals with which a signal to the launcher ends its processes.
+
+    Args:
+        number: the signal.
+        again: whether it is not the first one.
+        grace_period: the seconds until the processes are killed.
+        output: the output of the processes.
+    """
+    if number != signal.SIGINT:
+        return Stop(((0.0, signal.SIGTERM), (grace_period, signal.SIGKILL)))
+    output.mute_errors()  # otherwise every process would print the traceback of its interrupt
+    return Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
+
+
+def describe_failure(exit: Exit, failure: Failure | None, output: Output) -> LaunchFailure:
+    """Describe the failure of a process that has ended.
+
+    Args:
+        exit: the end of the process.
+        failure: the coordinator's description, if it detected the failure.
+        output: the output of the processes.
+    """
+    lines = output.error_lines(exit.rank)
+    detail = failure.detail if failure is not None else ""
+    reason = failure.reason if failure is not None and failure.detail else exit.describe()
+    if exit.code == 0:
+        reason = "it ended with exit code 0 while others still ran (a premature exit)"
+    detail = detail or last_traceback(lines) or "\n".join(lines[-SHOWN_LINES:])
+    step = "" if failure is None else _after(failure.step)
+    code = 128 - exit.code if exit.code < 0 else exit.code or 1
+    return LaunchFailure(exit.rank, f"{reason}{step} (pid {exit.pid})", detail.rstrip(), code)
 
 
 def _cause(failure: Failure) -> Failure:

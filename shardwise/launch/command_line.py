@@ -137,6 +137,12 @@ def _parser() -> ArgumentParser:
     launch.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="how often all start again after a failure"
     )
+    launch.add_argument(
+        "--spares", type=int, metavar="N", help="replace processes that fail; N spare processes are ready for it"
+    )
+    launch.add_argument(
+        "--min-processes", type=int, default=1, metavar="N", help="the fewest that continue if a spare is missing"
+    )
     launch.add_argument("--log-dir", type=Path, metavar="DIR", help="the folder of one log file per process")
     launch.add_argument(
         "--timeout",
@@ -273,6 +279,8 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
             nodes=parsed.nodes,
             node_rank=parsed.node_rank,
             coordinator=parsed.coordinator,
+            spares=parsed.spares,
+            min_processes=parsed.min_processes,
             max_restarts=parsed.max_restarts,
             log_folder=parsed.log_dir,
             timeout=parsed.timeout,

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TextIO, final
 
 from shardwise.launch.attempt import POLL_INTERVAL, Attempt, LaunchFailure
+from shardwise.launch.elastic_attempt import ElasticAttempt
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.workers import Exit
 from shardwise.launch.writer import Writer
@@ -92,7 +93,7 @@ class Launcher:
     def _run_attempts(self, log_folder: Path | None) -> int:
         restarts = self._options.max_restarts
         for restart in range(restarts + 1):
-            attempt = Attempt(self._options, restart, log_folder, self._signals, self._stdout, self._stderr)
+            attempt = self._create_attempt(restart, log_folder)
             code = attempt.run()
             if attempt.failure is not None:
                 self._report_failure(attempt.failure, attempt.exits)
@@ -105,6 +106,12 @@ class Launcher:
             if restart < restarts:
                 self._report(f"restart {restart + 1} of {restarts}")
         return code
+
+    def _create_attempt(self, restart: int, log_folder: Path | None) -> Attempt | ElasticAttempt:
+        options, targets = self._options, (self._stdout, self._stderr)
+        if options.spares is None:
+            return Attempt(options, restart, log_folder, self._signals, *targets)
+        return ElasticAttempt(options, restart, log_folder, self._signals, *targets, self._report)
 
     def _report_failure(self, failure: LaunchFailure, exits: Sequence[Exit]) -> None:
         self._report(f"process {failure.rank} failed first: {failure.reason}")

@@ -29,6 +29,9 @@ class LaunchOptions:
         nodes: the number of launchers, each of which starts `processes` processes.
         node_rank: the index of this launcher. Launcher 0 hosts the coordinator.
         coordinator: the `host:port` of the coordinator, or "" for a free port of the loopback address.
+        spares: the number of spare processes, which take the places of processes that fail; None if no process is
+            replaced.
+        min_processes: the fewest processes that continue while others are replaced.
         max_restarts: how many times all processes are restarted after a failure.
         log_folder: the folder of the log files, or None for a temporary folder that is kept after a failure.
         timeout: the seconds that a process waits for others in a collective and, if it is more than a minute, also the
@@ -42,6 +45,8 @@ class LaunchOptions:
     nodes: int = 1
     node_rank: int = 0
     coordinator: str = ""
+    spares: int | None = None
+    min_processes: int = 1
     max_restarts: int = 0
     log_folder: Path | None = None
     timeout: float | None = None
@@ -54,6 +59,13 @@ class LaunchOptions:
             check_integer("--devices-per-process", self.devices_per_process, 1, MAX_CPU_DEVICES)
         check_integer(f"--node-rank (with --nodes {self.nodes})", self.node_rank, 0, self.nodes - 1)
         check_integer("--max-restarts", self.max_restarts, 0, MAX_RESTARTS)
+        if self.spares is not None:
+            check_integer("--spares", self.spares, 0, MAX_PROCESSES_PER_NODE - self.processes)
+            if self.nodes > 1:
+                raise ValueError("--spares needs one node: on several nodes, let the scheduler start the job again")
+        elif self.min_processes != 1:
+            raise ValueError("--min-processes needs --spares: otherwise no process continues after a failure")
+        check_integer(f"--min-processes (with -n {self.processes})", self.min_processes, 1, self.processes)
         if self.timeout is not None:
             check_seconds("--timeout", self.timeout)
         check_seconds("--grace-period", self.grace_period, minimum=0)
@@ -63,6 +75,11 @@ class LaunchOptions:
             raise ValueError("--nodes needs --coordinator host:port: an address of node 0 that all nodes can reach")
         if self.nodes > 1 and self.max_restarts:
             raise ValueError("--max-restarts needs one node: on several nodes, let the scheduler start the job again")
+
+    def device_ids(self, index: int) -> str:
+        """Return the GPUs of the process with an index on its node, separated by commas."""
+        count = self.devices_per_process or 1
+        return ",".join(str(gpu) for gpu in range(index * count, (index + 1) * count))
 
     @property
     def ranks(self) -> range:

@@ -132,6 +132,12 @@ class Workers:
             else:
                 os.kill(process.pid, number)  # `send_signal` would reap a process that has just ended
 
+    def kill(self, rank: int) -> None:
+        """Kill the group of a process, if it runs."""
+        if rank in self._running:
+            self._killed.add(rank)
+            _kill_group(self._running[rank].pid, signal.SIGKILL)
+
     def kill_descendants(self) -> None:
         """Kill descendants of this job's processes that have left their process groups."""
         guardian.kill_job(self._job)

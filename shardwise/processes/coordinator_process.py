@@ -42,14 +42,15 @@ class CoordinatorProcess:
         self,
         host: str,
         port: int,
-        num_processes: int,
+        num_processes: int | None,
         token: str,
         initialization_timeout: float,
         heartbeat_timeout: float,
     ):
+        self.token = token
         with listen(host, port) as listener:
             self.port = listener.getsockname()[1]
-            numbers = (listener.fileno(), num_processes, initialization_timeout, heartbeat_timeout)
+            numbers = (listener.fileno(), initialization_timeout, heartbeat_timeout)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, *map(str, numbers)],
                 stdin=subprocess.PIPE,  # EOF signals the child that this process has ended
@@ -59,6 +60,20 @@ class CoordinatorProcess:
                 env={**os.environ, _TOKEN_VARIABLE: token, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         threading.Thread(target=self._log_output, name="shardwise coordinator log", daemon=True).start()
+        if num_processes is not None:
+            self.begin(num_processes)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def begin(self, num_processes: int) -> None:
+        """Let the process serve this number of members, once."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which the members notice
+            self._process.stdin.write(f"{num_processes}\n".encode())
+            self._process.stdin.flush()
 
     def _log_output(self) -> None:
         assert self._process.stdout is not None
@@ -87,15 +102,16 @@ def main() -> None:
     """Host the coordinator on the socket that process 0 opened."""
     parser = argparse.ArgumentParser()
     parser.add_argument("listener", type=int)
-    parser.add_argument("num_processes", type=int)
     parser.add_argument("initialization_timeout", type=float)
     parser.add_argument("heartbeat_timeout", type=float)
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # ignored, because members may still have work to do, such as saving
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    if not (num_processes := sys.stdin.readline()):  # the parent has ended
+        return
     coordinator = Coordinator(
-        arguments.num_processes,
+        int(num_processes),
         token=os.environ.pop(_TOKEN_VARIABLE, ""),
         initialization_timeout=arguments.initialization_timeout,
         heartbeat_timeout=arguments.heartbeat_timeout,

@@ -75,6 +75,7 @@ class Member:
         token: the secret that the coordinator expects.
         requirements: versions, flags and settings that must be equal in all processes.
         timeout: the seconds to wait for the coordinator and the other processes.
+        connection_timeout: the seconds to wait for a coordinator that does not listen; by default, `timeout`.
 
     Raises:
         ValueError: if the host cannot be resolved, or the numbers of processes differ.
@@ -90,6 +91,7 @@ class Member:
         token: str,
         requirements: dict[str, str],
         timeout: float,
+        connection_timeout: float | None = None,
     ):
         self.rank = rank
         self.num_processes = num_processes
@@ -118,11 +120,13 @@ class Member:
         hello = Hello(
             token, PROTOCOL_VERSION, rank, num_processes, socket.gethostname(), os.getpid(), dict(requirements)
         )
-        deadline = time.monotonic() + timeout
+        start = time.monotonic()
+        deadline = start + timeout
+        connection_timeout = timeout if connection_timeout is None else connection_timeout
         engine_port = None
         while engine_port is None:
             self._lines = LineBuffer(LINE_LIMIT)
-            self._socket = _connect(host, port, deadline, timeout)
+            self._socket = _connect(host, port, start + connection_timeout, connection_timeout)
             try:
                 self._send(hello)
                 engine_port = self._wait_for_welcome(deadline, timeout)
@@ -496,12 +500,13 @@ def main_stack(_: str = "") -> str:
     return "".join(traceback.format_stack(frame)) if frame else ""
 
 
-def report_uncaught_exceptions(member: Member) -> None:
-    """Report exceptions that end this process, before they are printed."""
+def report_uncaught_exceptions(current: Callable[[], Member | None]) -> None:
+    """Report exceptions that end this process, before they are printed, to the coordinator of the current member."""
     previous = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        member.report_exception(error)
+        if (member := current()) is not None:
+            member.report_exception(error)
         previous(kind, error, trace)
 
     sys.excepthook = report

@@ -260,6 +260,62 @@ class Goodbye(Message):
     """All members have left, or failed: the member may disconnect."""
 
 
+# Between a process of `shardwise launch --spares` and the launcher's roster.
+
+
+@final
+@dataclass(frozen=True)
+class Waiting(Message):
+    """The process waits for its place in the next generation of the program.
+
+    `process` is the number under which the launcher has started it. `generation` is the last one that it was a member
+    of, or -1, and `reason` says why that one has ended. `step` is the last step that it has reached.
+    """
+
+    token: str
+    protocol: int
+    process: int
+    generation: int
+    step: int | None
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Assignment(Message):
+    """The place of the process in the next generation.
+
+    `address` and `token` are those of the generation's coordinator. `device_ids` are the GPUs of the process, separated
+    by commas, and `newcomers` the ranks whose processes were no members of the generation before.
+    """
+
+    generation: int
+    rank: int
+    num_processes: int
+    address: Name
+    token: str
+    device_ids: Name
+    newcomers: Name
+
+
+@final
+@dataclass(frozen=True)
+class RoomQuery(Message):
+    """The process asks whether its generation should end at the next snapshot, so that more processes can join."""
+
+    token: str
+    protocol: int
+    generation: int
+
+
+@final
+@dataclass(frozen=True)
+class RoomReply(Message):
+    """Whether the generation should end at the next snapshot."""
+
+    has_room: bool
+
+
 def encode(message: Message) -> bytes:
     """Return the line of a message. Strings that are too long are truncated."""
     content = asdict(message)  # type: ignore[call-overload]

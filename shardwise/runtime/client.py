@@ -143,6 +143,11 @@ class _Clients:
         self._default = platform
         _on_first_use()
 
+    def forget(self) -> None:
+        """Drop all clients, so that others can be created. They end when no array or mesh refers to their devices."""
+        self.by_platform.clear()
+        self._default = ""
+
     def all(self) -> list[Client]:
         """Return the clients that exist."""
         return list(self.by_platform.values())

@@ -13,6 +13,8 @@ import os
 import platform
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -51,6 +53,9 @@ _COLLECTIVE_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 # XLA's flags that may differ between processes, because they change neither programs nor results.
 _LOCAL_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count", _COLLECTIVE_TIMEOUT_FLAG)
 _END_TIME = 1.0  # seconds for XLA's runs to end after a failure
+# Seconds for XLA's runs to end after their connections are closed, and between two attempts to close them.
+_ABORT_TIME, _ABORT_INTERVAL = 30.0, 0.02
+_CONNECTION_TIME = 2.0  # seconds to reach a coordinator that should listen already
 _INITIALIZE = "distributed.initialize"
 _COORDINATOR_END_TIME = 5.0  # seconds for the coordinator's process to end after the last member
 
@@ -85,11 +90,13 @@ class _Cluster:
         self.member: Member | None = None
         self.timeouts = Timeouts()
         self.joined_at_first_use = False
+        self.group_counts: Counter[tuple[str, str]] = Counter()  # (name, processes) → how many groups there have been
         self._store: Any = None
         self._relay: Relay | None = None
         self._coordinator: CoordinatorProcess | None = None
         self._service_lock = threading.Lock()
         self._inherited: list[object] = []  # XLA's clients in a forked child, which lacks the threads to end them
+        self._has_hooks = False  # at the exit of this process, at forks and for uncaught exceptions
 
     @property
     def store(self) -> Any:
@@ -114,8 +121,12 @@ class _Cluster:
         hosts_coordinator: bool = True,
         local_device_ids: Sequence[int] | None = None,
         partition_index: int | None = None,
+        generation: int | None = None,
+        newcomers: Collection[int] = (),
     ) -> None:
-        """Connect to the other processes and create the clients, once per process, before any use of a device.
+        """Connect to the other processes and create the clients, before any use of a device.
+
+        A process does it once, or again after `leave_failed`.
 
         If a process fails before all clients are created, all others raise PeerFailure.
 
@@ -129,6 +140,8 @@ class _Cluster:
             hosts_coordinator: whether process 0 starts the coordinator; False if a launcher hosts it.
             local_device_ids: the GPUs of this process; None for all GPUs of its machine.
             partition_index: the index of the group of GPUs with a fast network that this process belongs to.
+            generation: the number of the generation, if the launcher replaces processes that fail; None otherwise.
+            newcomers: the ranks of processes that need the executables of the others.
         """
         if self.joined_at_first_use:
             raise RuntimeError(
@@ -153,26 +166,35 @@ class _Cluster:
             self._coordinator = CoordinatorProcess(*bind, processes, token, timeouts.initialization, timeouts.heartbeat)
             port = self._coordinator.port
         try:
-            member = Member(host, port, rank, processes, token, _requirements(), timeouts.initialization)
+            # The launcher's coordinator listens before a process knows its place in a generation.
+            connection = timeouts.initialization if generation is None else _CONNECTION_TIME
+            member = Member(host, port, rank, processes, token, _requirements(), timeouts.initialization, connection)
         except BaseException:
             self._stop_coordinator()
             raise
         self.member = member
-        if hasattr(os, "register_at_fork"):  # Windows has no fork
+        has_hooks, self._has_hooks = self._has_hooks, True
+        if hasattr(os, "register_at_fork") and not has_hooks:  # Windows has no fork
             os.register_at_fork(after_in_child=self._forget_in_child)  # another thread may fork while this one waits
-        member.record = _create_record(member)
+        member.record = _create_record(member, generation or 0)
         process_sets.connect(member, timeouts.peer)
         try:
-            self._connect(member, host, local_device_ids, partition_index)
+            self._connect(member, host, local_device_ids, partition_index, newcomers)
         except BaseException as error:
             member.report_exception(error)
             self._abandon()
             raise
-        report_uncaught_exceptions(member)
-        atexit.register(self._leave_at_exit)
+        if not has_hooks:
+            report_uncaught_exceptions(lambda: self.member)
+            atexit.register(self._leave_at_exit)
 
     def _connect(
-        self, member: Member, host: str, local_device_ids: Sequence[int] | None, partition_index: int | None
+        self,
+        member: Member,
+        host: str,
+        local_device_ids: Sequence[int] | None,
+        partition_index: int | None,
+        newcomers: Collection[int],
     ) -> None:
         """Connect to XLA's coordination service, and create the clients. Both wait for all processes."""
         ranks = range(member.num_processes)
@@ -180,6 +202,8 @@ class _Cluster:
         store = cluster_store(self._relay.address, member.rank, int(self.timeouts.heartbeat))
         self.wait_for_processes(store.connect, ranks, _INITIALIZE)
         self._store = store
+        if process_sets.retained is not None:
+            process_sets.retained.connect(member, store, newcomers)
         self._create_clients(member, local_device_ids, partition_index)
         if process_sets.gloo is not None:
             process_sets.gloo.read_addresses(store)
@@ -284,6 +308,40 @@ class _Cluster:
         if error is not None:
             raise error
 
+    def break_off(self, reason: str) -> None:
+        """Let all calls that wait for other processes raise PeerFailure, before `leave_failed`."""
+        if self.member is not None:
+            self.member.lose_coordinator(reason)
+
+    def leave_failed(self) -> None:
+        """Disconnect after a failure without waiting for the others, and forget all devices, so as to `join` again.
+
+        All runs that wait for other processes end. Arrays keep their buffers, but no program can use them any more.
+
+        Raises:
+            RuntimeError: if a run does not end.
+        """
+        gloo = process_sets.gloo
+        ends = time.monotonic() + _ABORT_TIME
+        if gloo is not None:
+            gloo.close_connections()
+        while not process_sets.drain(_ABORT_INTERVAL):
+            if gloo is not None:
+                gloo.close_connections()
+            if time.monotonic() > ends:
+                raise RuntimeError(
+                    f"a run of XLA has not ended {_ABORT_TIME:.0f} s after the failure of its generation"
+                )
+        with suppress(RuntimeFailure):
+            self._disconnect()
+        drain_calls(_END_TIME)
+        process_sets.disconnect()
+        if process_sets.retained is not None:
+            process_sets.retained.disconnect()
+        clients.forget()
+        self.group_counts.clear()
+        self.joined_at_first_use = False
+
     def _leave_at_exit(self) -> None:
         """Leave at the exit of a program that did not call `shutdown`."""
         member = self.member
@@ -356,12 +414,12 @@ class _Cluster:
             self._coordinator = None
 
 
-def _create_record(member: Member) -> LaunchRecord | None:
+def _create_record(member: Member, generation: int) -> LaunchRecord | None:
     """Create the file in which this process records its launches; None if there is none, or it cannot be written."""
-    folder, restart = config.launch_record_dir, os.environ.get(RESTART_COUNT, "0")
+    folder, restart = config.launch_record_dir, int(os.environ.get(RESTART_COUNT, "0")) + generation
     if not folder:
         return None
-    restarted = "" if restart == "0" else f".restart{restart}"
+    restarted = f".restart{restart}" if restart else ""
     path = Path(folder).expanduser() / f"rank{member.rank}{restarted}{RECORD_SUFFIX}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

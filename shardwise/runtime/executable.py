@@ -146,7 +146,7 @@ def _compiled_for_topology(text: str, devices: Sequence[Any], options: CompilerO
 
 
 def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Binary:
-    """Compile a module, or load its executable from the persistent cache or from another process.
+    """Compile a module, or load its executable: a retained one, or one of the persistent cache or another process.
 
     Modules with callbacks are compiled: their executables contain addresses of this process.
     """
@@ -154,6 +154,17 @@ def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], optio
         check(devices[0].client)
     if callbacks:
         return Binary(compile_text(text, devices, callbacks, options))
+    if (retained := process_sets.retained) is None:
+        return _loaded_or_compiled(text, devices, options)
+    return retained.load_or_compile(
+        compilation_cache.program_key(text, devices, options),
+        load=lambda blob: Binary.load(blob, text, devices, options),
+        make=partial(_loaded_or_compiled, text, devices, options),
+    )
+
+
+def _loaded_or_compiled(text: str, devices: Sequence[Any], options: CompilerOptions) -> Binary:
+    """Load an executable from the persistent cache or from another process, or compile it."""
 
     def compile_here() -> Binary:
         return Binary(compile_text(text, devices, (), options))

@@ -94,9 +94,10 @@ class GlooConnections:
                 self._aborted |= failed
                 if not all(not failed.isdisjoint(group) for group in self._groups):
                     return
-                self._close_connections()
+                self.close_connections()
 
-    def _close_connections(self) -> None:
+    def close_connections(self) -> None:
+        """Close the connections: the runs that wait for another process end with an error."""
         for connection in _sockets():
             with suppress(OSError):  # not connected
                 ends = {connection.getsockname(), connection.getpeername()}

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
@@ -15,7 +14,6 @@ from shardwise.runtime.cluster import cluster
 
 _POLL_MILLISECONDS = 500
 _HEARTBEATS = 4  # per timeout of the other processes
-_counts: Counter[tuple[str, str]] = Counter()  # (name, processes) → how many groups there have been
 _LONGEST_WORK = 3600.0  # seconds without progress after which a working process stops its heartbeats
 
 
@@ -55,8 +53,9 @@ class Group:
         self.name = name
         self._advice = advice
         self._members = ",".join(map(str, self.processes))
-        _counts[name, self._members] += 1
-        self._keys = f"checkpoint/{name}/{self._members}/{_counts[name, self._members]}"
+        cluster.group_counts[name, self._members] += 1
+        self._keys = f"checkpoint/{name}/{self._members}/{cluster.group_counts[name, self._members]}"
+        self._member = cluster.member
         self._timeout = cluster.timeouts.peer if timeout is None else timeout
         self._number = 0
         self._last_progress = 0.0
@@ -71,6 +70,7 @@ class Group:
             return [message]
         self._number += 1
         prefix = f"{self._keys}/{self._number}"
+        self._check_member()
         cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
         return [json.loads(self._wait_for(f"{prefix}/{index}", self.processes[index])) for index in range(self.count)]
 
@@ -79,6 +79,7 @@ class Group:
         heartbeat = _last_heartbeat(process)
         deadline = time.monotonic() + self._timeout
         while True:
+            self._check_member()
             if cluster.member is not None and (failure := cluster.member.error(self.name, self.processes)) is not None:
                 raise failure
             try:
@@ -89,6 +90,11 @@ class Group:
                 if (latest := _last_heartbeat(process)) == heartbeat:
                     raise self._failure(process) from error
                 heartbeat, deadline = latest, time.monotonic() + self._timeout
+
+    def _check_member(self) -> None:
+        """Raise an error if this process has joined other processes since the group was created."""
+        if cluster.member is not self._member:
+            raise PeerFailure(-1, None, f"the processes of {self.name} have failed, and this one has left them")
 
     def _failure(self, process: int) -> PeerFailure:
         """Return the failure because of which this process cannot receive the message of another one."""

@@ -7,12 +7,17 @@ taken. A launched process is a child of the launcher and a session leader; its d
 
 import logging
 import os
+from typing import Any
 
 from shardwise.processes.environment import PROCESS_ID, ProcessEnvironment, find_processes
 from shardwise.processes.variables import LAUNCHER_PID
 from shardwise.runtime.cluster import Timeouts, cluster
+from shardwise.runtime.generations import generations
+from shardwise.runtime.process_set_registry import process_sets
+from shardwise.runtime.retained_executables import RetainedExecutables
 
 _log = logging.getLogger("shardwise")
+_last_options: dict[str, Any] = {}  # of the last `join_processes`
 
 
 def join_at_first_use() -> None:
@@ -23,6 +28,7 @@ def join_at_first_use() -> None:
         ValueError: if the launcher's variables were changed.
     """
     if is_launched():
+        take_first_place()
         join_processes(find_processes())
         cluster.joined_at_first_use = True
         return
@@ -39,6 +45,28 @@ def is_launched() -> bool:
     is_child = os.environ.get(LAUNCHER_PID) == str(os.getppid())
     # If the launcher is process 1 of a container, orphans are its children too.
     return is_child and os.getsid(0) == os.getpid()
+
+
+def take_first_place() -> None:
+    """If the launcher replaces processes that fail, wait for the place of this process, which may be a spare."""
+    if generations.are_possible and is_launched() and generations.number < 0:
+        process_sets.retained = RetainedExecutables()
+        generations.take_place()
+
+
+def join_next_generation(step: int | None, reason: str) -> None:
+    """Wait for a place in the next generation, and join its processes as those of the last one.
+
+    Args:
+        step: the last step that this process has reached.
+        reason: why the last generation has ended.
+
+    Raises:
+        RendezvousError: if the launcher cannot be reached, or a process is missing.
+        PeerFailure: if a process fails before all have joined.
+    """
+    generations.take_place(step, reason)
+    join_processes(find_processes(), **_last_options)
 
 
 def join_processes(
@@ -60,6 +88,13 @@ def join_processes(
         peer_timeout: the time that a program waits for another process in a collective; by default the launcher's.
         partition_index: the index of this process's group of GPUs with a fast network.
     """
+    _last_options.update(
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout=heartbeat_timeout,
+        shutdown_timeout=shutdown_timeout,
+        peer_timeout=peer_timeout,
+        partition_index=partition_index,
+    )
     chosen_timeout = peer_timeout or processes.peer_timeout
     if chosen_timeout is not None:  # a process also waits for the others at its end
         shutdown_timeout = min(shutdown_timeout, chosen_timeout)
@@ -74,4 +109,6 @@ def join_processes(
         hosts_coordinator=not processes.has_launcher,
         local_device_ids=processes.local_device_ids,
         partition_index=partition_index,
+        generation=generations.number if generations.number >= 0 else None,
+        newcomers=generations.newcomers,
     )

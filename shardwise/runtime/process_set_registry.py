@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardwise.processes.member import Member
     from shardwise.runtime import process_set
     from shardwise.runtime.gloo_connections import GlooConnections
+    from shardwise.runtime.retained_executables import RetainedExecutables
     from shardwise.runtime.shared_executables import SharedExecutables
 else:  # their imports take 2.5 ms and 66 ms, and only multi-process programs need them
     json = lazy_module("json")
@@ -31,6 +32,7 @@ class _ProcessSets:
         self.member: Member | None = None
         self.executables: SharedExecutables | None = None
         self.gloo: GlooConnections | None = None
+        self.retained: RetainedExecutables | None = None  # in programs that recover from failures
         self._sets: dict[tuple[int, ...], process_set.ProcessSet] = {}
         self._timeout = 0.0
         self._waiters: process_set.Waiters | None = None

@@ -73,7 +73,7 @@ def test_missing_blocks_are_named():
 
 def test_leaves_of_this_process_are_copied():
     host = np.arange(3)
-    snapshot = take_blocks(3, {"host": host, "here": sw.numpy.ones(2), "number": 7, "none": None})
+    snapshot = take_blocks(3, {"host": host, "here": sw.numpy.ones(2), "number": 7, "none": None}, 0)
     host[0] = 9
     assert snapshot.blocks == {} and snapshot.nbytes == 0
     assert snapshot.values["host"].tolist() == [0, 1, 2] and snapshot.values["here"].tolist() == [1, 1]

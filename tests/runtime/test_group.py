@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +57,8 @@ UNDECIDED = PeerFailure(-1, None, "all processes are alive")
 @pytest.fixture
 def cluster(monkeypatch):
     """The cluster of process 0 of 2, with a peer timeout of 0.05 s."""
-    fake = SimpleNamespace(store=Store(), member=Member(UNDECIDED), timeouts=Timeouts(peer=0.05))
+    member = Member(UNDECIDED)
+    fake = SimpleNamespace(store=Store(), member=member, timeouts=Timeouts(peer=0.05), group_counts=Counter())
     monkeypatch.setattr(group_module, "cluster", fake)
     monkeypatch.setattr(group_module, "process_count", lambda: 2)
     monkeypatch.setattr(group_module, "process_index", lambda: 0)
@@ -131,6 +133,14 @@ def test_groups_of_the_same_name_have_their_own_messages(cluster):
     for group, message in ((one, "1"), (two, "2")):
         cluster.store.key_value_set(f"{group._keys}/1/1", message)
     assert (one.exchange(3), two.exchange(4)) == ([3, 1], [4, 2])
+
+
+def test_a_group_ends_when_its_process_joins_others(cluster):
+    group = Group("save")
+    cluster.member = Member(UNDECIDED)
+    with pytest.raises(PeerFailure, match="the processes of save have failed, and this one has left them"):
+        group.exchange(1)
+    assert not cluster.store.values
 
 
 def test_an_error_of_another_process_is_an_error_here(cluster):

@@ -1,0 +1,173 @@
+"""Choose the snapshot that some processes restore from their memory, and send them the parts that they lack."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, final
+
+from shardwise.checkpoints.peer_blocks import (
+    BlockKey,
+    HeldSnapshot,
+    HostArray,
+    block_key,
+    described_snapshot,
+    pack,
+    unpack,
+)
+from shardwise.errors import CheckpointError, CheckpointNotFound
+from shardwise.processes.blob_server import BlobServer, Offer, fetch
+from shardwise.runtime.box import box_text
+from shardwise.runtime.group import Group
+
+
+@final
+class PeerRestore:
+    """One restore by the processes of a group, each of which creates it and calls its methods in the same order.
+
+    Args:
+        group: the processes.
+        rank: the rank of this process.
+        server: the server of this process, for the parts that others lack.
+    """
+
+    def __init__(self, group: Group, rank: int, server: BlobServer):
+        self._group, self._rank, self._server = group, rank, server
+        self._blocks: dict[int, set[BlockKey]] = {}  # the blocks of the chosen snapshot that each process holds
+
+    def choose_snapshot(self, held: Mapping[int, HeldSnapshot], complete: int | None) -> HeldSnapshot | None:
+        """Return the newest snapshot of which the processes hold all blocks. A process without one gets a description.
+
+        Args:
+            held: the snapshots of this process, by step.
+            complete: the last snapshot that all processes had completed, as far as this process knows.
+
+        Returns:
+            The snapshot; None if there has been no complete one.
+
+        Raises:
+            CheckpointNotFound: if the complete ones are lost; the message says which blocks were lost with whom.
+            CheckpointError: if a part does not arrive.
+            PeerFailure: if a process fails.
+        """
+        parts = {
+            str(step): [list(snapshot.blocks), {rank: _digest(each) for rank, each in snapshot.values_of.items()}]
+            for step, snapshot in held.items()
+        }
+        messages = self._group.exchange([complete, parts])
+        ranks = self._group.processes
+        holders = {rank: message[1] for rank, message in zip(ranks, messages, strict=True) if message[1]}
+        lost: dict[int, str] = {}
+        for step, snapshot in held.items():
+            if absent := [rank for rank, steps in holders.items() if str(step) not in steps]:
+                lost[step] = f"processes {absent} do not have it"
+                continue
+            keys = [[block_key(*key) for key in steps[str(step)][0]] for steps in holders.values()]
+            if missing := snapshot.missing(keys):
+                lost[step] = _describe_lost(snapshot, missing)
+        verdicts = self._group.exchange({str(step): lost.get(step, "") for step in held})
+        reasons = {int(step): reason for verdict in verdicts for step, reason in verdict.items()}
+        chosen = max((step for step, reason in reasons.items() if not reason), default=None)
+        if chosen is None:
+            if all(message[0] is None for message in messages):
+                return None
+            described = "; ".join(f"step {step}: {reasons[step]}" for step in sorted(reasons, reverse=True))
+            raise CheckpointNotFound(
+                f"no snapshot is complete in the memory of the processes {ranks} ({described or 'none was saved'}): "
+                "restore the newest checkpoint on disk"
+            )
+        for rank in ranks:
+            part = holders[rank][str(chosen)] if rank in holders else [[]]
+            self._blocks[rank] = {block_key(*key) for key in part[0]}
+        values = {rank: steps[str(chosen)][1] for rank, steps in holders.items()}
+        return self._describe(chosen, held.get(chosen), values)
+
+    def _describe(
+        self, step: int, snapshot: HeldSnapshot | None, values: Mapping[int, Mapping[str, str]]
+    ) -> HeldSnapshot:
+        """Return the chosen snapshot. Processes that do not hold it get its description, and their values.
+
+        Args:
+            step: the step.
+            snapshot: the part that this process holds.
+            values: for each process that holds a part, the digests of the values that it holds, by rank.
+        """
+        newcomers = [rank for rank in self._group.processes if rank not in values]
+        offers: dict[int, list[tuple[str, bytes]]] = {}
+        error: CheckpointError | None = None
+        for rank in newcomers:
+            source = next((holder for holder, digests in values.items() if str(rank) in digests), None)
+            owner = rank
+            if source is None:
+                if len({digest for digests in values.values() for digest in digests.values()}) > 1:
+                    error = CheckpointNotFound(
+                        f"process {rank} has no values of its own of step {step}: the processes that held them are "
+                        "lost, and the values of the others differ. Restore the newest checkpoint on disk"
+                    )
+                    break
+                source = min(values)
+                owner = int(next(iter(values[source])))
+            if source == self._rank and snapshot is not None:
+                offers[rank] = [
+                    (f"description/{step}/{rank}", snapshot.description()),
+                    (f"values/{step}/{rank}", snapshot.values_of[owner]),
+                ]
+        self._group.agree(error)
+        received = self._exchange(offers)
+        if snapshot is None:
+            description, packed = received
+            snapshot = described_snapshot(step, description, self._rank, packed)
+        return snapshot
+
+    def fetch_blocks(self, snapshot: HeldSnapshot, needed: Iterable[BlockKey]) -> dict[BlockKey, HostArray]:
+        """Return the blocks that this process needs, its own and those of other processes.
+
+        Raises:
+            CheckpointError: if they do not arrive at a process.
+            PeerFailure: if a process fails.
+        """
+        requests: dict[int, list[BlockKey]] = {}
+        for key in needed:
+            if key not in snapshot.blocks:
+                holders = [rank for rank in self._group.processes if key in self._blocks[rank]]
+                requests.setdefault(holders[self._rank % len(holders)], []).append(key)
+        messages = self._group.exchange({str(rank): keys for rank, keys in requests.items()})
+        offers: dict[int, list[tuple[str, bytes]]] = {}
+        for rank, message in zip(self._group.processes, messages, strict=True):
+            if keys := [block_key(*each) for each in message.get(str(self._rank), [])]:
+                content = pack([(key, snapshot.blocks[key]) for key in keys])
+                offers[rank] = [(f"restore/{snapshot.step}/{rank}", content)]
+        blocks = dict(snapshot.blocks)
+        for content in self._exchange(offers):
+            blocks |= unpack(content)
+        return blocks
+
+    def _exchange(self, contents: Mapping[int, list[tuple[str, bytes]]]) -> list[bytes]:
+        """Send named byte strings to other processes, by rank, and return those for this one.
+
+        Raises:
+            CheckpointError: if some do not arrive at a process.
+        """
+        offers: dict[str, Any] = {
+            str(rank): [[name, asdict(self._server.offer(name, content, {rank}))] for name, content in each]
+            for rank, each in contents.items()
+        }
+        received = []
+        error: CheckpointError | None = None
+        for message in self._group.exchange(offers):
+            for name, offer in message.get(str(self._rank), []):
+                try:
+                    received.append(fetch(Offer(**offer), name, self._rank))
+                except OSError as failure:
+                    error = CheckpointError(f"parts of the snapshot did not arrive: {failure}")
+        self._group.agree(error)
+        return received
+
+
+def _digest(values: bytes) -> str:
+    return hashlib.sha256(values).hexdigest()
+
+
+def _describe_lost(snapshot: HeldSnapshot, missing: list[BlockKey]) -> str:
+    name, box = missing[0]
+    more = f" and {len(missing) - 1} more blocks" if len(missing) > 1 else ""
+    return f"{name!r} {box_text(box)}, which the processes {list(snapshot.holders[missing[0]])} held{more}, is lost"

@@ -1,0 +1,303 @@
+"""ElasticAttempt: one start of a program whose failed processes are replaced, until its processes have ended.
+
+All processes run the program, and wait for a place in the first generation. Those without a place are spares. A
+generation ends when one of its processes or its coordinator ends, or when a process leaves it after a failure that it
+has noticed. Then its coordinator is killed, so that all others notice it too, and they wait for a place in the next
+generation. They keep their ranks, and spares get the others. If there are too few, the generation is smaller, and ends
+at a step boundary when more processes are there.
+"""
+
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from shardwise.launch.attempt import (
+    AFTER_FAILURE,
+    INITIALIZATION_TIMEOUT,
+    MIN_INITIALIZATION_TIMEOUT,
+    POLL_INTERVAL,
+    LaunchFailure,
+    Stop,
+    describe_failure,
+    stop_by_signal,
+)
+from shardwise.launch.options import LaunchOptions
+from shardwise.launch.output import Output
+from shardwise.launch.process_variables import process_variables
+from shardwise.launch.workers import Exit, Workers
+from shardwise.launch.writer import Writer
+from shardwise.processes.coordinator_process import CoordinatorProcess
+from shardwise.processes.protocol import Assignment, Waiting, join_address
+from shardwise.processes.roster import Roster
+from shardwise.processes.variables import ROSTER, ROSTER_PROCESS, ROSTER_TOKEN
+
+_HOST = "127.0.0.1"
+_HEARTBEAT_TIMEOUT = 100.0  # seconds of silence after which a coordinator counts a member as lost
+# Seconds between the end of a process and the end of the coordinator, in which it tells the other processes the reason.
+_NOTICE_TIME = 0.1
+# Seconds that the other processes have to leave a generation; then they are killed.
+_LEAVING_TIME = 60.0
+_STOPPED_TIME = 1.0  # seconds after which a stopped process is killed, if others run
+# Seconds from the start of a generation until failed processes are started again: their imports slow down the others.
+_START_DELAY = 2.0
+_MOST_FUTILE = 5  # the most generations in succession that reach no further step
+_MOST_FAILED_STARTS = 5  # the most processes in succession that end before they wait for a place
+
+
+@final
+class ElasticAttempt:
+    """One start of a program with spare processes.
+
+    Args:
+        options: the options of the launch.
+        restart: the number of previous attempts.
+        log_folder: the folder of the log files, or None for none.
+        signals: the signals that the launcher has received; the launcher appends to the list.
+        stdout: the target of the processes' standard output.
+        stderr: the target of the processes' standard error.
+        report: prints a line of the launcher.
+
+    Attributes:
+        failure: why the program could not continue; None if it ended, or by a signal.
+    """
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        restart: int,
+        log_folder: Path | None,
+        signals: list[signal.Signals],
+        stdout: Writer,
+        stderr: Writer,
+        report: Callable[[str], None],
+    ):
+        assert options.spares is not None
+        self.failure: LaunchFailure | None = None
+        self._options = options
+        self._restart = restart
+        self._log_folder = log_folder
+        self._signals = signals
+        self._report = report
+        self._target = options.processes + options.spares  # the number of processes to run
+        self._output = Output(log_folder, self._target, stdout, stderr)
+        self._workers = Workers(self._output)
+        self._roster = Roster(self._target)
+        self._started = 0  # the number of processes that were started
+        self._failed_starts = 0  # processes in succession that ended before they waited for a place
+        self._have_waited: set[int] = set()
+        self._generation = -1
+        self._members: dict[int, int] = {}  # number of each process of the generation → rank
+        self._generation_start = 0.0
+        self._broken_since: float | None = None  # since when the generation is known to have ended
+        self._step: int | None = None  # the furthest step that a generation has reached
+        self._futile = 0  # generations in succession that have reached no further step
+        self._coordinator: CoordinatorProcess | None = None  # of the generation
+        self._next_coordinator = self._start_coordinator()
+
+    @property
+    def exits(self) -> list[Exit]:
+        """The processes that have ended, in order of their ends."""
+        return self._workers.exits
+
+    def run(self) -> int:
+        """Start the processes and wait until they end. Return the exit code of the launcher.
+
+        Raises:
+            OSError: if the command cannot be executed.
+            BrokenPipeError: if the reader of the launcher's output has ended.
+        """
+        try:
+            for _ in range(self._target):
+                self._start_process()
+            return self._wait()
+        finally:
+            self._workers.close()
+            for coordinator in (self._coordinator, self._next_coordinator):
+                if coordinator is not None:
+                    coordinator.kill()
+            self._roster.stop()
+            self._output.close()
+
+    def _start_coordinator(self) -> CoordinatorProcess:
+        timeout = max(self._options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)
+        return CoordinatorProcess(_HOST, 0, None, secrets.token_hex(16), timeout, _HEARTBEAT_TIMEOUT)
+
+    def _start_process(self) -> None:
+        number, self._started = self._started, self._started + 1
+        variables = {
+            **process_variables(self._options, self._restart, self._log_folder),
+            ROSTER: self._roster.address,
+            ROSTER_TOKEN: self._roster.token,
+            ROSTER_PROCESS: str(number),
+        }
+        self._workers.start(number, self._options.command, variables, self._restart)
+
+    def _wait(self) -> int:
+        """Replace failed processes until the members of a generation have ended. Return the exit code."""
+        stop: Stop | None = None
+        handled = 0
+        while self._workers.running:
+            self._output.copy(POLL_INTERVAL)
+            self._workers.check_guardian()
+            for exit in self._workers.poll():
+                self._note_exit(exit)
+            if len(self._signals) > handled:
+                stop = stop_by_signal(self._signals[-1], handled > 0, self._options.grace_period, self._output)
+                handled = len(self._signals)
+            if stop is None and self.failure is not None:
+                stop = Stop(AFTER_FAILURE)
+            if stop is not None:
+                stop.send_due(self._workers)
+            elif not self._has_finished:
+                self._kill_stopped()
+                self._continue_generations()
+            elif not any(number in self._workers.running for number in self._members):
+                self._workers.signal(signal.SIGKILL)  # the spares
+        if self.failure is not None:
+            return self.failure.code
+        return 128 + self._signals[0] if handled and any(exit.code for exit in self.exits) else 0
+
+    @property
+    def _has_finished(self) -> bool:
+        """Whether a process of the generation has ended without an error: the program is complete."""
+        return any(exit.code == 0 and exit.rank in self._members for exit in self.exits)
+
+    def _note_exit(self, exit: Exit) -> None:
+        """Decide whether the program can continue without a process that has ended."""
+        if exit.rank not in self._have_waited:
+            self._failed_starts += 1
+        if self._has_finished:
+            if exit.code and exit.rank in self._members:
+                self._fail(exit, "others have ended already")
+        elif not self._workers.running and self.failure is None:
+            self._fail(exit, "no other process is left")
+        elif self._failed_starts > _MOST_FAILED_STARTS:
+            self._fail(exit, f"{self._failed_starts} processes in succession have ended before they reached the others")
+        elif self.failure is None and not self._signals:
+            rank = f" (rank {self._members[exit.rank]})" if exit.rank in self._members else ""
+            self._report(f"process {exit.rank}{rank} ended: {exit.describe()}")
+
+    def _fail(self, exit: Exit, why: str) -> None:
+        if self.failure is None:
+            failure = describe_failure(exit, None, self._output)
+            self.failure = LaunchFailure(failure.rank, f"{failure.reason}; {why}", failure.detail, failure.code)
+
+    def _kill_stopped(self) -> None:
+        """Kill the processes that a signal has stopped, unless all are: the job is suspended then."""
+        stopped = self._workers.stopped
+        if len(stopped) == len(self._workers.running):
+            return
+        for number, seconds in stopped.items():
+            if seconds > _STOPPED_TIME:
+                self._report(f"process {number} has been stopped for {seconds:.1f} s and is killed")
+                self._workers.kill(number)
+
+    def _continue_generations(self) -> None:
+        """Start the next generation if there is none, or if the last one has ended and its processes have left it."""
+        waiting = self._roster.waiting()
+        self._have_waited |= waiting.keys()
+        if waiting:
+            self._failed_starts = 0
+        now = time.monotonic()
+        if self._members and self._broken_since is None and self._is_broken(waiting):
+            self._broken_since = now
+        self._roster.has_room = (
+            self._broken_since is None and 0 < len(self._members) < self._options.processes and bool(waiting)
+        )
+        if not self._members or self._has_left(waiting, now):
+            self._start_generation(waiting)
+        if len(self._workers.running) < self._target and self._should_start(now):
+            self._start_process()
+
+    def _is_broken(self, waiting: dict[int, Waiting]) -> bool:
+        running = set(self._workers.running)
+        has_lost = not self._members.keys() <= running or not self._members.keys().isdisjoint(waiting)
+        return has_lost or self._coordinator is None or self._coordinator.has_ended
+
+    def _has_left(self, waiting: dict[int, Waiting], now: float) -> bool:
+        """Return whether all processes of a broken generation that are alive have left it."""
+        if self._broken_since is None:
+            return False
+        if self._coordinator is not None and now - self._broken_since > _NOTICE_TIME:
+            self._coordinator.kill()
+        late = [number for number in self._workers.running if number in self._members and number not in waiting]
+        if late and now - self._broken_since > _LEAVING_TIME:
+            for number in late:
+                self._report(f"process {number} does not leave a generation that has failed, and is killed")
+                self._workers.kill(number)
+        return not late
+
+    def _should_start(self, now: float) -> bool:
+        """Return whether to start a process: not while the others recover, unless they cannot without it."""
+        if self._broken_since is not None or not self._members:
+            return len(self._workers.running) < self._fewest
+        return now - self._generation_start > _START_DELAY
+
+    @property
+    def _fewest(self) -> int:
+        """The fewest processes of the next generation."""
+        return self._options.processes if self._generation < 0 else self._options.min_processes
+
+    def _start_generation(self, waiting: dict[int, Waiting]) -> None:
+        """Assign the processes that wait to ranks, if there are enough of them."""
+        old = [number for number in sorted(self._members, key=self._members.__getitem__) if number in waiting]
+        new = sorted(waiting.keys() - self._members.keys())
+        if self._members and not old:
+            self._end("no process is left that has a snapshot")
+            return
+        size = min(self._options.processes, len(waiting))
+        if size < self._fewest or not self._has_advanced(old, waiting):
+            return
+        if self._generation < 0 and new[:size] != sorted(self._workers.running)[:size]:
+            return  # the first processes are not spares
+        ranks = {number: self._members[number] for number in old if self._members[number] < size}
+        free = [rank for rank in range(size) if rank not in ranks.values()]
+        ranks |= dict(zip([number for number in (*old, *new) if number not in ranks], free, strict=False))
+        if self._next_coordinator.has_ended:
+            self._next_coordinator = self._start_coordinator()
+        self._coordinator, self._next_coordinator = self._next_coordinator, self._start_coordinator()
+        self._coordinator.begin(size)
+        if old:
+            reason = waiting[old[0]].reason.partition("\n")[0]
+            places = "".join(f"; process {number} has rank {ranks[number]}" for number in new if number in ranks)
+            self._report(f"{reason}. {size} processes continue{places}")
+        self._generation += 1
+        self._members, self._broken_since, self._generation_start = ranks, None, time.monotonic()
+        newcomers = ",".join(str(rank) for number, rank in ranks.items() if number in new) if old else ""
+        for number, rank in ranks.items():
+            place = Assignment(
+                self._generation,
+                rank,
+                size,
+                join_address(_HOST, self._coordinator.port),
+                self._coordinator.token,
+                self._options.device_ids(rank),
+                newcomers,
+            )
+            self._roster.assign(number, place)
+
+    def _has_advanced(self, old: list[int], waiting: dict[int, Waiting]) -> bool:
+        """Return whether the last generations have reached a further step; otherwise, end the program.
+
+        A program that always fails in the same step would not end.
+        """
+        step = max((each for number in old if (each := waiting[number].step) is not None), default=None)
+        if step is not None and (self._step is None or step > self._step):
+            self._step, self._futile = step, 0
+        elif old:
+            self._futile += 1
+        if self._futile < _MOST_FUTILE:
+            return True
+        self._end(f"the last {_MOST_FUTILE} recoveries have reached no further step")
+        return False
+
+    def _end(self, why: str) -> None:
+        """End the program because of the last process that failed."""
+        failed = [exit for exit in self.exits if exit.code]
+        if failed:
+            self._fail(failed[-1], why)
+        elif self.failure is None:
+            self.failure = LaunchFailure(-1, why, "", 1)

@@ -1,0 +1,170 @@
+"""Roster: the processes of a program that recovers from failures, and their places in its generations.
+
+A generation is a set of processes with a coordinator of its own. When one of its processes fails, all others leave it
+and ask the launcher's roster for a place in the next one. Spare processes have asked before. The launcher decides who
+gets which rank (`launch/elastic_attempt.py`).
+"""
+
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TypeVar, final
+
+from shardwise.errors import RendezvousError
+from shardwise.processes.connections import Connection, Connections
+from shardwise.processes.protocol import (
+    LINE_LIMIT,
+    PROTOCOL_VERSION,
+    Assignment,
+    LineBuffer,
+    Message,
+    ProtocolError,
+    RoomQuery,
+    RoomReply,
+    Waiting,
+    decode,
+    encode,
+    join_address,
+    split_address,
+    tokens_match,
+)
+
+_RETRY_INTERVAL = 0.1  # seconds between two attempts to reach the roster
+_RETRY_TIME = 60.0  # seconds until a process without a connection to the roster gives up
+
+_Reply = TypeVar("_Reply", Assignment, RoomReply)
+
+
+@final
+class _Connection(Connection):
+    """One TCP connection, of a process that waits or asks."""
+
+    def __init__(self, connection: socket.socket, peer: str):
+        super().__init__(connection, peer)
+        self.waiting: Waiting | None = None
+
+
+@final
+class Roster:
+    """The server in the launcher, in a thread.
+
+    Args:
+        processes: the number of processes for which to reserve descriptors.
+
+    Attributes:
+        address: the `host:port` that it listens on.
+        token: the secret that processes must send.
+        has_room: whether more processes could take part than in the current generation.
+
+    Raises:
+        OSError: if the limit on open files is too low.
+    """
+
+    def __init__(self, processes: int):
+        self.token = secrets.token_hex(16)
+        self.has_room = False
+        self._waiting: dict[int, _Connection] = {}  # number of the process → its connection
+        self._assignments: deque[tuple[_Connection, Assignment]] = deque()
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.address = join_address(*listener.getsockname()[:2])
+        self._connections: Connections[_Connection] = Connections(
+            listener, processes, _Connection, self._receive, lambda *_: None, self._forget
+        )
+        self._thread = threading.Thread(target=self._serve, name="shardwise roster", daemon=True)
+        self._thread.start()
+
+    def waiting(self) -> dict[int, Waiting]:
+        """Return the last messages of the processes that wait, by number."""
+        with self._lock:
+            return {number: each.waiting for number, each in self._waiting.items() if each.waiting is not None}
+
+    def assign(self, number: int, assignment: Assignment) -> None:
+        """Send a process that waits its place."""
+        with self._lock:
+            if (connection := self._waiting.pop(number, None)) is not None:
+                self._assignments.append((connection, assignment))
+        self._connections.wake()
+
+    def stop(self) -> None:
+        """Close all connections."""
+        self._is_stopping = True
+        self._connections.wake()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while not self._is_stopping:
+            self._connections.serve_once()
+            self._send_assignments()
+        self._connections.close_all()
+
+    def _send_assignments(self) -> None:
+        while self._assignments:
+            connection, assignment = self._assignments.popleft()
+            if connection in self._connections:
+                self._connections.send(connection, assignment)
+
+    def _receive(self, connection: _Connection, message: Message) -> None:
+        if not isinstance(message, (Waiting, RoomQuery)):
+            raise ProtocolError(f"{type(message).__name__} instead of Waiting")
+        if not tokens_match(message.token, self.token) or message.protocol != PROTOCOL_VERSION:
+            raise ProtocolError("wrong token or version")
+        connection.authenticate()
+        if isinstance(message, RoomQuery):
+            self._connections.send(connection, RoomReply(self.has_room))
+            return
+        connection.waiting = message
+        with self._lock:
+            self._waiting[message.process] = connection
+
+    def _forget(self, connection: _Connection) -> None:
+        """Drop a process that has closed its connection."""
+        number = -1 if connection.waiting is None else connection.waiting.process
+        with self._lock:
+            if self._waiting.get(number) is connection:
+                del self._waiting[number]
+
+
+def wait_for_place(address: str, message: Waiting) -> Assignment:
+    """Ask the roster for a place, and wait for it, however long it takes.
+
+    Raises:
+        RendezvousError: if the roster cannot be reached.
+    """
+    return _ask(address, message, Assignment)
+
+
+def has_room(address: str, message: RoomQuery) -> bool:
+    """Return whether the roster wants the generation to end at the next snapshot."""
+    return _ask(address, message, RoomReply).has_room
+
+
+def _ask(address: str, message: Waiting | RoomQuery, reply_type: type[_Reply]) -> _Reply:
+    """Send a message, and return the reply. If the connection breaks, ask again."""
+    deadline = time.monotonic() + _RETRY_TIME
+    while True:
+        with suppress(OSError, ProtocolError):
+            with socket.create_connection(split_address(address, "the address of the roster")) as connection:
+                connection.sendall(encode(message))
+                deadline = time.monotonic() + _RETRY_TIME
+                reply = decode(_receive_line(connection))
+            if isinstance(reply, reply_type):
+                return reply
+        if time.monotonic() > deadline:
+            raise RendezvousError(f"the launcher's roster at {address} cannot be reached: has the launcher ended?")
+        time.sleep(_RETRY_INTERVAL)
+
+
+def _receive_line(connection: socket.socket) -> bytes:
+    lines: list[bytes] = []
+    buffer = LineBuffer(LINE_LIMIT)
+    while not lines:
+        data = connection.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError("the roster has closed the connection")
+        lines = buffer.add(data)
+    return lines[0]

@@ -1,0 +1,83 @@
+"""Run `training.py` under `shardwise launch --spares`, with faults, and read what its processes print."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests/recovery/training.py"
+TIME_LIMIT = 600  # seconds for a launch, which a test that passes never needs, also on a busy machine
+
+
+@dataclass
+class Outcome:
+    """A launch that has ended.
+
+    Attributes:
+        code: its exit code.
+        losses: the losses of each step that any process has printed, as hexadecimal strings.
+        happened: the faults that have happened.
+        starts: for each call of the training function, the number of processes and the first step.
+        compiled: the numbers of modules that each process has compiled in its last call of the training function.
+        stderr: the standard error.
+    """
+
+    code: int
+    losses: dict[int, set[str]]
+    happened: list[str]
+    starts: list[tuple[int, int]]
+    compiled: list[int]
+    stderr: str
+    stdout: str = field(repr=False, default="")
+
+
+def run(
+    *faults: str, processes: int = 2, spares: int = 1, steps: int = 12, pause: float = 0, options: Sequence[str] = ()
+) -> Outcome:
+    """Run the program to its end.
+
+    Args:
+        faults: the faults that happen.
+        processes: the number of processes.
+        spares: the number of spare processes.
+        steps: the number of steps.
+        pause: the seconds that each step takes at least.
+        options: further options of the launcher.
+    """
+    with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
+        launch = subprocess.run(
+            [
+                *(sys.executable, "-m", "shardwise", "launch", "-n", str(processes), "--spares", str(spares)),
+                *("--devices-per-process", "2", "--log-dir", f"{folder}/logs", *options),
+                *(str(PROGRAM), folder, "--steps", str(steps), "--pause", str(pause), "--faults", *faults),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        happened = sorted(path.name for path in Path(folder).glob("*@*"))
+    losses: dict[int, set[str]] = {}
+    for step, loss in re.findall(r"\] step (\d+) loss (\S+)", launch.stdout):
+        losses.setdefault(int(step), set()).add(loss)
+    starts = [tuple(map(int, each)) for each in re.findall(r"of (\d+) starts at step (\d+)", launch.stdout)]
+    compiled = [int(count) for count in re.findall(r"\] compiled (\d+):", launch.stdout)]
+    return Outcome(launch.returncode, losses, happened, starts, compiled, launch.stderr, launch.stdout)
+
+
+@cache
+def undisturbed(processes: int, steps: int = 12) -> dict[int, set[str]]:
+    """Return the losses of a run without faults."""
+    outcome = run(processes=processes, spares=0, steps=steps)
+    assert outcome.code == 0, outcome
+    assert sorted(outcome.losses) == list(range(steps))
+    assert all(len(each) == 1 for each in outcome.losses.values())
+    return outcome.losses

@@ -1,0 +1,106 @@
+"""Programs whose failed processes are replaced: every loss equals that of a run without faults, bit for bit."""
+
+import pytest
+
+import shardwise as sw
+from tests.recovery.launches import run, undisturbed
+
+pytestmark = pytest.mark.faults
+
+
+def check_recovered(outcome, processes, steps=12):
+    """Check that the run has ended with the losses of a run without faults, and that nothing was compiled again."""
+    assert outcome.code == 0, outcome
+    assert outcome.losses == undisturbed(processes, steps)
+    assert outcome.compiled == [0] * processes, outcome.stdout
+    assert any(start > 0 for _, start in outcome.starts), outcome.starts
+    assert {count for count, _ in outcome.starts} == {processes}
+
+
+def check_close(outcome, processes, steps):
+    """Check that the losses are those of a run without faults, within rounding: sums of fewer processes differ."""
+    expected = undisturbed(processes, steps)
+    assert sorted(outcome.losses) == list(range(steps))
+    for step, losses in outcome.losses.items():
+        (wanted,) = map(float.fromhex, expected[step])
+        assert [float.fromhex(loss) for loss in losses] == pytest.approx([wanted] * len(losses), rel=1e-4), step
+
+
+def test_a_spare_takes_the_place_of_a_killed_process():
+    outcome = run("kill@6:1")
+    check_recovered(outcome, 2)
+    assert "process 1 (rank 1) ended: killed by SIGKILL" in outcome.stderr
+    assert "2 processes continue; process 2 has rank 1" in outcome.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill@6:0", "kill@7:2", "kill@11:1", "stop@6:1", "raise@6:0"])
+def test_any_process_of_three_may_fail(fault):
+    outcome = run(fault, processes=3)
+    check_recovered(outcome, 3)
+    assert ("ValueError: an injected error" in outcome.stderr) == fault.startswith("raise")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["coordinator@6:1", "drop@6:2", "gloo@6:0"])
+def test_the_same_processes_continue_after_the_loss_of_connections(fault):
+    outcome = run(fault, processes=3)
+    check_recovered(outcome, 3)
+    assert "3 processes continue\n" in outcome.stderr
+
+
+@pytest.mark.slow
+def test_fewer_processes_continue_until_another_one_is_ready():
+    outcome = run("kill@6:1", processes=3, spares=0, steps=40, pause=0.5)
+    assert outcome.code == 0, outcome
+    assert [count for count, _ in outcome.starts] == [3] * 3 + [2] * 2 + [3] * 3
+    assert outcome.compiled == [0] * 3, "the program for three processes is compiled again"
+    check_close(outcome, 3, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "faults", [["kill@6:0", "kill@6:2"], ["kill@6:0", "kill.join@1:2"], ["kill.send@0:1"]], ids=str
+)
+def test_several_deaths(faults):
+    outcome = run(*faults, processes=4, spares=2)
+    check_recovered(outcome, 4)
+    assert outcome.happened == sorted(faults)
+
+
+@pytest.mark.slow
+def test_a_death_while_another_process_joins_or_the_others_shrink():
+    faults = ["kill@6:1", "kill.choose@1:1", "kill.fetch@2:0"]
+    outcome = run(*faults, processes=4, spares=0, steps=60, pause=0.5)
+    assert outcome.code == 0, outcome
+    assert outcome.happened == sorted(faults)
+    check_close(outcome, 4, 60)
+
+
+@pytest.mark.slow
+def test_a_state_that_is_lost_in_memory_comes_from_the_disk():
+    outcome = run("kill@25:1", "kill@25:2", processes=4, spares=2, steps=30, pause=0.1)
+    assert outcome.code == 0, outcome
+    assert "which the processes [1] held" in outcome.stdout
+    assert [start for _, start in outcome.starts] == [0] * 4 + [21] * 4
+    assert outcome.losses == undisturbed(4, 30)
+
+
+@pytest.mark.slow
+def test_a_state_that_is_lost_in_memory_and_not_on_disk_is_an_error():
+    outcome = run("kill@6:1", "kill@6:2", processes=4, spares=2)
+    assert outcome.code == 1
+    assert "CheckpointNotFound: no snapshot is complete in the memory of the processes [0, 1, 2, 3]" in outcome.stderr
+
+
+@pytest.mark.slow
+def test_a_program_that_always_fails_ends():
+    faults = [f"raise@6:{rank}" for rank in range(2)]
+    outcome = run(*faults, processes=2, spares=1)
+    assert outcome.code == 1
+    assert "ValueError: an injected error" in outcome.stderr
+
+
+def test_recover_needs_the_launcher():
+    with pytest.raises(RuntimeError, match="start the program with `shardwise launch --spares 1`"):
+        sw.checkpoints.recover(lambda snapshots: None)
