@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from shardwise.compiler.ir.issue_groups import issue_groups
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
@@ -72,3 +73,13 @@ def test_the_kernels_are_the_same():
 def test_arguments_that_are_not_sent_stay_at_their_barrier():
     graph = graph_of(NOT_SENT)
     assert prefetch_for_remat(graph) == graph.program
+
+
+@pytest.mark.parametrize(("place", "advanced"), [("  y:", True), ("  t:", True), ("  s:", False)])
+def test_weights_that_are_moved_before_the_preceding_barrier_pass_through_it(place, advanced):
+    text = LAYERS.replace("w: f32[4,16])", "w: f32[4,16], k: f32[16,4])").replace(
+        f"e: f32[4,16] = {BARRIER} v", f"e: f32[4,16] = {BARRIER} m"
+    )
+    graph = graph_of(text.replace(place, f"  m: f32[4,16] = transpose[permutation=(1, 0)] k\n{place}"))
+    second, third = barriers(prefetch_for_remat(graph))[1:]
+    assert (len(second), len(third)) == ((3, 1) if advanced else (2, 2))
