@@ -102,6 +102,8 @@ NO_EXAMPLE = {
     "shardwise.checkpoints.Manifest": "`read_manifest` returns it",
     "shardwise.checkpoints.Restored": "`Manager.restore` returns it",
     "shardwise.checkpoints.Save": "`save` returns it",
+    "shardwise.strategies.LocalState": "`local_updates` has functions that return it",
+    "shardwise.strategies.LocalUpdates": "`local_updates` returns it",
     "shardwise.strategies.Zero": "`zero` returns it",
     "shardwise.parallel.Pipeline": "`pipeline` returns it",
     "shardwise.stablehlo.LoadedModule": "`stablehlo.load` returns it",

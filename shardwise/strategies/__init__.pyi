@@ -6,9 +6,15 @@ from shardwise.strategies.activations import (
 from shardwise.strategies.fp8 import FP8Policy as FP8Policy, ProductRow as ProductRow
 from shardwise.strategies.fp8_scales import FP8Scales as FP8Scales
 from shardwise.strategies.initialize import initialize as initialize
+from shardwise.strategies.diloco import (
+    LocalState as LocalState,
+    LocalUpdates as LocalUpdates,
+    local_updates as local_updates,
+)
 from shardwise.strategies.loss_scale import LossScale as LossScale, all_finite as all_finite, select as select
 from shardwise.strategies.memory import offload as offload, remat as remat
 from shardwise.strategies.metadata import partition_metadata as partition_metadata
+from shardwise.strategies.outer_momentum import OuterMomentum as OuterMomentum
 from shardwise.strategies.parameters import (
     count_bytes as count_bytes,
     data_parallel as data_parallel,
