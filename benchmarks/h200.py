@@ -6,6 +6,8 @@
     python -m benchmarks.h200 --kernels --sides shardwise    norms and the loss by `shardwise.kernels`
     python -m benchmarks.h200 --adam --sides shardwise       the optimizer by `shardwise.kernels`
     python -m benchmarks.h200 --kernels --fp8 --sides shardwise    products with the layers' weights in float8, too
+    python -m benchmarks.h200 --kernels --fp8 --fp8-head …         and the product with the embedding, which is the head
+    python -m benchmarks.h200 --kernels --fp8 --fp8-current …      and scales of weights from the new parameters
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
 float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
@@ -105,12 +107,13 @@ def loss_function(
 
 
 def training_step(
-    library: Any, loss: Callable[..., Any], policy: Any = None, own_adam: bool = False
+    library: Any, loss: Callable[..., Any], policy: Any = None, own_adam: bool = False, current: bool = False
 ) -> Callable[..., Any]:
     """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss).
 
-    With an FP8Policy, the scales are an argument and a result after the squares. With `own_adam`, the parameters are a
-    pair: those of float32, and a copy in the compute dtype.
+    With an FP8Policy, the scales are an argument and a result after the squares; with `current`, those of weights are
+    computed from the new parameters. With `own_adam`, the parameters are a pair: those of float32, and a copy in the
+    compute dtype.
     """
     jnp = library.numpy
 
@@ -135,7 +138,8 @@ def training_step(
     def fp8_step(params: Any, means: Any, squares: Any, scales: Any, tokens: Any) -> Any:
         fp8_loss = library.strategies.mixed_precision(loss, policy)
         value, (grads, maxima) = library.value_and_grad(fp8_loss, (0, 1))(params, scales, tokens)
-        return *adam(params, means, squares, grads), scales.update(maxima), value
+        params, means, squares = adam(params, means, squares, grads)
+        return params, means, squares, scales.update(maxima, params if current else None), value
 
     chosen = fused_step if own_adam else step if policy is None else fp8_step
     return library.jit(chosen, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
@@ -150,6 +154,8 @@ def training(
     kernels: bool = False,
     adam: bool = False,
     fp8: bool = False,
+    fp8_head: bool = False,
+    fp8_current: bool = False,
 ) -> Callable[[], Any]:
     """Create the parameters and moments; return a function that makes a step and returns the loss."""
     *state, tokens = arguments(library, model)
@@ -157,13 +163,17 @@ def training(
         for tree in state:
             tree["layers"] = library.tree.map(lambda *weights: library.numpy.stack(weights), *tree["layers"])
     loss = loss_function(library, model, remat, attention, kernels)
-    policy = library.strategies.FP8Policy(precision=None) if fp8 else None  # the loss casts its parameters itself
+    policy = None
+    if fp8:
+        policy = library.strategies.FP8Policy(
+            embedding=fp8_head, precision=None
+        )  # the loss casts its parameters itself
     if policy is not None:
         state.append(policy.create(loss, state[0], tokens))
     if adam:
         compute_dtype = library.numpy.bfloat16
         state[0] = state[0], library.tree.map(lambda x: library.numpy.asarray(x, compute_dtype), state[0])
-    step = training_step(library, loss, policy, adam)
+    step = training_step(library, loss, policy, adam, fp8_current)
 
     def train() -> Any:
         *state[:], loss = step(*state, tokens)
@@ -218,7 +228,8 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
             library.as_jax()
         train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
     else:
-        train = training(library, model, remat, attention, options.scan, options.kernels, options.adam, options.fp8)
+        of_ours = (options.kernels, options.adam, options.fp8, options.fp8_head, options.fp8_current)
+        train = training(library, model, remat, attention, options.scan, *of_ours)
     start = time.perf_counter()
     first = float(train())
     compiled = time.perf_counter() - start
@@ -246,6 +257,8 @@ def main() -> None:
     optional = parser.add_mutually_exclusive_group()
     optional.add_argument("--adam", action="store_true", help="update the parameters by shardwise.kernels.adam")
     optional.add_argument("--fp8", action="store_true", help="compute products with the layers' weights in float8")
+    parser.add_argument("--fp8-head", action="store_true", help="with --fp8, the product with the embedding too")
+    parser.add_argument("--fp8-current", action="store_true", help="with --fp8, scale weights by the new parameters")
     parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -287,7 +300,8 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
             "--remat": remat,
             "--json": report,
         }
-        flags = [f"--{name}" for name in ("adam", "flax", "fp8", "kernels", "scan", "small") if getattr(options, name)]
+        names = ("adam", "flax", "fp8", "fp8_head", "fp8_current", "kernels", "scan", "small")
+        flags = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
         arguments = [str(x) for pair in pairs.items() for x in pair]
         command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]
         subprocess.run(command, check=True)

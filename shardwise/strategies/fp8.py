@@ -23,13 +23,14 @@ from shardwise.compiler.kernels.fp8_dot import Fp8Form
 from shardwise.compiler.kernels.fp8_products import Fp8Products
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.errors import StrategyError
-from shardwise.strategies.fp8_scales import FP8Scales
-from shardwise.strategies.leaves import leaf_name
+from shardwise.strategies.fp8_scales import FP8Scales, parameter_name
 from shardwise.strategies.precision import PrecisionPolicy, mixed_precision
 from shardwise.typing import DTypeLike
 
 # Names of parameters whose products decide the loss directly, or which expert a token is sent to.
-EXCLUDED = r"(?i)embed|(^|[/_.])(lm_?)?head($|[/_.])|wte|wpe|logits|router"
+_HEADS = r"(?i)(^|[/_.])(lm_?)?head($|[/_.])|logits"
+_EMBEDDINGS = r"(?i)embed|wte|wpe"
+_ROUTERS = r"(?i)router"
 _BF16 = PrecisionPolicy()
 
 
@@ -67,8 +68,10 @@ class FP8Policy:
 
     Attributes:
         include: regular expressions; products are selected whose parameter's name matches one.
-        exclude: a regular expression for names that are not selected, by default those of embeddings, heads and
-            routers; "" to exclude none.
+        exclude: a regular expression for names that are not selected, by default those of routers; "" for none.
+        head: whether products of heads are selected: parameters whose names contain `head`, `lm_head` or `logits`.
+        embedding: whether products of embeddings are selected, such as those of a head that is an embedding: parameters
+            whose names contain `embed`, `wte` or `wpe`.
         history: the number of steps whose largest magnitudes decide a scale.
         margin: how many powers of two a scale is above the least one.
         forward: the float8 dtype of inputs and weights.
@@ -81,7 +84,9 @@ class FP8Policy:
     """
 
     include: Sequence[str] = (".",)
-    exclude: str = EXCLUDED
+    exclude: str = _ROUTERS
+    head: bool = False
+    embedding: bool = False
     history: int = 16
     margin: int = 0
     forward: DTypeLike = jnp.float8_e4m3fn
@@ -158,7 +163,7 @@ class FP8Policy:
         Example:
             >>> loss = lambda params, x: jnp.mean((x @ params["head"]) ** 2)
             >>> jax.strategies.FP8Policy().products(loss, {"head": jnp.ones((16, 16))}, jnp.ones((4, 16)))[0].reason
-            "'head' matches the pattern of `exclude`"
+            "'head' is the name of a head, which `head=True` selects"
         """
         return [
             ProductRow(product.name, " and ".join(map(str, product.types)), str(product.source), product.reason)
@@ -200,7 +205,7 @@ class FP8Policy:
         traced = trace_call(
             function, split_static(function, NO_ARGUMENTS, (params, *args), keywords, cached=False), "fp8"
         )
-        names = [leaf_name(path) or "params" for path, _ in tree_util.tree_leaves_with_path(params)]
+        names = [parameter_name(path) for path, _ in tree_util.tree_leaves_with_path(params)]
         names += [""] * (len(traced.program.inputs) - len(names))
         return traced, Fp8Products(traced.program, names, self._obstacle)
 
@@ -220,6 +225,10 @@ class FP8Policy:
         """Return why the products of a parameter are not computed with float8 numbers; "" if they are."""
         if self.exclude and re.search(self.exclude, name):
             return f"{name!r} matches the pattern of `exclude`"
+        if not self.head and re.search(_HEADS, name):
+            return f"{name!r} is the name of a head, which `head=True` selects"
+        if not self.embedding and re.search(_EMBEDDINGS, name):
+            return f"{name!r} is the name of an embedding, which `embedding=True` selects"
         if not any(re.search(pattern, name) for pattern in self.include):
             return f"{name!r} matches no pattern of `include`"
         return ""

@@ -1,11 +1,19 @@
 """The state of FP8 training: the scales of products, and the magnitudes from which they are computed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Self, final
+
+import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax, tree_util
 from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.kernels.fp8_products import parameter_names
+from shardwise.errors import StrategyError
+from shardwise.strategies.leaves import leaf_name
+from shardwise.tree_util import KeyPath
 
 _EXPONENTS = 100  # scales are powers of two between 2**-100 and 2**100
 
@@ -41,7 +49,7 @@ class FP8Scales:
     limits: tuple[float, float, float] = field(metadata={"static": True})
     margin: int = field(default=0, metadata={"static": True})
 
-    def update(self, maxima: Self) -> Self:
+    def update(self, maxima: Self, params: object = None) -> Self:
         """Return the state for the next step.
 
         A scale is the least power of two for which the largest magnitude of the last steps is in the range of the
@@ -50,13 +58,26 @@ class FP8Scales:
 
         Args:
             maxima: the cotangent of this state.
+            params: the parameters of the next step. With them, the scale of a weight is that of its parameter's largest
+                magnitude, over all layers of a stacked parameter (current scaling). So no weight exceeds its scale.
+
+        Raises:
+            StrategyError: if `params` does not have the parameter of a product.
         """
         names = list(self.scales)
-        latest = jnp.concatenate([jnp.reshape(maxima.scales[name], -1) for name in names])
+        parts = [jnp.reshape(maxima.scales[name], -1) for name in names]
+        weights = [] if params is None else _largest_magnitudes(names, params)
+        reduced = jnp.concatenate([*parts, *weights])
+        latest = reduced[: len(reduced) - len(weights)]
         history = jnp.concatenate([latest[:, None], self.history[:, :-1]], 1)
+        largest = jnp.max(history, 1)
+        if weights:
+            rows = [self.scales[name].size // 3 for name in names]
+            of_weight = jnp.repeat(reduced[len(latest) :], np.array(rows), total_repeat_length=sum(rows))
+            largest = jnp.reshape(jnp.reshape(largest, (-1, 3)).at[:, 1].set(of_weight), -1)
         before = jnp.concatenate([jnp.reshape(self.scales[name], -1) for name in names])
         limits = jnp.tile(jnp.asarray(self.limits, jnp.float32), len(before) // 3)
-        scales = _power_of_two(jnp.max(history, 1) / limits, before, self.margin)
+        scales = _power_of_two(largest / limits, before, self.margin)
         parts = lax.split(scales, [self.scales[name].size for name in names])
         shaped = {name: jnp.reshape(part, self.scales[name].shape) for name, part in zip(names, parts, strict=True)}
         return replace(self, scales=shaped, history=history)
@@ -65,6 +86,36 @@ class FP8Scales:
         """Return the larger ones of two states of maxima, such as the cotangents of two microbatches."""
         joined: Self = tree_util.tree_map(jnp.maximum, self, other)
         return joined
+
+
+def parameter_name(path: KeyPath) -> str:
+    """Return the name of a parameter: its path, or `params` if there is one parameter without a path."""
+    return leaf_name(path) or "params"
+
+
+def _largest_magnitudes(names: Sequence[str], params: object) -> list[Array]:
+    """Return the largest finite magnitude of the parameters of each product, as arrays of one element."""
+    found = {parameter_name(path): leaf for path, leaf in tree_util.tree_leaves_with_path(params)}
+    largest = {}
+
+    def magnitude(product: str, name: str) -> Array:
+        if name not in found:
+            raise StrategyError(
+                f"FP8Scales.update: the product {product!r} is one of the parameter {name!r}, and `params` has only "
+                f"{', '.join(sorted(found))}. Pass the parameters that the loss receives."
+            )
+        if name not in largest:
+            magnitudes = jnp.abs(jnp.asarray(found[name], jnp.float32))
+            largest[name] = jnp.max(jnp.where(magnitudes < jnp.inf, magnitudes, 0))
+        return largest[name]
+
+    def own_names(product: str) -> list[str]:
+        return [product] if product in found else parameter_names(product)
+
+    return [
+        jnp.reshape(reduce(jnp.maximum, (magnitude(product, name) for name in own_names(product))), 1)
+        for product in names
+    ]
 
 
 def _power_of_two(ratios: Array, before: Array, margin: int) -> Array:

@@ -134,6 +134,70 @@ def bf16_step(params, scales, tokens):
     return jax.tree.map(lambda p, g: p - 0.2 * g, params, grads), scales, value
 
 
+def current_step(params, scales, tokens):
+    value, (grads, maxima) = jax.value_and_grad(LOSS, (0, 1))(params, scales, tokens)
+    params = jax.tree.map(lambda p, g: p - 0.2 * g, params, grads)
+    return params, scales.update(maxima, params), value
+
+
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("kind", ["2d", "data", "fsdp", "tensor"])
+def test_maxima_of_new_parameters_are_reduced_together_with_the_others(kind):
+    arguments = placed(kind)
+    plan = plan_of(current_step, *arguments)
+    assert Counter(row.kind for row in plan.collectives if row.type == "f32[28]") == {"all_reduce": 1}  # 4 parameters
+    assert plan.counts() == plan_of(step, *arguments).counts()
+
+
+def test_scales_of_weights_are_those_of_the_new_parameters():
+    params, tokens = init(), random_tokens()
+    before = POLICY.create(loss, params, tokens)
+    new, scales, _ = jax.jit(current_step)(params, before, tokens)
+    _, delayed, _ = jax.jit(step)(params, before, tokens)
+    for name, found in scales.scales.items():
+        largest = np.abs(new["layers"][name.removeprefix("layers/")]).max()
+        np.testing.assert_array_equal(found[:, 1], np.exp2(np.ceil(np.log2(largest / 448))))
+        np.testing.assert_array_equal(found[:, ::2], delayed.scales[name][:, ::2])
+    np.testing.assert_array_equal(scales.history, delayed.history)
+
+
+def test_scales_of_concatenated_and_repeated_weights():
+    def function(params, x):
+        return jnp.sum(x @ jnp.concatenate([params["a"], params["b"]], 1)) + jnp.sum((x @ params["a"]) @ params["a"])
+
+    params, x = {"a": jnp.full((16, 16), 3.0), "b": jnp.full((16, 16), 900.0)}, jnp.ones((4, 16))
+    scales = FP8Policy().create(function, params, x)
+    assert set(scales.scales) == {"a+b", "a", "a:2"}
+    params["b"] = params["b"].at[0].set(jnp.inf)  # infinities are left out
+    updated = scales.update(scales, params)
+    assert [float(updated.scales[name][1]) for name in ("a+b", "a", "a:2")] == [4, 2**-7, 2**-7]
+    with pytest.raises(
+        StrategyError, match=r"the product 'a[+]b' is one of the parameter 'b', and `params` has only a"
+    ):
+        scales.update(scales, {"a": params["a"]})
+
+
+@pytest.mark.table(default=1)
+@pytest.mark.parametrize("kind", ["2d", "data", "fsdp", "tensor"])
+def test_a_head_in_float8_needs_no_other_reduction(kind):
+    policy = FP8Policy(history=4, embedding=True)
+    params, _, tokens = placed(kind, words=512)
+    scales = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(tokens.sharding.mesh, P())),
+        policy.create(loss, params, tokens),
+    )
+    with_head = strategies.mixed_precision(loss, policy)
+
+    def head_step(params, scales, tokens):
+        value, (grads, maxima) = jax.value_and_grad(with_head, (0, 1))(params, scales, tokens)
+        return jax.tree.map(lambda p, g: p - 0.2 * g, params, grads), scales.update(maxima), value
+
+    plan = plan_of(head_step, params, scales, tokens)
+    assert Counter(row.kind for row in plan.collectives if row.type == "f32[27]") == {"all_reduce": 1}
+    text = str(jax.explain(head_step, hardware="h200", advise=False)(params, scales, tokens))
+    assert ", of which 15 in float8" in text  # the layers' 4 products and the head's, each with two gradients
+
+
 @pytest.mark.parametrize("kind", ["data", "fsdp", "tensor", "2d"])
 def test_all_maxima_of_a_step_are_reduced_together(kind):
     arguments = placed(kind)

@@ -81,6 +81,7 @@ class Fp8Dot(CallLike):
     @staticmethod
     def apply(form: Fp8Form, x: Operand, weight: Operand, scales: Operand, quantized: Sequence[Any]) -> Any:
         """Return the product. `quantized` is what `quantize_operand` returned for x."""
+        x, weight = (Convert(z.type.dtype)(z) if z.type.weak else z for z in (x, weight))
         programs = _programs(form, (x.type.strong(), weight.type.strong()), (False,) * _OPERANDS)
         return Fp8Dot(programs.result, form)(x, weight, scales, *quantized)[0]
 

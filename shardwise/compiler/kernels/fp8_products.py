@@ -5,6 +5,7 @@ concatenations. Each selected product becomes an `Fp8Dot`, and the program gets 
 scales of all iterations are stacked, so every product that runs has scales of its own.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -118,6 +119,11 @@ class Fp8Products:
             form: returns how a product is computed, given the product and the dtype of its result.
         """
         return _rewrite(self._plan, form)
+
+
+def parameter_names(product: str) -> list[str]:
+    """Return the names of the parameters of a product, given its name: several ones if they are concatenated."""
+    return re.sub(r":\d+$", "", product).split("+")
 
 
 def _with_unique_names(products: Iterator[Product]) -> list[Product]:

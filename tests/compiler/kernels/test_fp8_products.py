@@ -16,6 +16,10 @@ def products(function, params=W, x=X, policy=POLICY):
     return [(row.name, row.reason) for row in policy.products(function, params, x)]
 
 
+HEAD = "'head' is the name of a head, which `head=True` selects"
+EMBEDDING = "'embed' is the name of an embedding, which `embedding=True` selects"
+
+
 @jax.custom_vjp
 def with_rules(w, x):
     return x @ w
@@ -50,7 +54,8 @@ def in_shard_map(w, x):
         (in_scan, STACKED, [("params", "")]),
         (lambda w, x: lax.cond(x.sum() > 0, lambda: x @ w["a"], lambda: x @ w["b"]), {"a": W, "b": W}, None),
         (lambda w, x: (x + w[0]) @ x.T, W, [("", "no operand is a parameter")]),
-        (lambda w, x: x @ w["head"], {"head": W}, [("head", "'head' matches the pattern of `exclude`")]),
+        (lambda w, x: x @ w["head"], {"head": W}, [("head", HEAD)]),
+        (lambda w, x: x @ w["embed"].T, {"embed": W}, [("embed", EMBEDDING)]),
         (lambda w, x: jnp.dot(x, w, precision="highest"), W, [("params", "its precision is HIGHEST")]),
         (lambda w, x: jnp.outer(x[0], w[0]), W, []),
         (with_rules, W, [("params", "it is in a function with derivative rules of its own (custom_vjp)")]),
