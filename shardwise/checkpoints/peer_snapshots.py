@@ -13,7 +13,7 @@ from typing import Any, final
 
 from shardwise import tree_util
 from shardwise.api.creation import devices_by_box, make_array_from_callback
-from shardwise.api.meshes.placement import device_put
+from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.checkpoints.manager import Restored
 from shardwise.checkpoints.peer_blocks import (
@@ -35,7 +35,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, PeerFailure
 from shardwise.processes.blob_server import BlobServer, Offer, fetch
 from shardwise.random import wrap_key_data
-from shardwise.runtime.array import key_data_sharding
+from shardwise.runtime.array import ArrayImpl, key_data_sharding
 from shardwise.runtime.box import box_of
 from shardwise.runtime.cluster import cluster
 from shardwise.runtime.generations import generations
@@ -44,6 +44,7 @@ from shardwise.runtime.group import Group
 _NO_LIMIT = 1 << 62
 _POLL_MILLISECONDS = 200
 _FIRST_INTERVAL = 10  # steps between the first two snapshots, if the interval is chosen
+_LONGEST_GROWTH = 2  # an interval is at most this many times the last one: one slow snapshot says little
 _SHARE = 0.01  # the most of the time that snapshots take then
 
 _log = logging.getLogger("shardwise")
@@ -97,8 +98,9 @@ class PeerSnapshots:
         self._complete: int | None = None  # the step of the last snapshot that was complete in all processes
         self._transfer: _Transfer | None = None
         self._next_step = 0
+        self._interval = 0  # the steps until the next snapshot, if it is chosen; 0 before the first one
         self._last_save: tuple[int, float] | None = None  # the last saved step, and when `save` returned
-        self._cost = 0.0  # seconds that the last `save` took
+        self._cost = 0.0  # seconds that the last `save` took, after the arrays were computed
         self._count = 0  # snapshots since `_connect`
         self._last_prefix = ""  # of the keys of the last complete snapshot
         self._has_room = False  # whether the next snapshot is the last one, because more processes can take part
@@ -129,6 +131,7 @@ class PeerSnapshots:
         self._server.close()
         self._server = BlobServer(self._member.local_host, _NO_LIMIT)
         self._last_save, self._next_step, self._last_prefix, self._has_room = None, 0, "", False
+        self._interval = 0
         self._connect(None)
 
     @property
@@ -169,23 +172,29 @@ class PeerSnapshots:
         start = time.perf_counter()
         costs = self.wait()
         if self._every_steps is None:
-            self._choose_interval(step, costs, start)
+            self._choose_interval(step, costs)
         has_room = self._has_room
+        waited = time.perf_counter()
+        arrays = [leaf for leaf in tree_util.tree_leaves(tree) if isinstance(leaf, ArrayImpl)]
+        block_until_ready([array for array in arrays if not array.is_deleted()])  # computing them is no cost
+        computed = time.perf_counter()
         self._start(take_blocks(step, tree, self._member.rank))
         end = time.perf_counter()
-        self._last_save, self._cost = (step, end), end - start
+        self._last_save, self._cost = (step, end), end - computed + waited - start
         if has_room:
             self.wait()
             raise MoreProcesses("more processes can take part")
         return True
 
-    def _choose_interval(self, step: int, costs: Sequence[tuple[float, float]], now: float) -> None:
+    def _choose_interval(self, step: int, costs: Sequence[tuple[float, float]]) -> None:
         """Choose the next step to save from what all processes have measured for the last snapshot."""
-        interval = _FIRST_INTERVAL
-        if costs:
-            cost, step_time = max(each[0] for each in costs), min(each[1] for each in costs)
-            interval = max(1, math.ceil(cost / (_SHARE * step_time))) if step_time > 0 else interval
-        self._next_step = step + interval
+        step_time = min((each[1] for each in costs), default=0.0)
+        if self._interval and step_time > 0:
+            chosen = math.ceil(max(each[0] for each in costs) / (_SHARE * step_time))
+            self._interval = min(max(1, chosen), _LONGEST_GROWTH * self._interval)
+        else:
+            self._interval = self._interval or _FIRST_INTERVAL
+        self._next_step = step + self._interval
 
     def _start(self, snapshot: HeldSnapshot) -> None:
         keys = blocks_to_send(snapshot, self._member.rank, self._hosts)
