@@ -1,4 +1,4 @@
-"""local_updates (DiLoCo, local SGD): groups of devices that train on their own, and exchange outer gradients now and then."""
+"""local_updates (DiLoCo, local SGD): groups of devices that train on their own and exchange outer gradients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

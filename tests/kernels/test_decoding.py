@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shardwise as jax
+import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
 from shardwise.base._jaxlib import parse_module
 from shardwise.compiler.ir.evaluate import evaluate
@@ -89,6 +90,30 @@ def test_lowering_vmap_and_gradient():
     np.testing.assert_allclose(batched[:, 0], loop(q, k, v, tables, lengths, scale), rtol=1e-5, atol=1e-5)
     gradient = jax.grad(lambda v: jax.kernels.paged_attention(q, k, v, tables, lengths).sum())(v)
     np.testing.assert_allclose(gradient.sum(), 2 * q.shape[1] * q.shape[2], rtol=1e-4)  # two sequences have keys
+
+
+def test_second_derivatives():
+    q, k, v, tables, lengths = arguments(sequences=3, heads=4, key_heads=2, width=5, pages=7, size=3, listed=4)
+    lengths = np.array([12, 1, 7], np.int32)
+
+    def plain(q, k, v):
+        keys, values = (jnp.repeat(x[:, tables].reshape(2, 3, 12, 5), 2, 0) for x in (k, v))  # [heads, sequences, …]
+        scores = jnp.einsum("bhd,hbkd->bhk", q, keys) * 0.3
+        weights = jax.nn.softmax(jnp.where(np.arange(12) < lengths[:, None, None], scores, -jnp.inf))
+        return jnp.einsum("bhk,hbkd->bhd", weights, values)
+
+    def kernel(q, k, v):
+        return jax.kernels.paged_attention(q, k, v, tables, lengths, scale=0.3)
+
+    def second(function):
+        def slope(*args):
+            grads = jax.grad(lambda *args: jnp.sum(jnp.sin(function(*args))), (0, 1, 2))(*args)
+            return sum(jnp.vdot(grad, jnp.cos(x)) for grad, x in zip(grads, args, strict=True))
+
+        return jax.jit(jax.grad(slope, (0, 1, 2)))(q, k, v)
+
+    for actual, expected in zip(second(kernel), second(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_wrong_operands_are_errors():

@@ -200,3 +200,34 @@ def test_wrong_definitions_are_errors(options, error, expected):
 def test_wrong_launches_are_errors(options, expected):
     with pytest.raises(ValueError, match=expected):
         lowered(make(**options), np.ones((2, 3), np.float32))
+
+
+def on_host(x):
+    return jax.pure_callback(np.asarray, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def test_a_gradient_without_derivatives_is_an_error_of_second_derivatives():
+    function = make(gradient=lambda operands, results, cotangents: [on_host(centred(cotangents[0] * operands[0]))])
+    step = jax.grad(lambda x: function(x).sum())
+    x = RNG.standard_normal((3, 8)).astype(np.float32)
+    np.testing.assert_allclose(step(x), centred(x), atol=1e-6)
+    expected = (
+        r"second_derivative_of_centred at test_user_kernels.py:\d+ needs the derivative of `centred_gradient`, and an "
+        "op of it has none. pure_callback: cannot differentiate"
+    )
+    for second in (jax.grad(lambda x: step(x).sum()), lambda x: jax.jvp(step, (x,), (x,))):
+        with pytest.raises(NotImplementedError, match=expected):
+            second(x)
+
+
+def test_a_meaning_without_derivatives_is_an_error_of_derivatives():
+    function = jax.kernels.triton_kernel(
+        on_host,
+        ir=module,
+        grid=1,
+        sharding_rule="... -> ...",
+        gradient=lambda operands, results, cotangents: cotangents,
+    )
+    expected = r"the derivative of the kernel 'on_host' at test_user_kernels.py:\d+ needs that of the plain ops"
+    with pytest.raises(NotImplementedError, match=expected):
+        jax.grad(lambda x: function(x).sum())(np.ones((3, 8), np.float32))

@@ -63,9 +63,16 @@ class LinearCall(CallLike):
 
     @contextmanager
     def _in_residual_scope(self) -> Iterator[None]:
+        place = current_source().place
         with restore_source():
             provenance.source = current_source().within((self.residual_scope,))
-            yield
+            try:
+                yield
+            except (NotImplementedError, TypeError, ValueError) as error:
+                raise NotImplementedError(
+                    f"{self.residual_scope} at {place} needs the derivative of `{self.program.name}`, and an op of it "
+                    f"has none. {error}"
+                ) from error
 
     def transpose(self, cotangent: Sequence[Operand | None], *operands: Primal) -> tuple[Any, ...]:
         types = self.transposed.in_types[self.residuals :]

@@ -20,6 +20,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.triton_ir import TritonBuilder, supports_dtype
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.trace.provenance import current_source
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp, jvp_program
 from shardwise.compiler.transforms.replay import replay
@@ -154,7 +155,13 @@ class KernelOp(Op):
             results, found = jvp(plain_program(self, types), primals, tangents)
             return tuple(results), tuple(found)
         results = self(*primals)
-        program, transposed = _linear_programs(self, types, tuple(x.type.strong() for x in results), active)
+        try:
+            program, transposed = _linear_programs(self, types, tuple(x.type.strong() for x in results), active)
+        except (NotImplementedError, ValueError) as error:
+            raise NotImplementedError(
+                f"the derivative of the kernel {self.label!r} at {current_source().place} needs that of the plain ops "
+                f"that compute its results, and one of them has none. {error}"
+            ) from error
         call = LinearCall(program, len(primals) + len(results), transposed, second_derivative_scope(self.label))
         return results, call(*primals, *results, *(tangent for tangent in tangents if tangent is not None))
 
@@ -222,6 +229,6 @@ def _linear_programs(
 
     residuals = [*types, *out_types]
     return (
-        rewrite(f"{op.name}_tangent", [*residuals, *active_types], tangents),
-        rewrite(f"{op.name}_gradient", [*residuals, *out_types], cotangents),
+        rewrite(f"{op.label}_tangent", [*residuals, *active_types], tangents),
+        rewrite(f"{op.label}_gradient", [*residuals, *out_types], cotangents),
     )
