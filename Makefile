@@ -38,7 +38,7 @@ OLDER_EMITTERS := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo demo-processes docs quick test style types test-users test-all test-versions test-ecosystem test-torch faults soak fuzz-protocol slow coverage fuzz forgeries mutations bench format clean
+.PHONY: venv demo demo-processes docs quick test style types test-users test-all test-versions test-ecosystem test-torch faults soak soak-restarts recoveries fuzz-protocol slow coverage fuzz forgeries mutations bench format clean
 
 venv: .venv/.checks-installed
 
@@ -103,9 +103,18 @@ test-torch: .venv-torch/.installed
 faults: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m faults
 
-# Training on four processes with random kills, stops and restarts, for MINUTES; the events are in build/soak.log.
+# Training on four processes and a spare, with a random fault every 29 s, beside a run without faults and one that restarts
+# from disk, for MINUTES each; the events are in build/soak.log.
 soak: .venv/.checks-installed
+	$(BIN)/python -m tests.recovery.soak --minutes $(MINUTES) --seed $(SEED)
+
+# Training on four processes that is killed, stopped and restarted from checkpoints, also with its launcher, for MINUTES.
+soak-restarts: .venv/.checks-installed
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --seed $(SEED)
+
+# Launches of programs that recover, with random faults at random points, until CASES faults have happened.
+recoveries: .venv/.checks-installed
+	$(BIN)/python -m tests.recovery.campaign --faults $(CASES) --seed $(SEED)
 
 # Hostile bytes and messages on the coordinator's port, before and after authentication.
 fuzz-protocol: .venv/.checks-installed

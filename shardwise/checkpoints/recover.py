@@ -8,8 +8,10 @@ from typing import TypeVar
 from shardwise.base.caches import clear_all
 from shardwise.checkpoints.peer_snapshots import MoreProcesses, PeerSnapshots
 from shardwise.errors import PeerFailure, ProgramMismatch, RendezvousError
+from shardwise.runtime.array import forget_signatures
 from shardwise.runtime.client import clients
 from shardwise.runtime.cluster import cluster
+from shardwise.runtime.executable import compile_checks
 from shardwise.runtime.generations import generations
 from shardwise.runtime.group import Group
 from shardwise.runtime.launched_process import join_next_generation
@@ -38,6 +40,7 @@ def recover(train: Callable[[PeerSnapshots], T], *, every_steps: int | None = No
 
     Raises:
         RuntimeError: if `shardwise launch --spares` did not start this process.
+        DeviceMismatchError: if `train` uses an array or a mesh from before the failure.
         Exception: what `train` raises in this process, unless another process has failed before.
 
     Example:
@@ -50,6 +53,7 @@ def recover(train: Callable[[PeerSnapshots], T], *, every_steps: int | None = No
             "recover needs processes that can be replaced: start the program with `shardwise launch --spares 1`"
         )
     generations.is_recovering = True
+    compile_checks.append(clients.check_current)
     snapshots: PeerSnapshots | None = None
     reason = ""
     while True:
@@ -89,4 +93,5 @@ def _leave(reason: str) -> None:
     cluster.break_off(reason)
     cluster.leave_failed()
     clear_all()
+    forget_signatures()
     gc.collect()

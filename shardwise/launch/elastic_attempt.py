@@ -59,9 +59,11 @@ class ElasticAttempt:
         stdout: the target of the processes' standard output.
         stderr: the target of the processes' standard error.
         report: prints a line of the launcher.
+        first_generation: the number of the first generation.
 
     Attributes:
         failure: why the program could not continue; None if it ended, or by a signal.
+        next_generation: the number of the next generation.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class ElasticAttempt:
         stdout: Writer,
         stderr: Writer,
         report: Callable[[str], None],
+        first_generation: int,
     ):
         assert options.spares is not None
         self.failure: LaunchFailure | None = None
@@ -88,7 +91,7 @@ class ElasticAttempt:
         self._started = 0  # the number of processes that were started
         self._failed_starts = 0  # processes in succession that ended before they waited for a place
         self._have_waited: set[int] = set()
-        self._generation = -1
+        self.next_generation = first_generation
         self._members: dict[int, int] = {}  # number of each process of the generation → rank
         self._generation_start = 0.0
         self._broken_since: float | None = None  # since when the generation is known to have ended
@@ -239,7 +242,7 @@ class ElasticAttempt:
     @property
     def _fewest(self) -> int:
         """The fewest processes of the next generation."""
-        return self._options.processes if self._generation < 0 else self._options.min_processes
+        return self._options.min_processes if self._members else self._options.processes
 
     def _start_generation(self, waiting: dict[int, Waiting]) -> None:
         """Assign the processes that wait to ranks, if there are enough of them."""
@@ -251,7 +254,7 @@ class ElasticAttempt:
         size = min(self._options.processes, len(waiting))
         if size < self._fewest or not self._has_advanced(old, waiting):
             return
-        if self._generation < 0 and new[:size] != sorted(self._workers.running)[:size]:
+        if not self._members and new[:size] != sorted(self._workers.running)[:size]:
             return  # the first processes are not spares
         ranks = {number: self._members[number] for number in old if self._members[number] < size}
         free = [rank for rank in range(size) if rank not in ranks.values()]
@@ -264,12 +267,12 @@ class ElasticAttempt:
             reason = waiting[old[0]].reason.partition("\n")[0]
             places = "".join(f"; process {number} has rank {ranks[number]}" for number in new if number in ranks)
             self._report(f"{reason}. {size} processes continue{places}")
-        self._generation += 1
+        generation, self.next_generation = self.next_generation, self.next_generation + 1
         self._members, self._broken_since, self._generation_start = ranks, None, time.monotonic()
         newcomers = ",".join(str(rank) for number, rank in ranks.items() if number in new) if old else ""
         for number, rank in ranks.items():
             place = Assignment(
-                self._generation,
+                generation,
                 rank,
                 size,
                 join_address(_HOST, self._coordinator.port),

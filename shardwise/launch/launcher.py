@@ -36,6 +36,7 @@ class Launcher:
         self._options = options
         self._stdout, self._stderr = Writer(stdout or sys.stdout), Writer(stderr or sys.stderr)
         self._signals: list[signal.Signals] = []
+        self._generations = 0  # of processes, in all attempts
 
     def run(self) -> int:
         """Run the program, and again after failures. Return the exit code.
@@ -95,6 +96,8 @@ class Launcher:
         for restart in range(restarts + 1):
             attempt = self._create_attempt(restart, log_folder)
             code = attempt.run()
+            if isinstance(attempt, ElasticAttempt):
+                self._generations = attempt.next_generation
             if attempt.failure is not None:
                 self._report_failure(attempt.failure, attempt.exits)
             elif code:
@@ -111,7 +114,7 @@ class Launcher:
         options, targets = self._options, (self._stdout, self._stderr)
         if options.spares is None:
             return Attempt(options, restart, log_folder, self._signals, *targets)
-        return ElasticAttempt(options, restart, log_folder, self._signals, *targets, self._report)
+        return ElasticAttempt(options, restart, log_folder, self._signals, *targets, self._report, self._generations)
 
     def _report_failure(self, failure: LaunchFailure, exits: Sequence[Exit]) -> None:
         self._report(f"process {failure.rank} failed first: {failure.reason}")

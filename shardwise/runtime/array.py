@@ -97,6 +97,11 @@ def _interned_signature(
     return ArraySignature(type.with_explicit(explicit_sharding(sharding, type.shape)), sharding, committed)
 
 
+def forget_signatures() -> None:
+    """Empty the table of signatures, which refer to devices, when a process drops all of its clients."""
+    _interned_signature.cache_clear()
+
+
 @final
 class Shard:
     """The shard of an array on one device, as `x.addressable_shards` lists it.

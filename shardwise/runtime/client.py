@@ -29,7 +29,7 @@ from shardwise.base.config import FIRST_USE, config
 from shardwise.base.docstrings import Family, Parameter, documented
 from shardwise.base.lazy import lazy_module
 from shardwise.compiler.shardings.mesh import AbsentDevice, device_grid
-from shardwise.errors import PlatformError
+from shardwise.errors import DeviceMismatchError, PlatformError
 from shardwise.processes.variables import LAUNCHER_PID
 from shardwise.runtime.plugins.create_client import create_client, load
 from shardwise.runtime.plugins.plugin import Plugin
@@ -147,6 +147,14 @@ class _Clients:
         """Drop all clients, so that others can be created. They end when no array or mesh refers to their devices."""
         self.by_platform.clear()
         self._default = ""
+
+    def check_current(self, client: Client) -> None:
+        """Raise an error if a client was dropped by `forget`."""
+        if not any(client is each for each in self.by_platform.values()):
+            raise DeviceMismatchError(
+                "an array or mesh refers to devices that this process has left after a failure: create meshes, arrays "
+                "and shardings in the function that `checkpoints.recover` calls"
+            )
 
     def all(self) -> list[Client]:
         """Return the clients that exist."""

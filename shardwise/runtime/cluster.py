@@ -176,7 +176,7 @@ class _Cluster:
         has_hooks, self._has_hooks = self._has_hooks, True
         if hasattr(os, "register_at_fork") and not has_hooks:  # Windows has no fork
             os.register_at_fork(after_in_child=self._forget_in_child)  # another thread may fork while this one waits
-        member.record = _create_record(member, generation or 0)
+        member.record = _create_record(member, generation)
         process_sets.connect(member, timeouts.peer)
         try:
             self._connect(member, host, local_device_ids, partition_index, newcomers)
@@ -414,11 +414,12 @@ class _Cluster:
             self._coordinator = None
 
 
-def _create_record(member: Member, generation: int) -> LaunchRecord | None:
+def _create_record(member: Member, generation: int | None) -> LaunchRecord | None:
     """Create the file in which this process records its launches; None if there is none, or it cannot be written."""
-    folder, restart = config.launch_record_dir, int(os.environ.get(RESTART_COUNT, "0")) + generation
+    folder = config.launch_record_dir
     if not folder:
         return None
+    restart = int(os.environ.get(RESTART_COUNT, "0")) if generation is None else generation
     restarted = f".restart{restart}" if restart else ""
     path = Path(folder).expanduser() / f"rank{member.rank}{restarted}{RECORD_SUFFIX}"
     try:

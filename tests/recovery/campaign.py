@@ -1,6 +1,6 @@
 """Launches with random faults, by seeds: python -m tests.recovery.campaign [--faults 100] [--seed 0] [--log FILE]
 
-Each launch has two to four processes, up to two spares, and one to three faults of all kinds: at the beginning of a
+Each launch has two to four processes, up to two spares, and two to eight faults of all kinds: at the beginning of a
 step, while a snapshot is sent, while processes join a generation, or while they restore. A launch is right if it ends
 with the losses of a run without faults: bit for bit if the number of processes did not change, within rounding
 otherwise. It is right too if it ends with an error that says what was lost. The exit code is 0 if all launches are
@@ -20,7 +20,7 @@ import pytest
 from tests.recovery.launches import ROOT, Outcome, run, undisturbed
 from tests.recovery.training import POINTS
 
-STEPS, PAUSE = 30, 0.2
+STEPS, PAUSE = 60, 0.2
 STEP_FAULTS = ("kill", "kill", "stop", "raise", "coordinator", "drop", "gloo", "disk")
 POINT_FAULTS = ("kill", "kill", "stop", "drop")
 LOST = (
@@ -34,13 +34,13 @@ def choose(chance: random.Random) -> tuple[int, int, list[str]]:
     """Return the number of processes, the number of spares, and the faults of a launch."""
     processes, spares = chance.randint(2, 4), chance.randint(0, 2)
     faults = []
-    for index in range(chance.randint(1, 3)):
+    for index in range(chance.randint(2, 8)):
         rank = chance.randrange(processes)
-        if index == 0 or chance.random() < 0.5:
+        if index < 2 or chance.random() < 0.6:
             faults.append(f"{chance.choice(STEP_FAULTS)}@{chance.randrange(3, STEPS - 3)}:{rank}")
         else:
             kind, point = chance.choice(POINT_FAULTS), chance.choice(list(POINTS))
-            faults.append(f"{kind}.{point}@{0 if point == 'send' else chance.randint(1, 2)}:{rank}")
+            faults.append(f"{kind}.{point}@{0 if point == 'send' else chance.randint(1, 4)}:{rank}")
     return processes, spares, sorted(set(faults))
 
 

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from shardwise import checkpoints
+from shardwise.checkpoints.location import location_of
+from shardwise.checkpoints.steps import list_steps, step_name
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests/recovery/training.py"
 TIME_LIMIT = 600  # seconds for a launch, which a test that passes never needs, also on a busy machine
@@ -65,6 +69,8 @@ def run(
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         happened = sorted(path.name for path in Path(folder).glob("*@*"))
+        if steps := list_steps(location_of(f"{folder}/disk")):  # whatever has happened, the newest one is intact
+            checkpoints.verify(f"{folder}/disk/{step_name(steps[-1])}")
     losses: dict[int, set[str]] = {}
     for step, loss in re.findall(r"\] step (\d+) loss (\S+)", launch.stdout):
         losses.setdefault(int(step), set()).add(loss)

@@ -1,5 +1,7 @@
 """Programs whose failed processes are replaced: every loss equals that of a run without faults, bit for bit."""
 
+import re
+
 import pytest
 
 import shardwise as sw
@@ -99,6 +101,15 @@ def test_a_program_that_always_fails_ends():
     outcome = run(*faults, processes=2, spares=1)
     assert outcome.code == 1
     assert "ValueError: an injected error" in outcome.stderr
+
+
+@pytest.mark.slow
+def test_clients_of_earlier_generations_end():
+    """A generation of two CPU devices has about 14 threads; one earlier client lives as long as its snapshot."""
+    outcome = run(*(f"gloo@{step}:0" for step in range(3, 11)), spares=0, options=["--min-processes", "2"])
+    check_recovered(outcome, 2)
+    threads = [int(count) for count in re.findall(r"^\[0\] threads: (\d+)", outcome.stdout, re.MULTILINE)]
+    assert len(threads) == 9 and threads[-1] < threads[0] + 50, threads
 
 
 def test_recover_needs_the_launcher():

@@ -1,13 +1,14 @@
 """A training program that recovers from failures, and the faults that tests let happen in it.
 
-training.py FOLDER [--steps N] [--pause SECONDS] [--every N] [--faults FAULT ...]
+training.py FOLDER [--steps N] [--pause SECONDS] [--every N] [--from-disk] [--faults FAULT ...]
 
 FOLDER has a folder `disk` with checkpoints, and one file for each fault that has happened. A fault is KIND@STEP:RANK:
 it happens once, in the process that has the rank when it begins the step. KIND.POINT@GENERATION:RANK happens in the
 middle of a snapshot or of a recovery, in the process that has the rank in this generation; POINT is one of `POINTS`. A
 file `now-NUMBER` in FOLDER with KIND:RANK is a fault that happens at the next step.
 
-Each process prints its losses. Each step takes PAUSE seconds or more.
+Each process prints its losses. Each step takes PAUSE seconds or more. With --from-disk, the program does not recover:
+it restores the newest checkpoint on disk when it is started again.
 """
 
 import argparse
@@ -161,6 +162,8 @@ class Faults:
 
 def restore(snapshots, manager, state):
     """Return the newest state, from memory, or from the disk if it is lost there; None if there is none."""
+    if snapshots is None:
+        return None if manager.latest() is None else manager.restore(state)
     try:
         return snapshots.resume(state)
     except CheckpointNotFound as error:
@@ -176,6 +179,7 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--every", type=int, default=2)
+    parser.add_argument("--from-disk", action="store_true")
     parser.add_argument("--faults", nargs="*", default=[])
     options = parser.parse_args()
     count_compilations()
@@ -190,14 +194,17 @@ def main():
         if (restored := restore(snapshots, manager, state)) is not None:
             start, state = restored.step + 1, restored.tree
             assert state["next"] == start and state["host"].tolist() == [restored.step] * 2, state
-        print(f"rank {sw.process_index()} of {sw.process_count()} starts at step {start}", flush=True)
+        place = f"rank {sw.process_index()} of {sw.process_count()}"
+        print(f"{place} starts at step {start} at {time.time():.3f}", flush=True)
+        print(f"threads: {len(os.listdir('/proc/self/task'))}", flush=True)
         for step in range(start, options.steps):
             faults.begin_step(step)
             time.sleep(options.pause)
             arrays, loss = train_step({name: state[name] for name in ("weights", "momentum")}, x, y)
             print(f"step {step} loss {float(loss).hex()} at {time.time():.3f}", flush=True)
             state = {**arrays, "next": step + 1, "host": np.full(2, float(step))}
-            snapshots.save(step, state)
+            if snapshots is not None:
+                snapshots.save(step, state)
             try:
                 manager.save(step, state)
             except CheckpointError as error:
@@ -206,7 +213,10 @@ def main():
         with suppress(CheckpointError):
             manager.close()
 
-    checkpoints.recover(train, every_steps=options.every)
+    if options.from_disk:
+        train(None)
+    else:
+        checkpoints.recover(train, every_steps=options.every)
     print("complete", flush=True)
 
 

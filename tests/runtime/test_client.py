@@ -6,7 +6,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.shardings.mesh import AbsentDevice
-from shardwise.errors import PlatformError
+from shardwise.errors import DeviceMismatchError, PlatformError
 from shardwise.runtime import client as module
 from shardwise.runtime.client import _Clients, canonical_lowering_platform, default_lowering_platform, lowering_platform
 from tests.runtime.plugins.fakes import fake_client, fake_plugin, registry_of
@@ -98,3 +98,13 @@ def test_platforms_of_lowering():
     assert (canonical_lowering_platform("gpu"), canonical_lowering_platform("tpu")) == ("cuda", "tpu")
     with sw.config.override("target_platform", "gpu"):
         assert default_lowering_platform() == "cuda"
+
+
+def test_dropped_clients_are_not_current():
+    clients, client = _Clients(), fake_client("cpu")
+    clients.set("cpu", client)
+    clients.check_current(client)
+    clients.forget()
+    assert not clients.exist
+    with pytest.raises(DeviceMismatchError, match=r"in the function that `checkpoints\.recover` calls"):
+        clients.check_current(client)
