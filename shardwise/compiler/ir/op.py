@@ -331,6 +331,13 @@ class Op:
             return (0,) * len(types)
         return tuple(2 * type.nbytes if type.dtype.itemsize == 2 else 0 for type in types)
 
+    def copied_orders(self, platform: str, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        """Return, for each operand, the order of its dims in the copy that a platform's library reads; () if as stored.
+
+        Two ops share a copy of a value if they need the same order.
+        """
+        return ((),) * len(types)
+
     @property
     def reduced_dims(self) -> tuple[int, ...] | None:
         """The dims of the operand along which the op reduces; None if it is not a reduction along dims."""

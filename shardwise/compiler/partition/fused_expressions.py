@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.partition.library_fusion import library_calls
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
@@ -44,6 +45,7 @@ class FusedExpressions:
         storage: for views, the value whose memory they share.
         fused: for values that are never stored, the memory reads of their computation.
         members: for values that are never stored, the equations that compute them.
+        calls: on CPU, the equations in calls of the library of reductions, with the last equation of the call.
         reduced: on CPU, values that are stored because the library of reductions reads them.
         rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
         uses: the equations that read each value.
@@ -59,6 +61,7 @@ class FusedExpressions:
         self.storage: dict[Value, Value] = {}
         self.fused: dict[Value, Reads] = {}
         self.members: dict[Value, list[Equation]] = {}
+        self.calls: dict[Equation, Equation] = {}
         self.reduced: set[Value] = set()
         self.rows: dict[Value, Value] = {}
         self.uses: dict[Value, list[Equation]] = {}
@@ -74,6 +77,8 @@ class FusedExpressions:
             for value in inputs if len(inputs) <= 1 else dict.fromkeys(inputs):
                 uses[value].append(equation)
         expressions.uses = dict(uses)
+        if platform == "cpu":
+            expressions.calls = library_calls(program, uses)
         for equation in program.equations:
             expressions._add(equation)
         return expressions
@@ -151,7 +156,7 @@ class FusedExpressions:
         elif op.fusion.is_barrier or self._is_view(equation):
             for operand, result in zip(equation.inputs, equation.outputs, strict=True):
                 self.storage[result] = self.storage.get(operand, operand)
-        elif self._fuses(equation) and len(equation.outputs) == 1:
+        elif equation in self.calls or (self._fuses(equation) and len(equation.outputs) == 1):
             self._fuse(equation)
         else:
             self.roots[equation] = Root(self._reads(equation), [equation], fuses=False)
@@ -229,6 +234,8 @@ class FusedExpressions:
     def _is_inlined(self, equation: Equation, reads: Reads, members: Sequence[Equation]) -> bool:
         """Return whether a result is computed inside its consumers and never stored."""
         (value,) = equation.outputs
+        if equation in self.calls:
+            return self.calls[equation] is not equation
         if equation.op.reduced_dims is not None:
             return False
         if self.platform and self._is_normalized(equation) and len(self.uses.get(value, ())) > 1:
@@ -236,7 +243,7 @@ class FusedExpressions:
         uses = self._consumers(value, value)
         if not uses:
             return False
-        if self.platform == "cpu" and self._is_read_by_library(equation, uses):
+        if self.calls and not self.calls.keys().isdisjoint(uses):
             self.reduced.add(value)
             return False
         for use in uses:
@@ -254,32 +261,6 @@ class FusedExpressions:
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
-
-    def _is_read_by_library(self, equation: Equation, uses: Sequence[Equation]) -> bool:
-        """Return whether the kernel of a reduction on CPU reads the result of this equation from memory.
-
-        The library of reductions computes arithmetic of floats itself. It reads values that are selected, compared or
-        indexed, and constants that several kernels use.
-        """
-        value = equation.outputs[0]
-        if equation.op.is_constant and value.type.size > 1:
-            arithmetic = [use.outputs[0] for use in uses if _is_arithmetic(use)]
-            return len(uses) > 1 and any(self._is_reduced(self._consumers(each, value), value) for each in arithmetic)
-        return (len(uses) > 1 or not _is_arithmetic(equation)) and self._is_reduced(uses, value)
-
-    def _is_reduced(self, uses: Sequence[Equation], examiner: Value) -> bool:
-        """Return whether one of these equations reduces a value, or passes it through arithmetic to a reduction."""
-        pending = list(uses)
-        for _ in range(_MAX_MEETING):
-            if not pending:
-                return False
-            use = pending.pop()
-            if use.op.reduced_dims is not None:
-                return True
-            if use.op.is_elementwise and _is_arithmetic(use):
-                further = self._consumers(use.outputs[0], examiner)
-                pending += further if len(further) == 1 else []
-        return False
 
     def _meet(self, uses: Sequence[Equation], examiner: Value) -> bool:
         """Return whether elementwise equations lead from all of these to one equation, so that one kernel has them all.
@@ -335,13 +316,6 @@ class FusedExpressions:
         known = self.examiners.get(value, ())
         if examiner not in known:
             self.examiners[value] = (*known, examiner)
-
-
-def _is_arithmetic(equation: Equation) -> bool:
-    """Return whether an equation is arithmetic of floats, or moves values."""
-    values = (*equation.inputs, *equation.outputs)
-    is_float_op = equation.op.is_elementwise and all(is_float(value.type.dtype) for value in values)
-    return is_float_op or equation.op.only_moves or equation.op.fusion.is_view or equation.outputs[0].type.size == 1
 
 
 def _fuses_update(use: Equation, value: Value) -> bool:

@@ -14,6 +14,7 @@ body occurs once. The intervals are those of XLA:
   it. A slice of a stack that the body reads is stored only for kernels that cannot fuse the slicing.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
@@ -25,12 +26,14 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.platform_memory import (
     CPU,
     GPU,
-    copied_bytes,
+    OperandCopy,
     execution_order,
     is_loop,
     mergeable,
+    operand_copies,
     workspace_bytes,
 )
+from shardwise.compiler.partition.product_shape import product_shape
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.transforms.merge_equal import merge_equal
 
@@ -154,7 +157,8 @@ class LiveRanges:
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
-        self._copies: dict[tuple[Buffer, int], Buffer] = {}
+        self._copies: dict[tuple[Buffer, OperandCopy], Buffer] = {}
+        self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
         self._stacked: list[tuple[Buffer, Buffer]] = []
         self._new_carries: list[_NewCarry] = []
@@ -206,9 +210,9 @@ class LiveRanges:
                 self._control(kernel.root, kernel.root.op, values, frame)
                 continue
             time = self._time
-            copies = copied_bytes(kernel.root, groups.storage, self.platform)
+            copies = operand_copies(kernel, groups.storage, self.platform)
             reads = [
-                (value, self._read(value, values, kernel, outer, time, copies.get(value, 0)))
+                (value, self._read(value, values, kernel, outer, time, copies.get(value)))
                 for value in kernel.reads
                 if value in values
             ]
@@ -222,6 +226,8 @@ class LiveRanges:
                     if value in kernel.writes and value not in groups.unstored and value not in self.on_host:
                         writes.append(self._new(value, equation.op.name, equation.source, outer, time))
                         values[value] = writes[-1]
+                        if self.platform == CPU and equation.op.is_product:
+                            self._matrices[value] = _matrix_shape(equation)
                         if (
                             self.platform == GPU
                             and equation.op.is_contraction
@@ -232,13 +238,21 @@ class LiveRanges:
             self.frames.append(frame)
         self._starts.pop()
 
-    def _copy(self, equation: Equation, buffer: Buffer, size: int, time: int) -> Buffer:
-        """Return the copy of an operand that a library reads. The first call that needs it makes it."""
-        copy = self._copies.get((buffer, size))
+    def _copy(self, equation: Equation, buffer: Buffer, needed: OperandCopy, time: int) -> Buffer:
+        """Return the copy of an operand that a library reads.
+
+        The first call that needs it makes it; on CPU, it is made as soon as the operand is there.
+        """
+        copy = self._copies.get((buffer, needed))
         if copy is None:
             name, held = f"a copy for {equation.op.name}", buffer.held
-            copy = self._add(Value(buffer.value.type), name, held.type, size, equation.source, buffer.outer, time)
-            self._copies[buffer, size] = copy
+            start = time
+            if self.platform == CPU:
+                start = min(time, max(self._starts[-1], buffer.start + 2, buffer.complete))
+            copy = self._add(
+                Value(buffer.value.type), name, held.type, needed.bytes, equation.source, buffer.outer, start
+            )
+            self._copies[buffer, needed] = copy
         copy.use(time)
         return copy
 
@@ -249,12 +263,12 @@ class LiveRanges:
         kernel: Kernel,
         outer: Frame | None,
         time: int,
-        copied: int,
+        copied: OperandCopy | None,
     ) -> Buffer:
         """Return the buffer that a kernel reads for a value.
 
-        A slice of a stack is stored if it cannot be fused. `copied` are the bytes of the copy that the kernel reads
-        instead, if it needs one.
+        A slice of a stack is stored if it cannot be fused. `copied` is the copy that the kernel reads instead, if it
+        needs one.
         """
         buffer = values[value]
         if isinstance(buffer, _Slice):
@@ -264,7 +278,7 @@ class LiveRanges:
             # On CPU, the slices of a body are ready, and therefore run, before its other kernels.
             start = self._starts[-1] if self.platform == CPU else time
             buffer = values[value] = self._new(value, f"a slice for {buffer.loop}", kernel.root.source, outer, start)
-        if copied:
+        if copied is not None:
             return self._copy(kernel.root, buffer, copied, time)
         buffer.use(time)
         return buffer
@@ -319,7 +333,9 @@ class LiveRanges:
             elif binding.boundary.leading and operand is not None:
                 if self.platform == CPU and value.type.dtype.itemsize == 2:
                     # XLA converts narrow slices to f32, all of them as soon as the stack is complete.
-                    operand = self._copy(equation, operand, 2 * operand.held.bytes, operand.complete)
+                    operand = self._copy(
+                        equation, operand, OperandCopy(2 * operand.held.bytes, (), ()), operand.complete
+                    )
                     operands[source.number] = operand
                 own[value] = _Slice(operand, op.name)
             elif carry is not None:
@@ -435,7 +451,32 @@ class LiveRanges:
         if launch.in_place is None:
             launch.in_place = _read_in_place(launch.kernel)
         reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
+        if self.platform == CPU and not self._has_one_shape(launch, new.value, reads):
+            return False
         return bool(reads) and all(value in launch.in_place for value in reads)
+
+    def _has_one_shape(self, launch: _Launch, new: Value, reads: Sequence[Value]) -> bool:
+        """Return whether XLA computes a result in the shape of these operands, and not of a view of them.
+
+        A kernel of views of one shape runs on that shape, with the view behind it.
+        """
+        shapes = {self._stored_shape(value) for value, _ in launch.reads if value.type.size == new.type.size}
+        others = [value for value, _ in launch.reads if 1 < value.type.size != new.type.size]
+        return (len(shapes) == 1 and not others) or {self._stored_shape(value) for value in reads} == {new.type.shape}
+
+    def _stored_shape(self, value: Value) -> tuple[int, ...]:
+        """Return the shape of a value in memory: results of products are matrices on CPU."""
+        return self._matrices.get(value, value.type.shape)
+
+
+def _matrix_shape(equation: Equation) -> tuple[int, ...]:
+    """Return the shape of a product's result as matrices, with one dim for the rows and one for the columns."""
+    _, rows, columns, _ = product_shape(equation.op, tuple(value.type for value in equation.inputs))
+    (result,) = equation.outputs
+    batch: tuple[int, ...] = ()
+    while math.prod(batch) * rows * columns < result.type.size:
+        batch = result.type.shape[: len(batch) + 1]
+    return (*batch, rows, columns)
 
 
 def _is_returned(op: Control) -> bool:

@@ -17,7 +17,7 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.live_ranges import Buffer, Frame, Held, LiveRanges
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.platform_memory import GPU, copied_bytes, workspace_bytes
+from shardwise.compiler.partition.platform_memory import GPU, operand_copies, workspace_bytes
 from shardwise.compiler.plan.chip import Chip
 
 
@@ -125,7 +125,7 @@ def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
     stored = sum(value.type.nbytes for value in (*program.inputs, *program.outputs))
     for kernel in groups.kernels:
         stored += sum(value.type.nbytes for value in kernel.writes)
-        stored += sum(copied_bytes(kernel.root, groups.storage, platform).values())
+        stored += sum(copy.bytes for copy in operand_copies(kernel, groups.storage, platform).values())
         stored += sum(_stored_bytes(local, inner, platform) for inner in kernel.root.op.programs)
     return stored
 

@@ -6,6 +6,7 @@ that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels 
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
@@ -16,6 +17,14 @@ from shardwise.compiler.plan.chip import Chip
 
 CPU, GPU = "cpu", "gpu"
 _BLOCK = 128  # rows and columns of the block of a product that one core computes
+
+
+class OperandCopy(NamedTuple):
+    """A copy of an operand for a library: its bytes and, if it is transposed, the shape and order of its dims."""
+
+    bytes: int
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
 
 
 def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
@@ -48,19 +57,24 @@ def _has_workspace(chip: Chip, shape: tuple[int, int, int, int], accessed: int, 
     return not chip.is_bound_by_memory(*shape, accessed / 2, dtype)
 
 
-def copied_bytes(equation: Equation, storage: Mapping[Value, Value], platform: str) -> dict[Value, int]:
-    """Return the operands of which an equation reads a copy instead, with the bytes of the copies.
+def operand_copies(kernel: Kernel, storage: Mapping[Value, Value], platform: str) -> dict[Value, OperandCopy]:
+    """Return the copies that a kernel reads instead of operands of its contractions, by the values that are copied.
 
     Args:
-        equation: the equation.
+        kernel: the kernel.
         storage: for views, the value whose memory they share.
         platform: the platform.
     """
-    op, inputs = equation.op, equation.inputs
-    if not op.is_contraction or not platform:
-        return {}
-    sizes = op.copied_bytes(platform, *(value.type for value in inputs))
-    return {storage.get(value, value): size for value, size in zip(inputs, sizes, strict=True) if size}
+    copies = {}
+    for equation in kernel.equations if platform else ():
+        op, inputs = equation.op, equation.inputs
+        if op.is_contraction:
+            types = [value.type for value in inputs]
+            sizes, orders = op.copied_bytes(platform, *types), op.copied_orders(platform, *types)
+            for value, size, order in zip(inputs, sizes, orders, strict=True):
+                if size:
+                    copies[storage.get(value, value)] = OperandCopy(size, value.type.shape if order else (), order)
+    return copies
 
 
 def execution_order(kernels: Sequence[Kernel], platform: str, is_body: bool = False) -> Sequence[Kernel]:

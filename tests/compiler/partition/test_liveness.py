@@ -52,6 +52,18 @@ PROGRAMS = {
     "two results": (lambda x: (x @ x, jnp.sin(x)), matrices(1)),
     "a result that is an argument": (lambda x: (x, x @ x), matrices(1)),
     "a loop": (layers, [*matrices(1), *matrices(1, 4, N, N)]),
+    "the gradient of a weight, for rows in two dims": (
+        lambda x, y: jnp.tanh(jnp.einsum("abi,abj->ij", jnp.sin(x), y)),
+        matrices(2, 16, 64, N),
+    ),
+    "a transposed copy that two products share": (
+        lambda x, y: jnp.einsum("ahi,hij->ahj", x, jnp.sin(jnp.einsum("ahi,ahj->hij", x, y))),
+        matrices(2, N, 8, 64),
+    ),
+    "exponentials of a product with rows in two dims": (
+        lambda x, y, z: jnp.exp(x @ y - z[:, :, None]) @ y,
+        [*matrices(1, 4, N, N), *matrices(1), *matrices(1, 4, N)],
+    ),
     "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
     "a selected value that is reduced": (
         sw.grad(softmax_loss),

@@ -109,6 +109,31 @@ class Dot(Op):
                 y = y.with_explicit(y.explicit.replicating(right))
         return x, y
 
+    def copied_bytes(self, platform: str, *types: ArrayType) -> tuple[int, ...]:
+        """On CPU, also operands whose dims are not in the order of a matrix product are copied."""
+        wide = super().copied_bytes(platform, *types)
+        orders = self.copied_orders(platform, *types)
+        return tuple(
+            max(size, type.nbytes) if order else size for size, order, type in zip(wide, orders, types, strict=True)
+        )
+
+    def copied_orders(self, platform: str, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        """Return the order of the dims of each operand that XLA transposes on CPU.
+
+        It multiplies matrices: batch dims, rows, columns. It reads a matrix in either order, but transposes other
+        operands: those whose batch dims are not the first, and those of which several dims are rows or columns.
+        """
+        if platform != "cpu":
+            return ((), ())
+        free = self.free(types[0].ndim, types[1].ndim)
+        orders = []
+        for side, (type, rest) in enumerate(zip(types, free, strict=True)):
+            batch, contracting = self.batch[side], self.contract[side]
+            order = (*batch, *rest, *contracting) if side == 0 else (*batch, *contracting, *rest)
+            is_matrix = len(rest) <= 1 and len(contracting) <= 1 and batch == tuple(range(len(batch)))
+            orders.append(() if is_matrix or order == tuple(range(type.ndim)) else order)
+        return orders[0], orders[1]
+
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         # Partial sums of integers may have wrapped around, so they must not be summed in a wider dtype.
         return ((0,), (1,)) if self.dtype in (None, types[0].dtype) or is_inexact(types[0].dtype) else ()
