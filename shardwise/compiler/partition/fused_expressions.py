@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.partition.library_fusion import library_calls
+from shardwise.compiler.partition.product_shape import is_outer_product
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
@@ -171,7 +172,7 @@ class FusedExpressions:
 
     def _fuses(self, equation: Equation) -> bool:
         fusion = equation.op.fusion
-        return fusion.fuses or (bool(self.platform) and fusion.is_indexed)
+        return fusion.fuses or (bool(self.platform) and (fusion.is_indexed or is_outer_product(equation)))
 
     def _is_view(self, equation: Equation) -> bool:
         fusion = equation.op.fusion

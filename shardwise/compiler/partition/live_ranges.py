@@ -33,7 +33,7 @@ from shardwise.compiler.partition.platform_memory import (
     operand_copies,
     workspace_bytes,
 )
-from shardwise.compiler.partition.product_shape import product_shape
+from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.transforms.merge_equal import merge_equal
 
@@ -226,7 +226,7 @@ class LiveRanges:
                     if value in kernel.writes and value not in groups.unstored and value not in self.on_host:
                         writes.append(self._new(value, equation.op.name, equation.source, outer, time))
                         values[value] = writes[-1]
-                        if self.platform == CPU and equation.op.is_product:
+                        if self.platform == CPU and equation.op.is_product and not is_outer_product(equation):
                             self._matrices[value] = _matrix_shape(equation)
                         if (
                             self.platform == GPU

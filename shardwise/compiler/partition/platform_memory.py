@@ -12,7 +12,7 @@ from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.partition.kernels import Kernel
-from shardwise.compiler.partition.product_shape import product_shape
+from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
 
 CPU, GPU = "cpu", "gpu"
@@ -30,7 +30,7 @@ class OperandCopy(NamedTuple):
 def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
     """Return the bytes that a platform needs only while an equation runs, beside its operands and results."""
     op = equation.op
-    if chip is None or not op.is_contraction:
+    if chip is None or not op.is_contraction or is_outer_product(equation):
         return 0
     if chip.platform == CPU:  # the sums of narrow floats are f32, and then rounded
         return sum(2 * value.type.nbytes for value in equation.outputs if value.type.dtype.itemsize == 2)
@@ -68,7 +68,7 @@ def operand_copies(kernel: Kernel, storage: Mapping[Value, Value], platform: str
     copies = {}
     for equation in kernel.equations if platform else ():
         op, inputs = equation.op, equation.inputs
-        if op.is_contraction:
+        if op.is_contraction and not is_outer_product(equation):
             types = [value.type for value in inputs]
             sizes, orders = op.copied_bytes(platform, *types), op.copied_orders(platform, *types)
             for value, size, order in zip(inputs, sizes, orders, strict=True):

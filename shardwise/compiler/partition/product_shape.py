@@ -1,6 +1,7 @@
 """product_shape: a contraction as products of matrices."""
 
 from shardwise.compiler.ir.op import Op, factor_rule
+from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ir.types import ArrayType
 
 
@@ -20,3 +21,9 @@ def product_shape(op: Op, types: tuple[ArrayType, ...]) -> tuple[int, int, int, 
         else:
             n *= size
     return batch, m, n, k
+
+
+def is_outer_product(equation: Equation) -> bool:
+    """Return whether an equation multiplies matrices without summing. XLA broadcasts and multiplies instead."""
+    op = equation.op
+    return op.is_product and product_shape(op, tuple(value.type for value in equation.inputs))[3] == 1

@@ -64,6 +64,10 @@ PROGRAMS = {
         lambda x, y, z: jnp.exp(x @ y - z[:, :, None]) @ y,
         [*matrices(1, 4, N, N), *matrices(1), *matrices(1, 4, N)],
     ),
+    "a product without a sum": (
+        lambda x, y, row: jnp.sin(jnp.cos(x @ y) * (x @ row.T @ row)),
+        [*matrices(2), *matrices(1, 1, N)],
+    ),
     "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
     "a selected value that is reduced": (
         sw.grad(softmax_loss),
