@@ -3,7 +3,8 @@
 A kernel is an instruction that computes: a product, a fusion, a copy. The time of a product follows from its shape,
 whether XLA writes it as `dot`, as a fusion with a `dot` in it, or as a call of cuBLAS. cuDNN's attention has a rate of
 its own. The time of any other kernel is that of its memory traffic. Of an operand that it only slices, the slices
-count, and of a result that it updates in place, the update.
+count, and of a result that it updates in place, the update. An asynchronous kernel, such as `fusion-start` and
+`fusion-done`, takes its time at its start.
 """
 
 import json
@@ -21,8 +22,8 @@ from shardwise.runtime.hlo_types import arrays_of, bytes_of, dtype_of
 FREE = frozenset(
     (
         *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier"),
-        *("add-dependency", "partition-id", "replica-id", "domain", "copy-done", "async-update", "async-done"),
-        *("send", "send-done", "recv", "recv-done"),
+        *("add-dependency", "partition-id", "replica-id", "domain", "async-update", "async-done"),
+        *("copy-done", "fusion-done", "custom-call-done", "send", "send-done", "recv", "recv-done"),
     )
 )
 _SLICES = ("dynamic-slice", "slice", "gather")
@@ -129,11 +130,14 @@ class HloKernels:
     def bytes_accessed(self, instruction: HloInstruction, scope: str) -> int:
         """Return the bytes that an instruction reads and writes in memory."""
         types = [self._type(name, scope) for name in instruction.operands]
-        if instruction.opcode == "dynamic-update-slice":
+        opcode = instruction.opcode.removesuffix("-start")
+        if opcode == "dynamic-update-slice":
             return 2 * bytes_of(types[1])
-        if instruction.opcode in _SLICES:
+        if opcode == "copy":
+            return 2 * bytes_of(types[0])
+        if opcode in _SLICES:
             return 2 * bytes_of(instruction.type)
-        if instruction.opcode != "fusion" or not instruction.called:
+        if opcode != "fusion" or not instruction.called:
             return sum(map(bytes_of, types)) + bytes_of(instruction.type) - _workspace(instruction)
         (body,) = instruction.called[:1]
         return self._bytes_read(body, types) + self._bytes_written(body)

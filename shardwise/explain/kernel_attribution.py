@@ -106,7 +106,7 @@ def _launches(module: HloModule, computation: str) -> Iterator[Launch]:
 
 
 def _root(module: HloModule, instruction: HloInstruction) -> str:
-    if instruction.opcode != "fusion" or not instruction.called:
+    if instruction.opcode.removesuffix("-start") != "fusion" or not instruction.called:
         return instruction.name
     return module.computations.by_name[instruction.called[0]][-1].name
 

@@ -8,7 +8,7 @@ import pytest
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.plan.hardware import chip
 from shardwise.explain.device_trace import read_trace
-from shardwise.explain.hlo_kernels import Attention, HloKernels, Product
+from shardwise.explain.hlo_kernels import Attention, HloKernels, Product, Work
 from shardwise.runtime.hlo_text import read_computations
 
 H200 = chip("h200")
@@ -62,9 +62,14 @@ ENTRY %main (a: bf16[64,128], b: bf16[128,32], x: f32[8,4,16], u: f32[4,16], i: 
   %sliced = f32[4,16]{1,0} fusion(%x, %i), kind=kLoop, calls=%fused_slice
   %copy = f32[4,16]{1,0} copy(%u)
   %view = f32[64]{0} bitcast(%u)
+  %later = (OPERANDS, f32[8,4,16]{2,1,0}, u32[]) fusion-start(%x, %u, %i), kind=kLoop, calls=%fused_update
+  %done = f32[8,4,16]{2,1,0} fusion-done(%later)
+  %to_host = (f32[4,16]{1,0:S(5)}, f32[4,16]{1,0}, u32[]) copy-start(%u)
+  %on_host = f32[4,16]{1,0:S(5)} copy-done(%to_host)
   ROOT %updated = f32[8,4,16]{2,1,0} fusion(%x, %u, %i), kind=kLoop, calls=%fused_update
 }
 """.replace("CONFIG", f"backend_config={CONFIG}").replace("DIMS", "lhs_contracting_dims={2}, rhs_contracting_dims={2}")
+MODULE = MODULE.replace("OPERANDS", "(f32[8,4,16]{2,1,0}, f32[4,16]{1,0}, s32[])")
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +103,17 @@ def test_products(kernels, name, product):
         ("sliced", 4 * (64 + 64) + 4),  # one of 8 slices, the result, and the index
         ("updated", 4 * (64 + 64) + 4),  # the update is read and written; the rest of the array is left in place
         ("copy", 4 * (64 + 64)),
+        ("later", 4 * (64 + 64) + 4),
+        ("to_host", 4 * (64 + 64)),
     ],
 )
 def test_memory_traffic(kernels, name, accessed):
     assert kernels.bytes_accessed(instruction(kernels, name), "main") == accessed
+
+
+@pytest.mark.parametrize("name", ["done", "on_host", "view"])
+def test_the_ends_of_asynchronous_instructions_are_no_kernels(kernels, name):
+    assert kernels.work(instruction(kernels, name), "main") == Work()
 
 
 def recorded(step, name):
