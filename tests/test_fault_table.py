@@ -17,6 +17,7 @@ RECOVERY = "recovery/test_recovery.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
 FIRST_USE = "runtime/test_launched_process.py"
 WAITS = "process_faults/test_waits.py"
+OUTER = "process_faults/test_outer_groups.py"
 HOSTILE = "processes/test_connections_hostile.py"
 CORRUPTION = "checkpoints/test_restore_corruption.py"
 
@@ -309,9 +310,13 @@ TABLE = {
         "death of the coordinator and lost connections, with spare processes",
         [f"{RECOVERY}::test_the_same_processes_continue_after_the_loss_of_connections"],
     ),
+    70: (
+        "SIGKILL and SIGSTOP of groups that exchange outer gradients",
+        [f"{OUTER}::test_a_killed_and_a_stopped_group_do_not_stop_the_others_and_return"],
+    ),
 }
 # Those of programs with several processes.
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 70)]
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 71)]
 
 
 def marks_and_tests(path):

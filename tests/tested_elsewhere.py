@@ -325,6 +325,7 @@ MODULES = {
     "stablehlo/types": "stablehlo/test_load.py",
     "strategies/fp8_scales": "strategies/test_fp8.py",
     "strategies/zero": "strategies/test_parameters.py",
+    "strategies/outer_server": "strategies/test_outer_exchange.py",
     "tools/jax_to_ir": "test_unsupported.py",
     "typing": "test_user_types.py",
     "version": "test_supported_versions.py",

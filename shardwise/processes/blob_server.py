@@ -102,14 +102,14 @@ class BlobServer:
         try:
             with connection, suppress(OSError, UnicodeDecodeError):
                 connection.settimeout(_SILENCE)
-                if hmac.compare_digest(_receive(connection, _SECRET_BYTES), self._secret):
+                if hmac.compare_digest(receive(connection, _SECRET_BYTES), self._secret):
                     self._send(connection)
         finally:
             self._connections.release()
 
     def _send(self, connection: socket.socket) -> None:
-        rank, length = _REQUEST.unpack(_receive(connection, _REQUEST.size))
-        name = bytes(_receive(connection, length)).decode()
+        rank, length = _REQUEST.unpack(receive(connection, _REQUEST.size))
+        name = bytes(receive(connection, length)).decode()
         with self._lock:
             blob = self._blobs.get(name)
         if blob is None:
@@ -139,18 +139,18 @@ def fetch(offer: Offer, name: str, rank: int) -> bytes:
     with socket.create_connection((host, port), timeout=_SILENCE) as connection:
         encoded = name.encode()
         connection.sendall(bytes.fromhex(offer.secret) + _REQUEST.pack(rank, len(encoded)) + encoded)
-        (nbytes,) = _RESPONSE.unpack(_receive(connection, _RESPONSE.size))
+        (nbytes,) = _RESPONSE.unpack(receive(connection, _RESPONSE.size))
         if nbytes < 0:
             raise FileNotFoundError(f"the server at {offer.address} does not have {name} any more")
         if nbytes != offer.nbytes:
             raise OSError(f"the server at {offer.address} has {nbytes} bytes, not {offer.nbytes}")
-        data = bytes(_receive(connection, nbytes))
+        data = bytes(receive(connection, nbytes))
     if hashlib.sha256(data).hexdigest() != offer.digest:
         raise OSError(f"the server at {offer.address} sent bytes with another digest")
     return data
 
 
-def _receive(connection: socket.socket, nbytes: int) -> bytearray:
+def receive(connection: socket.socket, nbytes: int) -> bytearray:
     """Return this many received bytes."""
     data = bytearray(nbytes)
     view = memoryview(data)

@@ -14,6 +14,8 @@ from shardwise.strategies.diloco import (
 from shardwise.strategies.loss_scale import LossScale as LossScale, all_finite as all_finite, select as select
 from shardwise.strategies.memory import offload as offload, remat as remat
 from shardwise.strategies.metadata import partition_metadata as partition_metadata
+from shardwise.strategies.outer_exchange import OuterExchange as OuterExchange
+from shardwise.strategies.outer_server import OuterServer as OuterServer
 from shardwise.strategies.outer_momentum import OuterMomentum as OuterMomentum
 from shardwise.strategies.parameters import (
     count_bytes as count_bytes,

@@ -1,0 +1,228 @@
+"""OuterServer: outer parameters of groups that are separate programs, updated with those that answer in time.
+
+A round starts with the first outer gradient, and ends when all groups that took part in the last one have sent theirs,
+or at the deadline. The others are late or dead: nobody waits for them again until they return. A gradient that arrives
+late counts in the round that is open then.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.processes.blob_server import BlobServer, Offer, fetch
+from shardwise.processes.call_server import CallServer
+from shardwise.strategies.outer_momentum import OuterMomentum
+
+_KEPT = 3  # versions of the outer parameters that groups can still fetch
+_RANK = 0  # of the receiver of a blob; groups have none
+
+_log = logging.getLogger("shardwise")
+
+
+@final
+@dataclass
+class _Round:
+    """A round that collects outer gradients."""
+
+    gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # of each group
+    is_closed: bool = False
+
+
+@final
+class OuterServer:
+    """Holds the outer parameters of groups that train on their own, and updates them with their outer gradients.
+
+    It runs in threads of a process that outlives the groups. Groups join with an `OuterExchange`, at any time.
+
+    Args:
+        outer: the optimizer of outer gradients; by default, that of DiLoCo.
+        deadline: the seconds after the first outer gradient of a round for which it waits for the others.
+        max_staleness: the most updates that an outer gradient may have missed. An older one is dropped, and its group
+            continues from the current parameters.
+        host: the address to listen on, which the groups reach. The traffic is not encrypted.
+        port: the port; by default, any.
+
+    Attributes:
+        ticket: the address and a secret as one string, for `OuterExchange`.
+
+    Raises:
+        ValueError: if the deadline is not positive, or the staleness is negative.
+        OSError: if it cannot listen.
+
+    Example:
+        >>> server = jax.strategies.OuterServer(deadline=30)
+        >>> exchange = jax.strategies.OuterExchange(server.ticket, "a")
+        >>> params = exchange.join({"w": jnp.ones(2)})
+        >>> exchange.exchange({"w": params["w"] - 0.5})
+        {'w': Array([0.33500004, 0.33500004], dtype=float32)}
+        >>> exchange.close()
+        >>> server.close()
+    """
+
+    def __init__(
+        self,
+        outer: OuterMomentum | None = None,
+        *,
+        deadline: float = 60.0,
+        max_staleness: int = 2,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ):
+        if not deadline > 0 or max_staleness < 0:
+            raise ValueError(
+                f"OuterServer: deadline must be positive and max_staleness at least 0, not deadline={deadline}, "
+                f"max_staleness={max_staleness}"
+            )
+        self._outer = OuterMomentum() if outer is None else outer
+        self._deadline, self._max_staleness, self._host = deadline, max_staleness, host
+        self._changed = threading.Condition()
+        self._layout: Sequence[Any] = ()  # the name, shape and dtype of each array
+        self._params: np.ndarray[Any, Any] | None = None
+        self._velocity: np.ndarray[Any, Any] | None = None
+        self._version = 0
+        self._round = _Round()
+        self._awaited: set[str] = set()  # the groups for which a round waits
+        self._sessions: dict[str, str] = {}  # of each group: a group that joins again replaces the one before
+        self._counted: dict[str, int] = {}  # session → the number of its last gradient that counted
+        self._blobs: BlobServer | None = None
+        self._offer: Offer | None = None
+        self._calls = CallServer(host, port, self._answer)
+        self.ticket = self._calls.ticket
+
+    @property
+    def version(self) -> int:
+        """The number of updates so far."""
+        with self._changed:
+            return self._version
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups for which the next round waits."""
+        with self._changed:
+            return tuple(sorted(self._awaited))
+
+    def close(self) -> None:
+        """Stop. Groups that wait get an error."""
+        self._calls.close()
+        with self._changed:
+            if self._blobs is not None:
+                self._blobs.close()
+
+    def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        match request["kind"]:
+            case "join":
+                return self._join(str(request["group"]), str(request["session"]), request["layout"], request["offer"])
+            case "exchange":
+                return self._exchange(request)
+            case "current":
+                with self._changed:
+                    return self._current()
+            case "leave":
+                return self._leave(str(request["group"]), str(request["session"]))
+        raise ValueError(f"unknown kind {request['kind']!r:.40}")
+
+    def _join(self, group: str, session: str, layout: Sequence[Any], offer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let a group take part. The parameters of the first one are the first outer parameters."""
+        with self._changed:
+            if self._params is None:
+                self._layout = layout
+                self._params = np.frombuffer(fetch(Offer(**offer), session, _RANK), _dtype_of(layout)).copy()
+                self._velocity = np.zeros_like(self._params)
+                self._blobs = BlobServer(self._host, _KEPT * self._params.nbytes)
+                self._publish()
+            if layout != self._layout:
+                differing = [one for one in [*layout, *self._layout] if one not in layout or one not in self._layout]
+                return {"error": f"its parameters differ from those of the other groups, such as {differing[:1]}"}
+            self._sessions[group] = session
+            self._awaited.add(group)
+            return self._current(deadline=self._deadline)
+
+    def _exchange(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Count an outer gradient, and return the parameters after the round."""
+        group, session, number = str(request["group"]), str(request["session"]), int(request["number"])
+        with self._changed:
+            if reason := self._reason_to_drop(group, session, int(request["version"])):
+                return self._current(dropped=reason)
+            if self._counted.get(session, 0) >= number:  # the answer to an earlier request was lost
+                return self._after(self._round, group)
+        data = fetch(Offer(**request["offer"]), f"{session}/{number}", _RANK)
+        gradient = np.frombuffer(data, _dtype_of(self._layout))
+        with self._changed:
+            if self._params is None or gradient.shape != self._params.shape:
+                raise ValueError(f"an outer gradient of {gradient.size} elements")
+            if self._sessions.get(group) != session:  # meanwhile
+                return self._current(dropped="another process has joined as this group")
+            if not np.isfinite(gradient).all():
+                self._awaited.discard(group)
+                self._close_if_complete()
+                return self._current(dropped="it is not finite")
+            current = self._round
+            if not current.gradients:
+                timer = threading.Timer(self._deadline, self._close_at_deadline, (current,))
+                timer.daemon = True
+                timer.start()
+            current.gradients[group] = gradient
+            self._counted[session] = number
+            self._awaited.add(group)
+            self._close_if_complete()
+            return self._after(current, group)
+
+    def _after(self, current: _Round, group: str) -> Mapping[str, Any]:
+        """Return the parameters after a round in which a group takes part."""
+        if group in current.gradients:
+            self._changed.wait_for(lambda: current.is_closed)
+        return self._current()
+
+    def _leave(self, group: str, session: str) -> Mapping[str, Any]:
+        with self._changed:
+            if self._sessions.get(group) == session:
+                del self._sessions[group]
+                self._awaited.discard(group)
+                self._close_if_complete()
+        return {}
+
+    def _reason_to_drop(self, group: str, session: str, version: int) -> str:
+        if self._sessions.get(group) != session:
+            return "another process has joined as this group"
+        if self._version - version > self._max_staleness:
+            return f"it has missed {self._version - version} updates, more than max_staleness={self._max_staleness}"
+        return ""
+
+    def _close_if_complete(self) -> None:
+        if self._round.gradients and self._awaited <= self._round.gradients.keys():
+            self._close()
+
+    def _close_at_deadline(self, current: _Round) -> None:
+        with self._changed:
+            if not current.is_closed:
+                self._close()
+
+    def _close(self) -> None:
+        """Update the parameters with the gradients of the round, in the order of the groups' names."""
+        gradients = self._round.gradients
+        if late := sorted(self._awaited - gradients.keys()):
+            _log.warning("outer update %d without the groups %s, which are late", self._version + 1, ", ".join(late))
+        mean = sum(gradients[group] for group in sorted(gradients)) / len(gradients)
+        self._params, self._velocity = self._outer.update(self._params, self._velocity, mean)
+        self._version += 1
+        self._publish()
+        self._awaited = set(gradients)
+        self._round.is_closed = True
+        self._round = _Round()
+        self._changed.notify_all()
+
+    def _publish(self) -> None:
+        if self._blobs is not None and self._params is not None:
+            self._offer = self._blobs.offer(str(self._version), self._params.tobytes(), {-1})  # until it is old
+
+    def _current(self, **others: Any) -> Mapping[str, Any]:
+        return {"version": self._version, "offer": self._offer and asdict(self._offer), **others}
+
+
+def _dtype_of(layout: Sequence[Any]) -> np.dtype[Any]:
+    """Return the dtype of outer gradients: float64 if a parameter has it, else float32."""
+    return np.dtype(np.float64 if any(dtype == "float64" for _, _, dtype in layout) else np.float32)

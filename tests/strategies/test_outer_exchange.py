@@ -1,0 +1,138 @@
+"""OuterExchange and OuterServer in threads: against numpy, late and absent groups, and errors."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import P, strategies
+from shardwise.errors import RendezvousError, StrategyError
+
+LONG = 300.0  # seconds: a deadline that no test reaches
+
+
+@pytest.fixture
+def server():
+    server = strategies.OuterServer(strategies.OuterMomentum(0.7, 0.9), deadline=LONG)
+    yield server
+    server.close()
+
+
+def joined(server, *names):
+    exchanges = [strategies.OuterExchange(server.ticket, name) for name in names]
+    for exchange in exchanges:
+        exchange.join({"w": np.zeros(3, np.float32)})
+    return exchanges
+
+
+def together(exchanges, values):
+    """Return the results of exchanges that run at the same time."""
+    with ThreadPoolExecutor(len(exchanges)) as pool:
+        futures = [
+            pool.submit(one.exchange, {"w": np.float32(value)}) for one, value in zip(exchanges, values, strict=True)
+        ]
+        return [future.result(LONG)["w"] for future in futures]
+
+
+def test_three_groups_update_as_numpy_does(server):
+    exchanges, rng = joined(server, "a", "b", "c"), np.random.default_rng(0)
+    outer, velocity = np.zeros(3), np.zeros(3)
+    for number in range(1, 4):
+        values = rng.normal(size=(3, 3))
+        results = together(exchanges, values)
+        gradient = outer - values.mean(0)
+        velocity = 0.9 * velocity + gradient
+        outer = outer - 0.7 * (gradient + 0.9 * velocity)
+        for result in results:
+            np.testing.assert_allclose(result, outer, rtol=1e-5)
+            np.testing.assert_array_equal(result, results[0])
+        assert server.version == number and server.groups == ("a", "b", "c")
+
+
+def test_the_first_group_has_the_parameters_and_the_shardings_stay(server, mesh):
+    first = strategies.OuterExchange(server.ticket, "a")
+    params = {"w": jnp.arange(8.0), "b": jnp.ones((2, 3), jnp.bfloat16)}
+    first.join(params)
+    sharded = sw.device_put(sw.tree.map(jnp.zeros_like, params), sw.NamedSharding(mesh, P("data")))
+    other = strategies.OuterExchange(server.ticket, "b")
+    with pytest.raises(StrategyError, match="call `join` before `exchange`"):
+        other.exchange(params)
+    found = other.join(sharded)
+    assert found["w"].sharding == sharded["w"].sharding and found["b"].dtype == jnp.bfloat16
+    for name, value in params.items():
+        np.testing.assert_array_equal(np.float32(found[name]), np.float32(value))
+
+
+def test_a_group_that_misses_the_deadline_is_not_awaited_again_until_it_returns():
+    server = strategies.OuterServer(strategies.OuterMomentum(1.0, 0.0), deadline=0.5, max_staleness=2)
+    a, b = joined(server, "a", "b")
+    assert a.exchange({"w": np.full(3, 1, np.float32)})["w"].tolist() == [1, 1, 1]  # after the deadline, without b
+    assert server.groups == ("a",) and server.version == 1
+    assert a.exchange({"w": np.full(3, 2, np.float32)})["w"].tolist() == [2, 2, 2]  # at once
+    late = b.exchange({"w": np.full(3, 5, np.float32)})  # 5 more than the parameters two updates before
+    assert late["w"].tolist() == [7, 7, 7] and b.version == 3
+    assert server.groups == ("b",)
+    server.close()
+
+
+def test_old_and_infinite_gradients_are_dropped(server, caplog):
+    a, b = joined(server, "a", "b")
+    b.close()
+    for value in range(1, 5):
+        a.exchange({"w": np.full(3, value, np.float32)})
+    current = a.exchange({"w": np.full(3, np.nan, np.float32)})["w"]
+    assert np.isfinite(current).all() and server.version == 4
+    assert "the outer gradient of the group 'a' was dropped: it is not finite" in caplog.text
+    (stale,) = joined(server, "b")
+    stale.version = 1
+    np.testing.assert_array_equal(stale.exchange({"w": np.full(3, 9, np.float32)})["w"], current)
+    assert "it has missed 3 updates, more than max_staleness=2" in caplog.text and stale.version == 4
+
+
+def test_a_group_that_joins_again_replaces_the_one_before(server, caplog):
+    (a,) = joined(server, "a")
+    a.exchange({"w": np.full(3, 1, np.float32)})
+    again = strategies.OuterExchange(server.ticket, "a")
+    found = again.join({"w": np.zeros(3, np.float32)})["w"]
+    np.testing.assert_array_equal(a.exchange({"w": np.full(3, 5, np.float32)})["w"], found)
+    assert "another process has joined as this group" in caplog.text
+    a.close()  # does not remove its successor
+    assert server.groups == ("a",)
+
+
+def test_a_request_that_is_sent_twice_counts_once(server):
+    (a,) = joined(server, "a")
+    first = a.exchange({"w": np.full(3, 1, np.float32)})["w"]
+    a._number -= 1  # as if the answer was lost
+    np.testing.assert_array_equal(a.exchange({"w": np.full(3, 9, np.float32)})["w"], first)
+    assert server.version == 1
+
+
+def test_a_group_that_leaves_is_not_awaited(server):
+    a, b = joined(server, "a", "b")
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(a.exchange, {"w": np.ones(3, np.float32)})
+        b.close()
+        assert future.result(LONG)["w"].shape == (3,) and server.groups == ("a",)
+
+
+def test_errors(server):
+    (a,) = joined(server, "a")
+    with pytest.raises(StrategyError, match=r"'b' cannot join: its parameters differ .* \[\['w', \[4\], 'float32'\]\]"):
+        strategies.OuterExchange(server.ticket, "b").join({"w": np.zeros(4, np.float32)})
+    with pytest.raises(StrategyError, match=r"'w' is .*, not a floating-point array"):
+        a.join({"w": np.zeros(3, np.int32)})
+    with pytest.raises(
+        StrategyError, match="the names, shapes or dtypes of the parameters differ from those of `join`"
+    ):
+        a.exchange({"w": np.zeros(4, np.float32)})
+    with pytest.raises(StrategyError, match="the address of a ticket must be host:port"):
+        strategies.OuterExchange("nowhere", "a")
+    with pytest.raises(ValueError, match="deadline must be positive"):
+        strategies.OuterServer(deadline=0)
+    server.close()
+    a._patience = 0.0
+    with pytest.raises(RendezvousError, match=r"does not answer the group 'a': .* Go on training and exchange later"):
+        a.exchange({"w": np.ones(3, np.float32)})
