@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
+from shardwise.execute.request import memory_limit_of
 from shardwise.explain.failures import Failures
 from shardwise.explain.simulate import Simulation
 from shardwise.explain.sweep import MESH, run_sweep
@@ -83,7 +84,7 @@ def summary(name: str, result: AutoSharding, batch: Batch | None) -> str:
     run, best = result.simulation, result.best
     shortest, longest = map(human_seconds, run.interval)
     interval = f" ({shortest} to {longest})" if shortest != longest else ""
-    used = f"{human_bytes(run.device_bytes)} of {human_bytes(run.plan.chip.memory)} per device"
+    used = f"{_memory_text(result)} per device"
     rate = ""
     if batch is not None:
         accumulated = f" in {batch.microbatches} microbatches" if batch.microbatches > 1 else ""
@@ -95,6 +96,15 @@ def summary(name: str, result: AutoSharding, batch: Batch | None) -> str:
         f"{name} on {best.mesh.size} {run.plan.chip.name}: {strategy_text(best)}: {human_seconds(run.seconds)} per step"
         f"{interval}, {100 * run.model_utilization:.1f}% MFU, {used}{rate}"
     )
+
+
+def _memory_text(result: AutoSharding) -> str:
+    """Return the memory that a device needs, and its limit, if there is one."""
+    run = result.simulation
+    if result.memory_limit is not None:
+        return f"{human_bytes(run.peak_bytes)} of a limit of {human_bytes(result.memory_limit)}"
+    memory = "" if memory_limit_of(run.plan.chip) is None else f" of {human_bytes(run.plan.chip.memory)}"
+    return f"{human_bytes(run.device_bytes)}{memory}"
 
 
 def explain_preset(parsed: Namespace, hardware: Chip | None, choice: Mapping[str, Any]) -> None:

@@ -78,6 +78,8 @@ def parse_batch(parsed: Namespace, devices: int) -> Batch:
     sequences = parsed.sequences or devices
     if parsed.tokens is not None:
         sequences = max(1, round(parse_number("--tokens", parsed.tokens) / length))
+        if parsed.microbatches is None and sequences > devices:
+            sequences = devices * round(sequences / devices)  # so that all devices have equally many
     microbatches = parsed.microbatches or (sequences // devices if sequences % devices == 0 else 1)
     if sequences % microbatches:
         raise CommandError(f"--microbatches {microbatches} does not divide the {sequences} sequences of a step")

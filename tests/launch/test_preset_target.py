@@ -28,6 +28,7 @@ def test_an_unknown_name_is_an_error_with_near_names():
         ({}, 16, (16, 8193), 16 * 8192),
         ({"sequences": 64, "length": 100}, 16, (4, 16, 101), 6400),
         ({"tokens": "4M", "length": 4000}, 8, (125, 8, 4001), 4_000_000),
+        ({"tokens": "4M"}, 64, (8, 64, 8193), 512 * 8192),  # 488 sequences are not a multiple of the devices
         ({"tokens": "10", "microbatches": 1}, 8, (1, 8193), 8192),
         ({"sequences": 9}, 8, (9, 8193), 9 * 8192),
     ],
