@@ -13,6 +13,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.flatten import check_outputs
+from shardwise.api.layer_scans import layer_scans
 from shardwise.api.ref import Ref, RefScope, current_values, hide_refs, set_refs
 from shardwise.api.trace_cache import trace_context, trace_once
 from shardwise.api.transformations.float0 import flatten_hiding_float0, hide_float0
@@ -655,6 +656,10 @@ def _scan(
         policy = checkpoint_policies.dots_with_no_batch_dims_saveable if config.checkpoint_scans == "products" else None
         program = rewrite(program.name, program.in_types, Remat(program, policy))
     op = Scan(program, steps, len(consts), len(written) + len(carry), bool(reverse), unrolled)
+    if layer_scans.value is not None and not written:
+        first, slices = tree.structure(init).unflatten(carry), tree.structure(xs).unflatten(arrays)
+        if (last := layer_scans.value(f, op, first, slices)) is not None:
+            return last, None
     outputs = op(*current_values([*consts, *written]), *carry, *arrays)
     set_refs(written, outputs[: len(written)])
     outputs = outputs[len(written) :]

@@ -58,18 +58,20 @@ def autoshard(
 
     Args:
         step: a function such as `step(state, batch)` that returns the new state and other results, jitted or not.
-            Memory of arguments that a jitted step donates is counted once. A pipelined step also has keyword
-            parameters, `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis `stage`,
-            which may have size 1. If it has the parameter `chunks` too, the number of stages on each device is also
+            Memory of arguments that a jitted step donates is counted once. A step that scans over its layers may be
+            divided into stages. A step with a pipeline of its own also has keyword parameters,
+            `step(state, batch, *, mesh, microbatches)`, which are chosen: the mesh has an axis `stage`, which may
+            have size 1. If it has the parameter `chunks` too, the number of stages on each device is also
             chosen.
         devices: the devices to use, for which the shape of the mesh is chosen; by default all devices.
         mesh: the mesh to use, if its shape is not to be chosen.
         hardware: the chip to plan for, as for `simulate` ("h100", "v5e", …); by default the chip of the devices.
         count: the number of such chips, which need not be present.
         memory_limit: the bytes that each device may hold; by default the memory of the chip, and no limit on CPU.
-        stages: for a pipelined step, the numbers of stages to try; by default the divisors of both the number of
-            devices and the number of layers, which is the most common size of dim 0 in the state.
-        microbatches: for a pipelined step, the numbers of microbatches to try; by default multiples of the stages.
+        stages: the numbers of pipeline stages to try, of which 1 is no pipeline; by default the divisors of both the
+            number of devices and the number of layers, and only 1 for devices in one node. For a pipelined step, the
+            number of layers is the most common size of dim 0 in the state.
+        microbatches: the numbers of microbatches of a pipeline to try; by default multiples of the stages.
         chunks: for a pipelined step with this parameter, the numbers of stages on each device to try; by default the
             divisors of the number of layers.
         expert_imbalance: how many times the mean number of tokens the device with the busiest experts has, as in
@@ -83,8 +85,9 @@ def autoshard(
         TypeError: if `devices` is not a list, or `mesh` is not a mesh; when called, if arguments have keywords.
         ValueError: if more than one of `devices`, `mesh` and `count` is passed, or `count` without `hardware`; if the
             step has static arguments, or keyword parameters that a pipelined step does not have; when called, if the
-            mesh has Explicit axes, if constraints in the step are on a mesh of another size, or if no number of
-            microbatches divides the batch; if `expert_imbalance` is less than 1.
+            mesh has Explicit axes, if constraints in the step are on a mesh of another size, if no number of
+            microbatches divides the batch, or if `stages` has no 1 and the step no scan that they divide; if
+            `expert_imbalance` is less than 1.
         AutoshardError: when called, if no plan fits in memory. It states the number of devices on which a plan would
             fit.
 
@@ -145,13 +148,7 @@ def autoshard(
         with Task(f"autoshard of `{function_name(jitted.function)}`"):
             alternatives = search.run(size, None if found is None else found.abstract)
         if not alternatives:
-            if stages is not None and found is None and all(size % number for number in stages):
-                raise ValueError(f"autoshard: none of the numbers of stages, {stages}, divides the {size} devices")
-            raise ValueError(
-                f"autoshard: on {size} devices, no number of microbatches divides the rows of the batch evenly. Change "
-                "the size of the batch, or pass other numbers of `stages`, `microbatches` or `chunks`; stages divide "
-                "the microbatches if there are chunks."
-            )
+            raise _no_alternatives(source, size, stages if found is None else None)
         best = alternatives[0]
         if not best.fits:
             raise _does_not_fit(search, best, size, may_grow=found is None)
@@ -182,10 +179,10 @@ def _check_pipeline_options(options: PipelineOptions, parameters: Sequence[str])
         numbers = getattr(options, name)
         if numbers is None:
             continue
-        if not parameters:
+        if name == "chunks" and not parameters:
             raise ValueError(
-                f"autoshard: `{name}` is for a pipelined step, which has the keyword parameters `mesh` and "
-                "`microbatches`"
+                "autoshard: `chunks` is for a pipelined step, which has the keyword parameters `mesh`, `microbatches` "
+                "and `chunks`"
             )
         if name == "chunks" and name not in parameters:
             raise ValueError("autoshard: `chunks` is for a pipelined step that has a keyword parameter `chunks`")
@@ -244,6 +241,28 @@ def _shardings(
     for number, output in step.next_outputs.items():
         outputs[output] = inputs[number]
     return tree_util.tree_unflatten(structure, inputs), step.structure.unflatten(outputs)
+
+
+def _no_alternatives(source: StepSource, size: int, stages: Sequence[int] | None) -> ValueError:
+    """Return the error for a step without any plan; only pipelines may have none."""
+    name = function_name(source.jitted.function)
+    layers = None
+    if not source.is_pipelined and stages is not None:
+        if source.layer_scan is None:
+            return ValueError(
+                f"autoshard: `{name}` has no scan over layers that can be a pipeline, so `stages` must contain 1, not "
+                f"only {stages}. Such a scan carries arrays whose dim 0 has the rows of the batch, slices stacked "
+                "weights, stacks no results, and computes each row from this row alone."
+            )
+        layers = source.layer_scan.layers
+    for count, what in ((size, "devices"), (layers, "layers")):
+        if stages is not None and count is not None and all(count % number for number in stages):
+            return ValueError(f"autoshard: none of the numbers of stages, {stages}, divides the {count} {what}")
+    return ValueError(
+        f"autoshard: on {size} devices, no number of microbatches divides the rows of the batch evenly. Change the "
+        "size of the batch, or pass other numbers of `stages`, `microbatches` or `chunks`; stages divide the "
+        "microbatches if there are chunks."
+    )
 
 
 def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_grow: bool) -> AutoshardError:

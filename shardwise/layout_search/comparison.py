@@ -35,10 +35,11 @@ def _differs(best: Alternative, other: Alternative) -> bool:
 
 
 def strategy_text(alternative: Alternative) -> str:
-    """Return the mesh, the family and the recomputation of an alternative."""
+    """Return the mesh, the family, the microbatches of a pipeline, and the recomputation of an alternative."""
     mesh = " × ".join(f"{axis}={size}" for axis, size in alternative.mesh.shape.items())
-    recomputed = RECOMPUTED[alternative.variant.remat]
-    return f"{mesh}, {alternative.name}{', ' if recomputed else ''}{recomputed}"
+    microbatches, recomputed = alternative.variant.microbatches, RECOMPUTED[alternative.variant.remat]
+    parts = [mesh, alternative.name, f"{microbatches} microbatches" if microbatches else "", recomputed]
+    return ", ".join(filter(None, parts))
 
 
 def difference_text(best: Alternative, other: Alternative, chip: str, error: float) -> str:

@@ -62,24 +62,23 @@ class PipelineSearch:
         self._searches: dict[Variant, LayoutSearch] = {}
         self._effort = 0.0
 
-    def run(self, count: int, mesh: AbstractMesh | None, effort: float) -> list[Evaluator]:
+    def run(self, count: int, mesh: AbstractMesh | None, effort: float, remat: str = "none") -> list[Evaluator]:
         """Return the evaluators of the tried variants; none if no number of microbatches divides the batch.
 
         Args:
             count: the number of devices.
             mesh: the mesh; None if its shape is chosen.
             effort: the number of equations that may be planned for each variant.
+            remat: the values that derivatives of scans rematerialize.
         """
         self._effort = effort
-        traced = self.source.trace(Variant("none", 1, mesh or AbstractMesh((1, count), (STAGE, "data"))))
-        rows = math.gcd(*(type.shape[0] for type, role in _inputs(traced) if role == BATCH)) or 1
-        layers = _layers(traced)
+        rows, layers = self._rows_and_layers(count, mesh)
 
         def first_variant(mesh: AbstractMesh) -> Variant:
             ideal = _ROUNDS_PER_STAGE * mesh.shape[STAGE]
             chunks = self._chunk_counts(mesh, layers)[0]
             numbers = self._microbatch_counts(mesh, rows, chunks)
-            return Variant("none", min(numbers, key=lambda n: (abs(math.log(n / ideal)), n)), mesh, chunks)
+            return Variant(remat, min(numbers, key=lambda n: (abs(math.log(n / ideal)), n)), mesh, chunks)
 
         shapes: dict[int, list[AbstractMesh]] = {}
         for stages in self._stage_counts(count, mesh, layers):
@@ -106,6 +105,16 @@ class PipelineSearch:
         self._descend([replace(best, microbatches=number) for number in numbers])
         self._searches[self._best.variant].run()
         return [search.evaluator for search in self._searches.values()]
+
+    def _rows_and_layers(self, count: int, mesh: AbstractMesh | None) -> tuple[int, int]:
+        """Return the number of rows that microbatches divide, and the number of layers."""
+        if not self.source.is_pipelined:
+            scan = self.source.layer_scan
+            assert scan is not None
+            return scan.rows, scan.layers
+        traced = self.source.trace(Variant("none", 1, mesh or AbstractMesh((1, count), (STAGE, "data"))))
+        rows = math.gcd(*(type.shape[0] for type, role in _inputs(traced) if role == BATCH)) or 1
+        return rows, _layers(traced)
 
     @property
     def _best(self) -> Alternative:
@@ -142,8 +151,15 @@ class PipelineSearch:
         if mesh is not None:
             return [mesh.shape[STAGE]]
         if self.options.stages is not None:
-            return [number for number in self.options.stages if count % number == 0]
-        return [number for number in range(1, count + 1) if count % number == 0 and layers % number == 0]
+            return [number for number in self.options.stages if self._may_have_stages(number, count, layers)]
+        return [number for number in range(1, count + 1) if self._may_have_stages(number, count, layers)]
+
+    def _may_have_stages(self, number: int, count: int, layers: int) -> bool:
+        """Return whether to try a number of stages. The function of a pipelined step need not divide its layers."""
+        if self.source.is_pipelined and self.options.stages is not None:
+            return count % number == 0
+        is_pipeline = number > 1 or self.source.is_pipelined  # an ordinary step with one stage is compared before
+        return is_pipeline and count % number == 0 and layers % number == 0
 
     def _chunk_counts(self, mesh: AbstractMesh, layers: int) -> list[int]:
         """Return the numbers of chunks to try on a mesh, in ascending order."""

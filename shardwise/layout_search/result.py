@@ -45,13 +45,17 @@ def _schedule(alternative: Alternative) -> str:
     return f"{alternative.schedule} × {chunks}" if chunks > 1 else alternative.schedule
 
 
+def _bubble(alternative: Alternative) -> str:
+    return f"{100 * alternative.bubble:.0f}%" if _has_pipeline(alternative) else ""
+
+
 _COLUMNS = (
     _Column("plan", 24, lambda plan: plan.name),
     _Column("mesh", 20, lambda plan: str(plan.mesh)),
     _Column("schedule", 8, _schedule, _has_pipeline),
     _Column("stages", -6, lambda plan: str(plan.variant.stages), _has_pipeline),
-    _Column("microbatches", -12, lambda plan: str(plan.variant.microbatches), _has_pipeline),
-    _Column("bubble", -6, lambda plan: f"{100 * plan.bubble:.0f}%", _has_pipeline),
+    _Column("microbatches", -12, lambda plan: str(plan.variant.microbatches or ""), _has_pipeline),
+    _Column("bubble", -6, _bubble, _has_pipeline),
     _Column("recomputed", 10, lambda plan: plan.variant.remat, lambda plan: plan.variant.remat != "none"),
     _Column("time", -9, lambda plan: f"{'~' if plan.is_estimated else ''}{human_seconds(plan.seconds)}"),
     _Column("sent", -10, lambda plan: human_bytes(plan.wire_bytes)),

@@ -1,17 +1,23 @@
-"""StepSource: a step and its arguments, from which variants are traced."""
+"""StepSource: a step and its arguments, from which variants are traced.
+
+A step that scans over its layers can be traced with this scan as a pipeline.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from typing import Any, final
 
 from shardwise.api.jit import Jitted
+from shardwise.api.layer_scans import layer_scans
 from shardwise.base.config import config
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.layout_search.evaluate import Variant
+from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step, trace_step
+from shardwise.parallel.pipelined_scan import LayerScan, LayerScanRecorder, PipelinedScan
 
 PIPELINE_PARAMETERS = ("mesh", "microbatches")
 CHUNKS = "chunks"  # the optional parameter of steps whose pipeline may be interleaved
@@ -45,11 +51,23 @@ class StepSource:
         """Whether the number of stages on each device is a parameter."""
         return CHUNKS in self.parameters
 
+    @cached_property
+    def layer_scan(self) -> LayerScan | None:
+        """The scan of an ordinary step over its layers, which can be a pipeline: the one with the most bytes."""
+        recorder = LayerScanRecorder()
+        with overridden(self.settings), layer_scans(recorder):
+            self.jitted.trace(*self.args)
+        return max(recorder.found, default=None)
+
     def bind(self, variant: Variant, mesh: Mesh | AbstractMesh | None = None) -> Jitted[..., Any]:
         """Return the step of a variant. `mesh` has devices, or is the variant's mesh."""
-        if not self.is_pipelined:
-            return self.jitted
         function = self.jitted.function
+        if not self.is_pipelined:
+            if variant.mesh is None:
+                return self.jitted
+            assert self.layer_scan is not None and variant.microbatches is not None
+            scan = PipelinedScan(self.layer_scan, mesh or variant.mesh, STAGE, variant.microbatches)
+            return Jitted(update_wrapper(_in_layer_scans(function, scan), function, updated=()), self.jitted.options)
         values = {"mesh": mesh or variant.mesh, "microbatches": variant.microbatches, CHUNKS: variant.chunks}
         bound = partial(function, **{name: values[name] for name in self.parameters})
         return Jitted(update_wrapper(bound, function, updated=()), self.jitted.options)
@@ -60,6 +78,16 @@ class StepSource:
             with overridden({**self.settings, **variant.settings}):
                 self._traced[variant] = trace_step(self.bind(variant), self.args)
         return self._traced[variant]
+
+
+def _in_layer_scans(function: Callable[..., Any], scan: PipelinedScan) -> Callable[..., Any]:
+    """Return a function whose scan over layers is a pipeline."""
+
+    def call(*args: Any) -> Any:
+        with layer_scans(scan):
+            return function(*args)
+
+    return call
 
 
 def pipeline_parameters(step: Callable[..., Any]) -> tuple[str, ...]:

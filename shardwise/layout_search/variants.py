@@ -12,11 +12,12 @@ from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import PLAIN, Alternative, Evaluator, SearchState, Variant
-from shardwise.layout_search.meshes import mesh_shapes
+from shardwise.layout_search.meshes import STAGE, mesh_shapes
 from shardwise.layout_search.pipelines import PipelineOptions, PipelineSearch
 from shardwise.layout_search.search import MAX_EQUATIONS, LayoutSearch
 from shardwise.layout_search.source import StepSource
 
+_PIPELINES = 0.5  # the effort for the pipelines of an ordinary step, relative to that for its other layouts
 REMAT = ("products", "all")  # values of `checkpoint_scans` to try in this order if memory is short
 
 
@@ -56,13 +57,15 @@ class VariantSearch:
             effort: the number of equations that may be planned for each variant.
         """
         self._state = SearchState(self._state.tables)
+        evaluators: list[Evaluator] = []
         if self.source.is_pipelined:
-            search = PipelineSearch(self.source, self.chip, self.options, self._evaluator)
-            evaluators = search.run(count, mesh, effort)
-        else:
+            evaluators = self._pipelines(count, mesh, effort)
+        elif self.options.stages is None or 1 in self.options.stages:
             evaluators = [self._evaluator(PLAIN)]
             meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
             LayoutSearch(evaluators[0], meshes, effort).run()
+        elif self.source.layer_scan is not None:
+            evaluators = self._pipelines(count, mesh, effort)
         if not evaluators:
             return []
         best = min(evaluators, key=lambda evaluator: evaluator.best.order)
@@ -79,7 +82,28 @@ class VariantSearch:
             evaluator = self._evaluator(variant)
             LayoutSearch(evaluator, meshes, effort / 2).run()
             evaluators.append(evaluator)
+        if best.variant.mesh is None and self._may_be_pipelined(count, mesh):
+            remat = min(evaluators, key=lambda evaluator: evaluator.best.order).variant.remat
+            evaluators += self._pipelines(count, mesh, _PIPELINES * effort, remat)
         return _ranked(evaluators)
+
+    def _pipelines(
+        self, count: int, mesh: AbstractMesh | None, effort: float, remat: str = PLAIN.remat
+    ) -> list[Evaluator]:
+        search = PipelineSearch(self.source, self.chip, self.options, self._evaluator)
+        return search.run(count, mesh, effort, remat)
+
+    def _may_be_pipelined(self, count: int, mesh: AbstractMesh | None) -> bool:
+        """Return whether to try pipelines of an ordinary step.
+
+        By default, they are tried if the devices are in several nodes. Within a node, links are so fast that other
+        layouts are faster than a pipeline, whose devices wait.
+        """
+        if mesh is not None:
+            may_be = STAGE in mesh.axis_names
+        else:
+            may_be = self.options.stages is not None or count > self.chip.fast_domain_size
+        return may_be and self.source.layer_scan is not None
 
     def _evaluator(self, variant: Variant) -> Evaluator:
         step = self.source.trace(variant)

@@ -164,8 +164,8 @@ def test_a_given_mesh_is_kept():
 def test_errors():
     with pytest.raises(ValueError, match=r"\['rate'\].*bind others with functools.partial"):
         sw.autoshard(lambda params, *, rate: params)
-    with pytest.raises(ValueError, match="`stages` is for a pipelined step"):
-        sw.autoshard(on_one_device, stages=(2,))
+    with pytest.raises(ValueError, match="`chunks` is for a pipelined step, which has the keyword parameters"):
+        sw.autoshard(on_one_device, chunks=(2,))
     with pytest.raises(ValueError, match="`chunks` is for a pipelined step that has a keyword parameter"):
         sw.autoshard(step, chunks=(2,))
     with pytest.raises(

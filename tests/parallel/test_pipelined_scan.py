@@ -1,0 +1,52 @@
+"""Scans over layers of ordinary functions as pipelines, compared with the scans."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.api.layer_scans import layer_scans
+from shardwise.parallel.pipelined_scan import LayerScan, LayerScanRecorder, PipelinedScan
+
+ROWS, WIDTH, LAYERS = 8, 6, 4
+WEIGHTS = np.linspace(-0.5, 0.5, LAYERS * WIDTH * WIDTH, dtype=np.float32).reshape(LAYERS, WIDTH, WIDTH)
+X = np.linspace(-1, 1, ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+SCALE = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+
+
+def loss(weights, scale, x):
+    """A scan over layers that reads an array besides, after a scan over a shorter stack."""
+    x = lax.scan(lambda h, w: (h + w, None), x, scale[None])[0]
+    y = lax.scan(sw.checkpoint(lambda h, w: (jnp.tanh(scale * (h @ w)), None)), x, weights)[0]
+    return jnp.mean(y**2)
+
+
+def recorded(function, *args):
+    recorder = LayerScanRecorder()
+    with layer_scans(recorder):
+        sw.jit(function).trace(*args)
+    return recorder.found
+
+
+def test_scans_over_layers_are_recorded():
+    found = recorded(sw.jit(sw.value_and_grad(loss)), WEIGHTS, SCALE, X)
+    assert max(found) == LayerScan(WEIGHTS.nbytes, LAYERS, ROWS)
+    assert min(found) == LayerScan(SCALE.nbytes, 1, ROWS)
+    assert not recorded(lambda x: lax.scan(lambda h, w: (h @ w + h.mean(), None), x, WEIGHTS)[0], X)
+
+
+@pytest.mark.parametrize(("axes", "microbatches"), [({"stage": 4, "data": 2}, 4), ({"data": 4, "stage": 2}, 2)])
+def test_a_pipeline_has_the_loss_and_the_gradients_of_the_scan(axes, microbatches):
+    mesh = sw.make_mesh(tuple(axes.values()), tuple(axes))
+    step = sw.value_and_grad(loss, argnums=(0, 1))
+    expected = step(WEIGHTS, SCALE, X)
+    scan = PipelinedScan(max(recorded(loss, WEIGHTS, SCALE, X)), mesh, "stage", microbatches)
+    jitted = sw.jit(step)
+    assert "permute" not in jitted.lower(WEIGHTS, SCALE, X).as_text()
+    with layer_scans(scan):  # part of the cache key
+        text = jitted.lower(WEIGHTS, SCALE, X).as_text()
+        values = jitted(WEIGHTS, SCALE, X)
+    assert "collective_permute" in text
+    for value, other in zip(sw.tree.leaves(values), sw.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
