@@ -157,11 +157,19 @@ class ElasticAttempt:
             elif not self._has_finished:
                 self._kill_stopped()
                 self._continue_generations()
-            elif not any(number in self._workers.running for number in self._members):
-                self._workers.signal(signal.SIGKILL)  # the spares
+            else:
+                self._finish()
         if self.failure is not None:
             return self.failure.code
-        return 128 + self._signals[0] if handled and any(exit.code for exit in self.exits) else 0
+        has_failed = any(exit.code for exit in self.exits if exit.rank in self._members or not self._members)
+        return 128 + self._signals[0] if handled and has_failed else 0
+
+    def _finish(self) -> None:
+        """Kill the spares when the processes of the generation have ended; fail if one waits for another generation."""
+        if not self._members.keys().isdisjoint(self._roster.waiting()):
+            self._fail(next(exit for exit in self.exits if exit.code == 0 and exit.rank in self._members))
+        elif self._members.keys().isdisjoint(self._workers.running):
+            self._workers.signal(signal.SIGKILL)
 
     @property
     def _has_finished(self) -> bool:
@@ -170,23 +178,29 @@ class ElasticAttempt:
 
     def _note_exit(self, exit: Exit) -> None:
         """Decide whether the program can continue without a process that has ended."""
-        if exit.rank not in self._have_waited:
-            self._failed_starts += 1
+        if self._signals or self.failure is not None:
+            return
         if self._has_finished:
             if exit.code and exit.rank in self._members:
                 self._fail(exit, "others have ended already")
-        elif not self._workers.running and self.failure is None:
+            return
+        if exit.rank not in self._have_waited:
+            self._failed_starts += 1
+        if not self._workers.running:
             self._fail(exit, "no other process is left")
-        elif self._failed_starts > _MOST_FAILED_STARTS:
-            self._fail(exit, f"{self._failed_starts} processes in succession have ended before they reached the others")
-        elif self.failure is None and not self._signals:
-            rank = f" (rank {self._members[exit.rank]})" if exit.rank in self._members else ""
-            self._report(f"process {exit.rank}{rank} ended: {exit.describe()}")
+            return
+        rank = f" (rank {self._members[exit.rank]})" if exit.rank in self._members else ""
+        self._report(f"process {exit.rank}{rank} ended: {exit.describe()}")
+        if exit.rank not in self._have_waited and self._failed_starts == _MOST_FAILED_STARTS:
+            self._report(
+                f"no more processes are started: {_MOST_FAILED_STARTS} in succession have not reached the others"
+            )
 
-    def _fail(self, exit: Exit, why: str) -> None:
+    def _fail(self, exit: Exit, why: str = "") -> None:
         if self.failure is None:
             failure = describe_failure(exit, None, self._output)
-            self.failure = LaunchFailure(failure.rank, f"{failure.reason}; {why}", failure.detail, failure.code)
+            reason = "; ".join(filter(None, (failure.reason, why)))
+            self.failure = LaunchFailure(failure.rank, reason, failure.detail, failure.code)
 
     def _kill_stopped(self) -> None:
         """Kill the processes that a signal has stopped, unless all are: the job is suspended then."""
@@ -201,8 +215,8 @@ class ElasticAttempt:
     def _continue_generations(self) -> None:
         """Start the next generation if there is none, or if the last one has ended and its processes have left it."""
         waiting = self._roster.waiting()
-        self._have_waited |= waiting.keys()
-        if waiting:
+        if not waiting.keys() <= self._have_waited:
+            self._have_waited |= waiting.keys()
             self._failed_starts = 0
         now = time.monotonic()
         if self._members and self._broken_since is None and self._is_broken(waiting):
@@ -235,6 +249,8 @@ class ElasticAttempt:
 
     def _should_start(self, now: float) -> bool:
         """Return whether to start a process: not while the others recover, unless they cannot without it."""
+        if self._failed_starts >= _MOST_FAILED_STARTS:
+            return False
         if self._broken_since is not None or not self._members:
             return len(self._workers.running) < self._fewest
         return now - self._generation_start > _START_DELAY
@@ -252,6 +268,8 @@ class ElasticAttempt:
             self._end("no process is left that has a snapshot")
             return
         size = min(self._options.processes, len(waiting))
+        if self._failed_starts >= _MOST_FAILED_STARTS and len(self._workers.running) < self._fewest:
+            self._end("too few processes are left")
         if size < self._fewest or not self._has_advanced(old, waiting):
             return
         if not self._members and new[:size] != sorted(self._workers.running)[:size]:
@@ -266,7 +284,8 @@ class ElasticAttempt:
         if old:
             reason = waiting[old[0]].reason.partition("\n")[0]
             places = "".join(f"; process {number} has rank {ranks[number]}" for number in new if number in ranks)
-            self._report(f"{reason}. {size} processes continue{places}")
+            count = "1 process continues" if size == 1 else f"{size} processes continue"
+            self._report(f"{reason}. {count}{places}")
         generation, self.next_generation = self.next_generation, self.next_generation + 1
         self._members, self._broken_since, self._generation_start = ranks, None, time.monotonic()
         newcomers = ",".join(str(rank) for number, rank in ranks.items() if number in new) if old else ""

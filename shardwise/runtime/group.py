@@ -71,13 +71,17 @@ class Group:
         self._number += 1
         prefix = f"{self._keys}/{self._number}"
         self._check_member()
-        cluster.store.key_value_set(f"{prefix}/{self.index}", json.dumps(message))
-        return [json.loads(self._wait_for(f"{prefix}/{index}", self.processes[index])) for index in range(self.count)]
+        content = json.dumps(message)
+        cluster.store.key_value_set(f"{prefix}/{self.index}", content)
+        return [
+            json.loads(content if index == self.index else self._wait_for(f"{prefix}/{index}", process))
+            for index, process in enumerate(self.processes)
+        ]
 
     def _wait_for(self, key: str, process: int) -> str:
         """Return the message of a process, or raise the failure of a process of the group."""
-        heartbeat = _last_heartbeat(process)
-        deadline = time.monotonic() + self._timeout
+        heartbeat: str | None = None  # it is read when the process has not come at once
+        deadline = 0.0
         while True:
             self._check_member()
             if cluster.member is not None and (failure := cluster.member.error(self.name, self.processes)) is not None:
@@ -85,6 +89,8 @@ class Group:
             try:
                 return str(cluster.store.blocking_key_value_get(key, _POLL_MILLISECONDS))
             except RuntimeFailure as error:
+                if heartbeat is None:
+                    heartbeat, deadline = _last_heartbeat(process), time.monotonic() + self._timeout
                 if time.monotonic() <= deadline:
                     continue
                 if (latest := _last_heartbeat(process)) == heartbeat:

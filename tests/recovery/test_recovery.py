@@ -112,6 +112,13 @@ def test_clients_of_earlier_generations_end():
     assert len(threads) == 9 and threads[-1] < threads[0] + 50, threads
 
 
+@pytest.mark.slow
+def test_a_program_that_cannot_start_ends():
+    outcome = run(steps="many")
+    assert outcome.code == 2
+    assert "invalid int value: 'many'" in outcome.stderr
+
+
 def test_recover_needs_the_launcher():
     with pytest.raises(RuntimeError, match="start the program with `shardwise launch --spares 1`"):
         sw.checkpoints.recover(lambda snapshots: None)
