@@ -25,7 +25,7 @@ from shardwise.experimental.multihost_utils import process_allgather, sync_globa
 from shardwise.parallel import TaskTimes, mpmd_pipeline, simulate_schedule, task_schedule
 from shardwise.sharding import Mesh
 
-RANKS, LAYERS, ROWS = 2, 16, 256  # rows per microbatch
+RANKS, LAYERS, ROWS = 2, 16, 512  # rows per microbatch
 BASE = "1f1b"
 STAGES = {BASE: 2, "zb-h1": 2, "zb-v": 4}  # the number of stages of each schedule
 _BOUND = 0.1

@@ -71,6 +71,16 @@ def test_autoshard_accepts_a_function(step_file, capsys):
     assert output.startswith(f"{step_file}:step on 4 h100: data=4") and "plan " in output and "tokens/s" not in output
 
 
+def test_the_answer_states_the_memory_limit(step_file, capsys):
+    for options, memory in (
+        (["h100"], r"\S+ \S+ of 80\.0 GB per device"),
+        (["h100", "--memory-limit", "2G"], r"\S+ \S+ of a limit of 2\.0 GB per device"),
+        (["cpu"], r"\S+ \S+ per device"),  # no limit
+    ):
+        assert main(["autoshard", f"{step_file}:step", "--mesh", "data=4", "--hardware", *options]) == 0
+        assert re.search(f"MFU, {memory}", capsys.readouterr().out.splitlines()[0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
