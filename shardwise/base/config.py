@@ -358,6 +358,10 @@ SETTINGS = {
         "the folder where each of several processes records its last launches for `shardwise postmortem`; empty for "
         "none; `shardwise launch` sets it to the folder of its log files",
     ),
+    "straggler_seconds": Setting(
+        60.0,
+        "the seconds for which one of several processes must delay the others until a warning names it; 0 for never",
+    ),
     "share_binary_between_hosts": Setting(
         True, "whether one of several processes compiles a program that they run together, and the others load it"
     ),
@@ -481,6 +485,7 @@ class Config(threading.local):
     compilation_cache_max_size: int
     persistent_cache_min_compile_time_secs: float
     launch_record_dir: str
+    straggler_seconds: float
     share_binary_between_hosts: bool
     share_binary_between_hosts_timeout_ms: int
     user_contexts: ClassVar[Mapping[Any, Any]] = MappingProxyType({})  # the values of `make_user_context`

@@ -8,6 +8,7 @@ a member waits too long. `shardwise launch` hosts it. Without the launcher, proc
 """
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from ipaddress import ip_address
 from typing import Any, Literal, final
 
 from shardwise.base._jaxlib import RuntimeFailure, cluster_service
+from shardwise.base.config import config
 from shardwise.processes.comparison import LaunchComparison
 from shardwise.processes.connections import Connection, Connections
 from shardwise.processes.protocol import (
@@ -44,6 +46,7 @@ from shardwise.processes.protocol import (
     split_ranks,
     tokens_match,
 )
+from shardwise.processes.stragglers import Pace, Straggler, StragglerSearch
 
 HEARTBEAT_INTERVAL = 1.0  # seconds between two messages of a member
 ANSWER_TIME = 1.0  # seconds for a member to send its stack, and for the death of a process to be detected
@@ -182,6 +185,8 @@ class Coordinator:
         on_event: called in the coordinator's thread with every `Event`; it must return at once.
         listener: a listening socket, instead of `host` and `port`.
         starts_engine: whether to start XLA's coordination service; False for members that do not run programs.
+        on_straggler: called in the coordinator's thread with each process that delays the others for the seconds of the
+            setting `straggler_seconds`, once; it must return at once. A warning is logged too.
     """
 
     def __init__(
@@ -196,6 +201,7 @@ class Coordinator:
         on_event: Callable[[Event], None] = lambda _: None,
         listener: socket.socket | None = None,
         starts_engine: bool = True,
+        on_straggler: Callable[[Straggler], None] = lambda _: None,
     ):
         self.num_processes = num_processes
         self.token = token
@@ -218,6 +224,9 @@ class Coordinator:
         self._questions: dict[int, _Question] = {}
         self._question_number = 0
         self._comparison = LaunchComparison(self._ask, self._send_to)
+        self._on_straggler = on_straggler
+        self._stragglers = StragglerSearch(config.straggler_seconds) if config.straggler_seconds > 0 else None
+        self._next_sample = math.inf  # the time of the next sample of all paces
 
     @property
     def address(self) -> str:
@@ -394,6 +403,8 @@ class Coordinator:
             self._give_up(f"the coordinator cannot start XLA's coordination service: {error}")
             return
         self._ready = True
+        if self._stragglers is not None:
+            self._next_sample = time.monotonic() + self._stragglers.interval
         self._on_event(Event("ready", -1))
         for member in self._members.values():
             self._connections.send(member, Welcome(port))
@@ -427,10 +438,36 @@ class Coordinator:
             if rank not in self._gone and silence > self.heartbeat_timeout:
                 self._fail(rank, f"no heartbeat for {silence:.0f} s: the process is stopped, or unreachable")
                 self._connections.close(member)
+        if self._stragglers is not None and now >= self._next_sample:
+            self._next_sample = now + self._stragglers.interval
+            self._sample_paces(self._stragglers, now)
         for number, question in list(self._questions.items()):
             if now > question.deadline:
                 del self._questions[number]
                 self._answer(question, "")
+
+    def _sample_paces(self, search: StragglerSearch, now: float) -> None:
+        """Ask all members for their paces, and report one that delays the others."""
+        ranks = [rank for rank in self._members if rank not in self._gone]
+        answers: dict[int, str] = {}
+
+        def collect(rank: int, text: str) -> None:
+            answers[rank] = text
+            if len(answers) < len(ranks):
+                return
+            parsed = {each: Pace.parse(answer) for each, answer in answers.items()}
+            if (slow := search.add(now, {each: pace for each, pace in parsed.items() if pace is not None})) is not None:
+                self._ask(slow[0], "stack", "", partial(self._report_straggler, *slow))
+
+        for rank in ranks:
+            self._ask(rank, "pace", "", partial(collect, rank))
+
+    def _report_straggler(self, rank: int, busy: float, others: float, stack: str) -> None:
+        member = self._members[rank]
+        assert member.hello is not None
+        straggler = Straggler(rank, member.hello.host, member.step, busy, others, stack)
+        _log.warning("%s", straggler)
+        self._on_straggler(straggler)
 
     def _give_up(self, reason: str) -> None:
         """End the rendezvous."""

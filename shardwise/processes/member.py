@@ -54,6 +54,7 @@ from shardwise.processes.protocol import (
     join_address,
     resolve,
 )
+from shardwise.processes.stragglers import Pace
 
 _RETRY_INTERVAL = 0.1  # seconds between two attempts to connect
 _VERDICT_TIME = 10 * ANSWER_TIME  # seconds for the coordinator to find the process that failed
@@ -102,7 +103,11 @@ class Member:
         self.failures: dict[int, Failure] = {}
         self.mismatches: dict[str, str] = {}  # why the launches on a set of processes differ
         self.launches: Callable[[], dict[str, list[int]]] = dict  # returns the launches for `Progress`
-        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack}  # question of the coordinator → answer
+        self.waited_seconds = 0.0  # for results that other processes compute too
+        self._pace = Pace(0, 0.0)
+        self._last_report = (time.monotonic(), 0.0)  # of a step: the time, and the seconds waited until then
+        # Question of the coordinator → answer.
+        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack, "pace": lambda _: str(self._pace)}
         self.on_failure: Callable[[], None] = lambda: None  # called when a failure or a mismatch arrives
         self.record: LaunchRecord | None = None
         self._changed = threading.Condition()
@@ -288,6 +293,10 @@ class Member:
     def report_step(self, step: int) -> None:
         """Record that this process has reached a step, and report it to the coordinator."""
         self.step = step
+        (last, waited), now = self._last_report, time.monotonic()
+        self._last_report = (now, self.waited_seconds)
+        busy = max(0.0, now - last - (self.waited_seconds - waited))
+        self._pace = Pace(self._pace.steps + 1, self._pace.busy_seconds + busy)
         self.send_progress(at_step=True)
 
     def compare(self, comparison: Comparison, ranks: Collection[int], timeout: float) -> bool:

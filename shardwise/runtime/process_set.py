@@ -288,6 +288,7 @@ class ProcessSet:
         """
         if self._collective_runs.have_ended():
             return  # no run waits for another process
+        start = time.monotonic()
         is_ready = getattr(awaited, "is_ready", None)
         if is_ready is None:  # a token, which cannot be polled
             ended = self._waiters.wait(awaited, self._has_failed, self._timeout)
@@ -295,6 +296,7 @@ class ProcessSet:
             ended = self._poll(is_ready)
             if not ended:  # XLA still runs it, and `drain` must wait for its end
                 self._waiters.watch(awaited)
+        self._member.waited_seconds += time.monotonic() - start
         if not ended:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for {describe()}")

@@ -19,7 +19,7 @@ class Member:
     rank, step, is_closed, record = 0, None, False, None
 
     def __init__(self):
-        self.failures, self.mismatches = {}, {}
+        self.failures, self.mismatches, self.waited_seconds = {}, {}, 0.0
         self.messages = []
         self.slowest = None  # the launches of the slowest process; None if it has made as many
 
@@ -159,8 +159,10 @@ def test_a_value_is_polled_until_it_is_ready(polls):
 def test_a_value_that_takes_long_is_polled_seldom():
     value = Value()
     threading.Timer(0.5, value.set.set).start()
-    processes().wait(value, str)
+    waiting = processes()
+    waiting.wait(value, str)
     assert value.asked < 400  # 2 ms are between two polls at the end
+    assert waiting._member.waited_seconds > 0  # by which the paces of processes differ
 
 
 def test_a_token_is_awaited_by_another_thread():
