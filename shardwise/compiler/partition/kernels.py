@@ -44,9 +44,9 @@ class Kernel:
     reads: dict[Value, int]
     writes: dict[Value, int]
 
-    @property
+    @cached_property
     def bytes_accessed(self) -> int:
-        """The bytes of memory traffic."""
+        """The bytes of memory traffic, once all equations are known."""
         return sum(self.reads.values()) + sum(self.writes.values())
 
 

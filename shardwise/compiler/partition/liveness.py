@@ -93,8 +93,7 @@ def _live_bytes(ranges: LiveRanges, buffers: Iterable[Buffer], fixed: int) -> li
 def total_bytes(program: Program, chip: Chip | None = None) -> int:
     """Return the bytes of all values, in nested programs too. This is an upper bound of the live bytes."""
     copied = sum(value.type.nbytes for value in program.outputs)  # an output may be a copy of another value
-    workspace = max((workspace_bytes(equation, chip) for equation in program.walk()), default=0)
-    return copied + workspace + _total_bytes(program)
+    return copied + _most_workspace(program, chip) + _total_bytes(program)
 
 
 def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], chip: Chip) -> bool:
@@ -106,7 +105,9 @@ def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], ch
         donated: the inputs whose buffers are reused for outputs.
         chip: the hardware, whose libraries need workspaces.
     """
-    if total_bytes(local.program, chip) <= limit or (chip.platform == GPU and stored_bytes(local, chip) <= limit):
+    if local.known_bounds.get(chip, limit + 1) <= limit or total_bytes(local.program, chip) <= limit:
+        return True
+    if chip.platform == GPU and stored_bytes(local, chip) <= limit:
         return True
     return peak_bytes(local, donated, chip) <= limit
 
@@ -114,10 +115,17 @@ def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], ch
 def stored_bytes(local: LocalProgram, chip: Chip) -> int:
     """Return the bytes of all values that XLA stores on a GPU, in nested programs too.
 
-    This is an upper bound of the live bytes, closer than `total_bytes`: most values are computed inside kernels.
+    Cached. This is an upper bound of the live bytes, closer than `total_bytes`: kernels compute most values inside.
     """
-    workspace = max((workspace_bytes(equation, chip) for equation in local.program.walk()), default=0)
-    return workspace + _stored_bytes(local, local.program, chip.platform)
+    if chip not in local.known_bounds:
+        stored = _stored_bytes(local, local.program, chip.platform)
+        local.known_bounds[chip] = _most_workspace(local.program, chip) + stored
+    return local.known_bounds[chip]
+
+
+def _most_workspace(program: Program, chip: Chip | None) -> int:
+    products = (equation for equation in program.walk() if equation.op.is_contraction)
+    return max((workspace_bytes(equation, chip) for equation in products), default=0)
 
 
 def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
@@ -131,8 +139,8 @@ def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
 
 
 def _total_bytes(program: Program) -> int:
-    inner = sum(_total_bytes(inner) for equation in program.equations for inner in equation.op.programs)
-    results = sum(value.type.nbytes for equation in program.equations for value in equation.outputs)
+    inner = sum([_total_bytes(inner) for equation in program.equations for inner in equation.op.programs])
+    results = sum([value.type.nbytes for equation in program.equations for value in equation.outputs])
     return inner + results + sum(value.type.nbytes for value in program.inputs)
 
 

@@ -134,10 +134,20 @@ class LocalProgram:
         return any(isinstance(e.op, _TOKEN_EXCHANGES) and EXPERTS in e.source.scope for e in equations)
 
     def rewritten(self, program: Program) -> "LocalProgram":
-        """Return another program of one device, with the kernels of this one, where the two are equal."""
+        """Return another program of one device. Its kernels are found from those of this one, where the two are equal.
+
+        It keeps the kernels of this one until `forget_other_kernels`.
+        """
         local = replace(self, program=program)
         local._kernel_groups.update(self._kernel_groups)
         return local
+
+    def forget_other_kernels(self) -> None:
+        """Forget the kernels of programs that this one was rewritten from."""
+        programs = (self.program, *(program for equation in self.program.walk() for program in equation.op.programs))
+        own = {(program.equations, program.outputs) for program in programs}
+        for key in [key for key in self._kernel_groups if key[:2] not in own]:
+            del self._kernel_groups[key]
 
     def kernel_groups(self, program: Program, platform: str = "") -> KernelGroups:
         """Return the kernels of this program or of a nested one; cached. See `group_kernels`."""
@@ -163,6 +173,11 @@ class LocalProgram:
 
     @cached_property
     def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str], KernelGroups]:
+        return {}
+
+    @cached_property
+    def known_bounds(self) -> dict[Chip, int]:
+        """The upper bounds of the peak bytes that `liveness` has computed so far, by the hardware."""
         return {}
 
     @cached_property

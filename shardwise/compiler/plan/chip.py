@@ -20,9 +20,11 @@ at both ends.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any, final
 
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.dtypes import DType, is_float8
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.plan.ring import Ring
@@ -189,9 +191,20 @@ class Chip:
         ring uses the slow links of all its devices in a node: a ring with one device per node uses one slow link, and a
         ring that includes all devices of the node uses all of them.
         """
+        return self._ring_along(mesh, tuple(axes))
+
+    @registered_cache(maxsize=4096)
+    def _ring_along(self, mesh: AbstractMesh, axes: tuple[str, ...]) -> Ring:
         count = mesh.extent(axes)
         in_node = self._devices_in_node(mesh, axes) if self.crosses_nodes(mesh, axes) else count
         return self._ring(count, in_node, min(self.torus_axes, self._free_torus_dims(mesh, axes)))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple([getattr(self, field.name) for field in fields(self)]))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def crosses_nodes(self, mesh: AbstractMesh, axes: Sequence[str]) -> bool:
         """Return whether the devices along these axes are in several nodes or slices."""

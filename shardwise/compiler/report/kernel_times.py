@@ -27,11 +27,11 @@ def _balanced_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     root, op, accessed = kernel.root, kernel.root.op, kernel.bytes_accessed
     if local.bytes_sent(root):
         return local.launch_seconds(local.launches.get(root, (root,)), chip)
-    if copied := op.host_bytes(*(value.type for value in root.inputs)):
+    types = [value.type for value in root.inputs]
+    if copied := op.host_bytes(*types):
         return chip.host_time(copied)
     if not op.is_contraction:
         return chip.memory_time(accessed)
-    types = [value.type for value in root.inputs]
     keys = op.keys_per_query(*types)
     if keys is not None:
         return chip.attention_time(op.flops(*types), keys, accessed, types[0].dtype, op.is_gradient)

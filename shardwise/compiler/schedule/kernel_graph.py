@@ -75,13 +75,10 @@ class KernelGraph:
         return cls(local, program, chip, groups, starts, indices, collectives, frozenset(movable), seconds_alone)
 
     def rewritten(self, program: Program) -> "KernelGraph":
-        """Return the graph of the program that a pass returned for this one; this graph if the pass changed nothing.
-
-        Its kernels are not kept in `local`: the next pass may replace the program.
-        """
+        """Return the graph of the program that a pass returned for this one; this graph if the pass changed nothing."""
         if program is self.program:
             return self
-        groups = self.kernel_groups.rewritten(program)
+        groups = self.local.kernel_groups(program)
         return self._from_kernels(self.local, program, self.chip, groups, self.seconds_alone)
 
     def with_moved_views(self, program: Program) -> "KernelGraph":
@@ -92,6 +89,11 @@ class KernelGraph:
     def kernels(self) -> Sequence[Kernel]:
         """The kernels."""
         return self.kernel_groups.kernels
+
+    @property
+    def uses(self) -> Mapping[Value, Sequence[Equation]]:
+        """The equations that read each value."""
+        return self.kernel_groups.expressions.uses
 
     @property
     def seconds(self) -> float:
@@ -259,7 +261,8 @@ def _compute_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     """Return the seconds of all runs of a kernel, without collectives."""
     op = kernel.root.op
     if op.programs:
-        inner = sum(KernelGraph.from_program(local, program, chip).seconds for program in op.programs)
+        times = [KernelGraph.from_program(local, program, chip).seconds for program in op.programs]
+        inner = max(times) if op.runs_one_program else sum(times)
         return inner * (1 if op.trip_count is None else op.trip_count)
     is_copy = op.reads_host_memory or op.writes_host_memory
     if local.bytes_sent(kernel.root) or not kernel.bytes_accessed or is_copy:

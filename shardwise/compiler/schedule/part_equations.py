@@ -38,16 +38,17 @@ def part_equations(
         parts: the number of parts.
         part: the index of the part.
     """
-    if type(equation.op).localize is Op.localize:
+    op, source, reason = equation.op, equation.source, equation.reason
+    if type(op).localize is Op.localize:
         result = Value(part_type(equation.outputs[0].type, dims.result, parts))
-        return [equation.replace(inputs=operands, outputs=[result])], result
-    types, whole_types = (tuple([value.type for value in values]) for values in (operands, equation.inputs))
-    program = _localized(equation.op, types, whole_types, equation.outputs[0].type, dims, parts, part)
+        return [Equation(op, operands, (result,), source, reason)], result
+    types, whole_types = tuple([x.type for x in operands]), tuple([x.type for x in equation.inputs])
+    program = _localized(op, types, whole_types, equation.outputs[0].type, dims, parts, part)
     values = dict(zip(program.inputs, operands, strict=True))
     equations = []
     for each in program.equations:
         results = [Value(value.type) for value in each.outputs]
-        equations.append(equation.replace(op=each.op, inputs=[values[v] for v in each.inputs], outputs=results))
+        equations.append(Equation(each.op, [values[v] for v in each.inputs], results, source, reason))
         values.update(zip(each.outputs, results, strict=True))
     return equations, values[program.outputs[0]]
 

@@ -51,19 +51,23 @@ def schedule(
         variants = variants[-1:]
     # A collective slows the kernels beside it. XLA overlaps them with or without a schedule, so that decides nothing.
     chip = replace(chip, interference=0.0)
+    kept = local.rewritten(local.program)  # keeps the kernels of the programs between the passes
+    graph = KernelGraph.from_program(kept, local.program, chip)
     for pipelines_loops, splits_collectives in variants:
-        program = _Scheduler(local, chip, pipelines_loops, splits_collectives).schedule_main()
-        scheduled = local.rewritten(program)
+        scheduled = kept.rewritten(_Scheduler(kept, chip, pipelines_loops, splits_collectives).schedule_main(graph))
         if config.verify_programs:
             verify_local(scheduled)
         fits = memory_limit is None or fits_in_memory(scheduled, memory_limit, donated, chip)
-        if fits and not _is_slower(scheduled, local, chip):
+        if fits and not _is_slower(scheduled, graph):
+            scheduled.forget_other_kernels()
             return scheduled
     return local
 
 
-def _is_slower(scheduled: LocalProgram, local: LocalProgram, chip: Chip) -> bool:
-    return simulated_seconds(scheduled, chip) > (1 + _MARGIN) * simulated_seconds(local, chip)
+def _is_slower(scheduled: LocalProgram, graph: KernelGraph) -> bool:
+    """Return whether a program is slower with its schedule. Without one, it takes at least the time of the kernels."""
+    most = simulated_seconds(scheduled, graph.chip) / (1 + _MARGIN)
+    return most > graph.seconds and most > simulated_seconds(graph.local, graph.chip)
 
 
 @final
@@ -85,9 +89,8 @@ class _Scheduler:
     splits_collectives: bool
     launch_ids: Iterator[int] = field(default_factory=count)
 
-    def schedule_main(self) -> Program:
+    def schedule_main(self, graph: KernelGraph) -> Program:
         """Return the main program with its communication, and its copies from and to host memory, scheduled."""
-        graph = self._graph(self.local.program)
         program = self._schedule(graph.rewritten(advance_output_collectives(graph, self.launch_ids)))
         return hide_host_copies(self._graph(program), self.launch_ids) if self.local.host_copies() else program
 
@@ -116,6 +119,8 @@ class _Scheduler:
     def _share_launches(self, graph: KernelGraph, in_own_stage: bool = False) -> Program:
         launches = buckets(graph, in_own_stage)
         constrained = complete_before_critical(graph, launches, self.launch_ids)
+        if not launches and constrained is graph.program:
+            return constrained
         return topological_sort(constrained, launches, self.launch_ids, graph.program)
 
     def _graph(self, program: Program) -> KernelGraph:

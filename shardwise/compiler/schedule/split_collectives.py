@@ -124,7 +124,7 @@ class _Splitter:
         if parts not in self._finders:
             graph = self.graph
             splittable = frozenset(each for each in graph.collectives if self.is_splittable(each, parts))
-            self._finders[parts] = RegionFinder(graph.program, parts, graph.bits, splittable)
+            self._finders[parts] = RegionFinder(graph.program, graph.uses, parts, graph.bits, splittable)
         return self._finders[parts].region(seed, self.visited)
 
     def split_around(self, seed: Equation) -> None:
@@ -143,7 +143,7 @@ class _Splitter:
         for pattern in self._patterns.get(seed.op, ()):
             offset = self._positions[seed] - pattern.seed
             first, end = pattern.first + offset, pattern.first + offset + len(pattern.window.equations)
-            if first < 0 or end > len(equations) or self._window(first, end) != pattern.window:
+            if first < 0 or end > len(equations) or self._window(first, end).key != pattern.window.key:
                 continue
             _, paying, parts = pattern.decision
             regions = [

@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+from shardwise.base.caches import registered_cache
+from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.partition.padding import rule_of
 from shardwise.compiler.shardings.factors import FactorRule
 
 
@@ -75,19 +77,25 @@ class RegionFinder:
 
     Args:
         program: the program.
+        uses: the equations that read each value.
         parts: the number of parts.
         collectives: the equations that communicate.
         splittable: those that may be split.
     """
 
     def __init__(
-        self, program: Program, parts: int, collectives: Collection[Equation], splittable: Collection[Equation]
+        self,
+        program: Program,
+        uses: Mapping[Value, Sequence[Equation]],
+        parts: int,
+        collectives: Collection[Equation],
+        splittable: Collection[Equation],
     ):
         self._parts = parts
         self._collectives = collectives
         self._splittable = splittable
         self._producers = program.producers()
-        self._consumers = _consumers(program)
+        self._consumers = uses
         self._outputs = set(program.outputs)
 
     def region(self, seed: Equation, excluded: Collection[Equation]) -> SplitRegion:
@@ -162,7 +170,12 @@ def split_dims(equation: Equation, position: int, dim: int, parts: int) -> Split
         dim: the dim of this value.
         parts: the number of parts.
     """
-    rule = _rule(equation)
+    return _split_dims(equation.op, tuple([value.type for value in equation.inputs]), position, dim, parts)
+
+
+@registered_cache(maxsize=65536)  # equal layers have equal equations
+def _split_dims(op: Op, types: tuple[ArrayType, ...], position: int, dim: int, parts: int) -> SplitDims | None:
+    rule = _rule(op, types)
     if rule is None:
         return None
     values = (*rule.operands, *rule.results)
@@ -173,14 +186,13 @@ def split_dims(equation: Equation, position: int, dim: int, parts: int) -> Split
     return None if result is None else SplitDims(tuple(operands), result)
 
 
-def _rule(equation: Equation) -> FactorRule | None:
-    """Return the factors of an equation's op; those of a collective that move elements need replication."""
-    op = equation.op
+def _rule(op: Op, types: tuple[ArrayType, ...]) -> FactorRule | None:
+    """Return the factors of an op; those of a collective that move elements need replication."""
     if not isinstance(op, Collective):
-        return rule_of(equation)
-    if op.moved_dims is None or not equation.inputs:
+        return factor_rule(op, types)
+    if op.moved_dims is None or not types:
         return None
-    shape = equation.inputs[0].type.shape
+    shape = types[0].shape
     dims = tuple((dim,) for dim in range(len(shape)))
     return FactorRule((dims,), (dims,), shape, need_replication=frozenset(op.moved_dims))
 

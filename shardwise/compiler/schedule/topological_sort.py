@@ -1,9 +1,10 @@
 """Topological sort of a program, with the collectives of each launch adjacent, that stays close to program order."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
@@ -33,9 +34,9 @@ def topological_sort(
         graph = _Graph(program, kept)
         order = graph.order()
         if len(order) == len(graph.nodes):
-            return program.with_equations(
-                equation for node in order for equation in graph.with_launch_id(node, launch_ids)
-            )
+            nodes, launch_at = graph.nodes, graph.launch_at
+            sorted_nodes = [graph.with_launch_id(i, launch_ids) if i in launch_at else nodes[i] for i in order]
+            return program.with_equations(chain.from_iterable(sorted_nodes))
         unsorted = set(range(len(graph.nodes))) - set(order)
         blocked = [launch for node, launch in graph.launch_at.items() if node in unsorted]
         if not blocked and fallback is not None:
@@ -56,25 +57,31 @@ class _Graph:
 
     def __init__(self, program: Program, launches: Sequence[Sequence[Equation]]):
         launch_of = {equation.outputs[0]: index for index, launch in enumerate(launches) for equation in launch}
-        self.nodes: list[list[Equation]] = []
+        self.nodes: list[list[Equation]] = list(issue_groups(program))
         self.launch_at: dict[int, Sequence[Equation]] = {}
-        node_of: dict[int, int] = {}  # by the index of the launch
-        for group in issue_groups(program):
-            index = launch_of.get(group[0].outputs[0]) if group[0].outputs else None
-            if index in node_of:
-                self.nodes[node_of[index]] += group
-                continue
-            if index is not None:
-                node_of[index] = len(self.nodes)
-                self.launch_at[len(self.nodes)] = launches[index]
-            self.nodes.append(group)
+        if launch_of:
+            self._merge_launches(launch_of, launches)
         self.inputs = program.inputs
         self._blocked: set[int] = set()  # nodes of cycles and their descendants, as far as they are found
 
+    def _merge_launches(self, launch_of: Mapping[Value, int], launches: Sequence[Sequence[Equation]]) -> None:
+        """Merge the nodes of each launch. `launch_of` has the index of the launch of each result."""
+        groups, self.nodes = self.nodes, []
+        node_of: dict[int, int] = {}  # by the index of the launch
+        for group in groups:
+            outputs = group[0].outputs
+            index = launch_of.get(outputs[0]) if outputs else None
+            if index is None:
+                self.nodes.append(group)
+            elif index in node_of:
+                self.nodes[node_of[index]] += group
+            else:
+                node_of[index] = len(self.nodes)
+                self.launch_at[len(self.nodes)] = launches[index]
+                self.nodes.append(group)
+
     def with_launch_id(self, node: int, launch_ids: Iterator[int]) -> list[Equation]:
-        """Return the equations of a node; those of a launch with the next id."""
-        if node not in self.launch_at:
-            return self.nodes[node]
+        """Return the equations of a launch, with the next id."""
         launch = next(launch_ids)
         return [e.replace(op=replace(e.op, launch=launch)) for e in self.nodes[node]]  # type: ignore[type-var]
 
@@ -91,9 +98,11 @@ class _Graph:
         for start, equations in enumerate(self.nodes):
             if sorted_nodes[start]:
                 continue
-            is_ready = (start not in effects or effects[start] <= last_effect) and all(
-                [defined.issuperset(equation.inputs) for equation in equations]
-            )
+            if len(equations) == 1:  # most nodes
+                is_ready = defined.issuperset(equations[0].inputs)
+            else:
+                is_ready = all([defined.issuperset(equation.inputs) for equation in equations])
+            is_ready = is_ready and (start not in effects or effects[start] <= last_effect)
             for node in (start,) if is_ready else self._sorted_ancestors(start, sorted_nodes):
                 order.append(node)
                 sorted_nodes[node] = True

@@ -44,7 +44,8 @@ def in_parts(text, parts):
     """Return the local program of a text, unchanged and with the region of its first collective in parts."""
     local = local_of(text)
     collectives = dict.fromkeys(local.collectives(), 0)
-    region = RegionFinder(local.program, parts, collectives, collectives).region(next(iter(collectives)), ())
+    uses = local.kernel_groups(local.program).expressions.uses
+    region = RegionFinder(local.program, uses, parts, collectives, collectives).region(next(iter(collectives)), ())
     assert region.dims
     return local, verify_local(replace(local, program=emit_parts(local.program, region, collectives, count())))
 

@@ -21,7 +21,8 @@ def region_of(text, parts=2, excluded=(), splittable=None):
     """Return the program, the region of its first collective, and the names of the ops in the region."""
     local = local_of(text)
     collectives = local.collectives()
-    finder = RegionFinder(local.program, parts, collectives, collectives if splittable is None else splittable)
+    uses = local.kernel_groups(local.program).expressions.uses
+    finder = RegionFinder(local.program, uses, parts, collectives, collectives if splittable is None else splittable)
     seed = collectives[0]
     region = finder.region(seed, [each for each in local.program.equations if each.op.name in excluded])
     inside = [equation.op.name for equation in local.program.equations if equation in region.dims]
