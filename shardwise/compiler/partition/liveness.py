@@ -92,8 +92,7 @@ def _live_bytes(ranges: LiveRanges, buffers: Iterable[Buffer], fixed: int) -> li
 
 def total_bytes(program: Program, chip: Chip | None = None) -> int:
     """Return the bytes of all values, in nested programs too. This is an upper bound of the live bytes."""
-    copied = sum(value.type.nbytes for value in program.outputs)  # an output may be a copy of another value
-    return copied + _most_workspace(program, chip) + _total_bytes(program)
+    return _total_bytes(program) + _most_workspace(program, chip)
 
 
 def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], chip: Chip) -> bool:
@@ -105,7 +104,10 @@ def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], ch
         donated: the inputs whose buffers are reused for outputs.
         chip: the hardware, whose libraries need workspaces.
     """
-    if local.known_bounds.get(chip, limit + 1) <= limit or total_bytes(local.program, chip) <= limit:
+    if local.known_bounds.get(chip, limit + 1) <= limit:
+        return True
+    total = _total_bytes(local.program)
+    if total <= limit and total + _most_workspace(local.program, chip) <= limit:
         return True
     if chip.platform == GPU and stored_bytes(local, chip) <= limit:
         return True
@@ -139,7 +141,12 @@ def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
 
 
 def _total_bytes(program: Program) -> int:
-    inner = sum([_total_bytes(inner) for equation in program.equations for inner in equation.op.programs])
+    """Return the bytes of all values, without workspaces. An output may be a copy of another value."""
+    return sum([value.type.nbytes for value in program.outputs]) + _value_bytes(program)
+
+
+def _value_bytes(program: Program) -> int:
+    inner = sum([_value_bytes(inner) for equation in program.equations for inner in equation.op.programs])
     results = sum([value.type.nbytes for equation in program.equations for value in equation.outputs])
     return inner + results + sum(value.type.nbytes for value in program.inputs)
 

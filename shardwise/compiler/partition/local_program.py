@@ -162,14 +162,13 @@ class LocalProgram:
 
     def _most_similar(self, program: Program, platform: str) -> KernelGroups | None:
         """Return the known kernels of the program that shares most equations with this one; None if none does."""
+        known = [groups for (_, _, other), groups in self._kernel_groups.items() if other == platform]
+        if not known:
+            return None
         equations = set(program.equations)
-        shared = [
-            (len(equations.intersection(groups.program.equations)), groups)
-            for (_, _, other), groups in self._kernel_groups.items()
-            if other == platform
-        ]
-        count, groups = max(shared, key=lambda each: each[0], default=(0, None))
-        return groups if count else None
+        shared = [len(equations.intersection(groups.program.equations)) for groups in known]
+        most = max(shared)
+        return known[shared.index(most)] if most else None
 
     @cached_property
     def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str], KernelGroups]:

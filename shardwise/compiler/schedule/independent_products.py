@@ -5,6 +5,7 @@ the products that compute the gradients of weights are not. XLA often computes t
 the end of the step. Control dependencies let them run after its operand is ready and before its first consumer.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -24,6 +25,7 @@ def overlap_independent_products(graph: KernelGraph, launch_ids: Iterator[int]) 
     if not graph.critical_collectives:
         return graph.program
     products = [equation for equation in graph.program.equations if equation.op.is_contraction]
+    starts = list(map(graph.start_of, products))
     consumers = _first_consumers(graph.program)
     producers = graph.program.producers()
     dependencies: list[ControlDependency] = []
@@ -34,7 +36,7 @@ def overlap_independent_products(graph: KernelGraph, launch_ids: Iterator[int]) 
             continue
         exposed = graph.collective_seconds(critical)
         window = (time - _WINDOW * exposed, time + _WINDOW * exposed)
-        near = [product for product in products if window[0] <= graph.start_of(product) <= window[1]]
+        near = products[bisect_left(starts, window[0]) : bisect_right(starts, window[1])]
         excluded = constrained | _ancestors(graph, critical, producers, window[0])
         chosen: list[Equation] = []
         for product in near:

@@ -34,6 +34,7 @@ class KernelGraph:
         collectives: the collectives of the program itself.
         movable: the equations of short kernels, without effects, that could run earlier.
         seconds_alone: the times of collectives that were computed so far, for this graph and those rewritten from it.
+        known: whether an equation is a collective, or movable; else it is neither. It is shared as `seconds_alone` is.
     """
 
     local: LocalProgram
@@ -45,11 +46,12 @@ class KernelGraph:
     collectives: Sequence[Equation]
     movable: frozenset[Equation]
     seconds_alone: dict[Equation, float]
+    known: dict[Equation, str]
 
     @classmethod
     def from_program(cls, local: LocalProgram, program: Program, chip: Chip) -> "KernelGraph":
         """Return the graph of a program that `local` contains."""
-        return cls._from_kernels(local, program, chip, local.kernel_groups(program), {})
+        return cls._from_kernels(local, program, chip, local.kernel_groups(program), {}, {})
 
     @classmethod
     def _from_kernels(
@@ -59,6 +61,7 @@ class KernelGraph:
         chip: Chip,
         groups: KernelGroups,
         seconds_alone: dict[Equation, float],
+        known: dict[Equation, str],
     ) -> "KernelGraph":
         seconds = (_compute_seconds(local, kernel, chip) for kernel in groups.kernels)
         indices: dict[Equation, int] = {}
@@ -67,19 +70,23 @@ class KernelGraph:
                 indices.setdefault(equation, index)
         collectives, movable = [], []
         for equation in program.equations:
-            if local.bytes_sent(equation):
-                collectives.append(equation)
-            elif _is_short(equation):
+            kind = known.get(equation)
+            if kind is None:
+                kind = "collective" if local.bytes_sent(equation) else "movable" if _is_short(equation) else "other"
+                known[equation] = kind
+            if kind == "movable":
                 movable.append(equation)
+            elif kind == "collective":
+                collectives.append(equation)
         starts = list(accumulate(seconds, initial=0.0))
-        return cls(local, program, chip, groups, starts, indices, collectives, frozenset(movable), seconds_alone)
+        return cls(local, program, chip, groups, starts, indices, collectives, frozenset(movable), seconds_alone, known)
 
     def rewritten(self, program: Program) -> "KernelGraph":
         """Return the graph of the program that a pass returned for this one; this graph if the pass changed nothing."""
         if program is self.program:
             return self
         groups = self.local.kernel_groups(program)
-        return self._from_kernels(self.local, program, self.chip, groups, self.seconds_alone)
+        return self._from_kernels(self.local, program, self.chip, groups, self.seconds_alone, self.known)
 
     def with_moved_views(self, program: Program) -> "KernelGraph":
         """Return the graph of the same equations in another order, in which only views have moved."""
@@ -264,8 +271,7 @@ def _compute_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
         times = [KernelGraph.from_program(local, program, chip).seconds for program in op.programs]
         inner = max(times) if op.runs_one_program else sum(times)
         return inner * (1 if op.trip_count is None else op.trip_count)
-    is_copy = op.reads_host_memory or op.writes_host_memory
-    if local.bytes_sent(kernel.root) or not kernel.bytes_accessed or is_copy:
+    if not kernel.bytes_accessed or op.reads_host_memory or op.writes_host_memory or local.bytes_sent(kernel.root):
         return 0.0
     return kernel_seconds(local, kernel, chip)
 
