@@ -23,6 +23,7 @@ from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
+from shardwise.compiler.partition.product_options import product_options
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.choose import choose
@@ -159,13 +160,15 @@ def run_stages(
         planned = fit_memory.fit_any_in_memory(forms, memory_limit, donors)
         dump.add("fit_memory", planned)
     problem, plan, local = planned
-    options: dict[str, int] = {}
+    options: dict[str, bool | int] = {}
+    if platform in XLA_GPU_PLATFORMS:
+        options.update(product_options(local, chip))
     if chip.overlaps and config.schedule_communication and (local.collectives() or local.host_copies()):
         set_stage("scheduling")
         local = scheduling.schedule(planned.local, chip, memory_limit, donors)
         dump.add("schedule", local)
         if platform in XLA_GPU_PLATFORMS:
-            options = thresholds.combine_thresholds(local)
+            options.update(thresholds.combine_thresholds(local))
     set_stage("lowering")
     module = lower(local, donated, platform, as_partitions, options)
     dump.add("lower", module)

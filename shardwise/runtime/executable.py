@@ -1,5 +1,6 @@
 """Executable: a program compiled by XLA, and the function that runs it on buffers."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
@@ -58,7 +59,7 @@ class Executable:
         serialized: bytes | None = None,
     ):
         self.out_shardings = tuple(out_shardings)
-        options = tuple({**dict(module.options), **dict(options)}.items())
+        options = tuple({**_without_flags(module.options), **dict(options)}.items())
         self.has_callbacks = has_callbacks = bool(module.callbacks)
         self.can_run = not is_compile_only(devices[0])
         if not self.can_run:
@@ -122,6 +123,12 @@ class Executable:
     def texts(self) -> list[str]:
         """Return the optimized HLO of each module."""
         return [module.to_string() for module in self.loaded.hlo_modules()]
+
+
+def _without_flags(options: CompilerOptions) -> dict[str, Any]:
+    """Return the options of a module by name, without those that the user has set in XLA_FLAGS."""
+    flags = {flag.partition("=")[0].removeprefix("--") for flag in os.environ.get("XLA_FLAGS", "").split()}
+    return {name: value for name, value in options if name not in flags}
 
 
 def _refuse(name: str, devices: Sequence[Any]) -> Callable[[list[Any]], list[ArrayImpl]]:

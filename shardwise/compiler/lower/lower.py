@@ -45,7 +45,7 @@ def lower(
     donated: Sequence[bool] = (),
     platform: str = "cpu",
     as_partitions: bool = False,
-    options: Mapping[str, int] = MappingProxyType({}),
+    options: Mapping[str, bool | int] = MappingProxyType({}),
 ) -> StableHlo:
     """Lower a local program to StableHLO.
 
