@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         while happened < options.faults and time.monotonic() < limit:
             processes, spares, faults = choose(chance)
             start = time.monotonic()
-            outcome = run(*faults, processes=processes, spares=spares, steps=STEPS, pause=PAUSE)
+            outcome = run(*faults, processes=processes, spares=spares, fewest=1, steps=STEPS, pause=PAUSE)
             end = judge(outcome, processes)
             ends[end.partition(": ")[0] if end.startswith("WRONG") else end] += 1
             happened += len(outcome.happened)

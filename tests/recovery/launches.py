@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,7 +41,12 @@ class Outcome:
 
 
 def run(
-    *faults: str, processes: int = 2, spares: int = 1, steps: int = 12, pause: float = 0, options: Sequence[str] = ()
+    *faults: str,
+    processes: int = 2,
+    spares: int = 1,
+    fewest: int | None = None,
+    steps: int = 12,
+    pause: float = 0,
 ) -> Outcome:
     """Run the program to its end.
 
@@ -50,15 +54,16 @@ def run(
         faults: the faults that happen.
         processes: the number of processes.
         spares: the number of spare processes.
+        fewest: the fewest processes that continue; by default, the others wait until a spare is ready.
         steps: the number of steps.
         pause: the seconds that each step takes at least.
-        options: further options of the launcher.
     """
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
         launch = subprocess.run(
             [
                 *(sys.executable, "-m", "shardwise", "launch", "-n", str(processes), "--spares", str(spares)),
-                *("--devices-per-process", "2", "--log-dir", f"{folder}/logs", *options),
+                *("--devices-per-process", "2", "--log-dir", f"{folder}/logs"),
+                *("--min-processes", str(processes if fewest is None else fewest)),
                 *(str(PROGRAM), folder, "--steps", str(steps), "--pause", str(pause), "--faults", *faults),
             ],
             capture_output=True,

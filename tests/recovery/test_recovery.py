@@ -53,7 +53,7 @@ def test_the_same_processes_continue_after_the_loss_of_connections(fault):
 
 @pytest.mark.slow
 def test_fewer_processes_continue_until_another_one_is_ready():
-    outcome = run("kill@6:1", processes=3, spares=0, steps=40, pause=0.5)
+    outcome = run("kill@6:1", processes=3, spares=0, fewest=1, steps=40, pause=0.5)
     assert outcome.code == 0, outcome
     assert [count for count, _ in outcome.starts] == [3] * 3 + [2] * 2 + [3] * 3
     assert outcome.compiled == [0] * 3, "the program for three processes is compiled again"
@@ -73,7 +73,7 @@ def test_several_deaths(faults):
 @pytest.mark.slow
 def test_a_death_while_another_process_joins_or_the_others_shrink():
     faults = ["kill@6:1", "kill.choose@1:1", "kill.fetch@2:0"]
-    outcome = run(*faults, processes=4, spares=0, steps=60, pause=0.5)
+    outcome = run(*faults, processes=4, spares=0, fewest=1, steps=60, pause=0.5)
     assert outcome.code == 0, outcome
     assert outcome.happened == sorted(faults)
     check_close(outcome, 4, 60)
@@ -106,7 +106,7 @@ def test_a_program_that_always_fails_ends():
 @pytest.mark.slow
 def test_clients_of_earlier_generations_end():
     """A generation of two CPU devices has about 14 threads; one earlier client lives as long as its snapshot."""
-    outcome = run(*(f"gloo@{step}:0" for step in range(3, 11)), spares=0, options=["--min-processes", "2"])
+    outcome = run(*(f"gloo@{step}:0" for step in range(3, 11)), spares=0)
     check_recovered(outcome, 2)
     threads = [int(count) for count in re.findall(r"^\[0\] threads: (\d+)", outcome.stdout, re.MULTILINE)]
     assert len(threads) == 9 and threads[-1] < threads[0] + 50, threads
