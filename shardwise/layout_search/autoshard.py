@@ -252,7 +252,7 @@ def _no_alternatives(source: StepSource, size: int, stages: Sequence[int] | None
             return ValueError(
                 f"autoshard: `{name}` has no scan over layers that can be a pipeline, so `stages` must contain 1, not "
                 f"only {stages}. Such a scan carries arrays whose dim 0 has the rows of the batch, slices stacked "
-                "weights, stacks no results, and computes each row from this row alone."
+                "weights, stacks no results, and computes each row from this row alone, whatever the number of rows."
             )
         layers = source.layer_scan.layers
     for count, what in ((size, "devices"), (layers, "layers")):

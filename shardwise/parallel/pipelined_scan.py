@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from shardwise import lax, tree_util
+from shardwise.api.ahead_of_time.inspect import eval_shape
+from shardwise.api.ahead_of_time.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.layer_scans import layer_scans
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.parallel.pipeline import pipeline
-from shardwise.parallel.row_independence import has_independent_rows
+from shardwise.parallel.row_independence import computes_same_rows, has_independent_rows
 
 
 @final
@@ -32,12 +34,39 @@ class LayerScan:
     rows: int
 
     @staticmethod
-    def from_op(op: Scan, stacks: object) -> "LayerScan | None":
-        """Return the description of a scan; None if its rows are not independent or it slices no arrays."""
+    def from_op(body: Callable[..., Any], op: Scan, first: object, stacks: object) -> "LayerScan | None":
+        """Return the description of a scan; None if its rows are not independent or it slices no arrays.
+
+        The rows are also dependent if the body reads their number: it is traced again for each microbatch.
+        """
         stacked_bytes = sum(leaf.type.nbytes for leaf in tree_util.tree_leaves(stacks))
         if not stacked_bytes or op.reverse or not has_independent_rows(op):
             return None
+        more = _over_more_rows(body, op, first, stacks)
+        if more is None or not computes_same_rows(op, more):
+            return None
         return LayerScan(stacked_bytes, op.length, op.program.inputs[op.consts].type.shape[0])
+
+
+def _over_more_rows(body: Callable[..., Any], op: Scan, first: object, stacks: object) -> Scan | None:
+    """Return the scan over twice the rows; None if the body accepts no other number of rows.
+
+    Fewer rows may be one, for which the same function needs fewer broadcasts.
+    """
+    carry = [value.type for value in op.program.inputs[op.consts : op.consts + op.carried]]
+    more = [ShapeDtypeStruct((2 * type.shape[0], *type.shape[1:]), type.dtype) for type in carry]
+    slices = [ShapeDtypeStruct(leaf.type.shape, leaf.type.dtype) for leaf in tree_util.tree_leaves(stacks)]
+    offered: list[Scan] = []  # those inside the body precede the scan itself
+    with layer_scans(lambda body, op, first, stacks: offered.append(op)):
+        try:
+            eval_shape(
+                lambda x, weights: lax.scan(body, x, weights)[0],
+                tree_util.tree_unflatten(tree_util.tree_structure(first), more),
+                tree_util.tree_unflatten(tree_util.tree_structure(stacks), slices),
+            )
+        except Exception:  # of any kind: the body is a function of the user's
+            return None
+    return offered[-1]
 
 
 @final
@@ -48,7 +77,7 @@ class LayerScanRecorder:
     found: list[LayerScan] = field(default_factory=list)
 
     def __call__(self, body: Callable[..., Any], op: Scan, first: object, stacks: object) -> None:
-        if (scan := LayerScan.from_op(op, stacks)) is not None:
+        if (scan := LayerScan.from_op(body, op, first, stacks)) is not None:
             self.found.append(scan)
 
 
@@ -71,7 +100,7 @@ class PipelinedScan:
 
     def __call__(self, body: Callable[..., Any], op: Scan, first: Any, stacks: Any) -> Any:
         """Return the last carry of the scan; None if it is another one."""
-        if LayerScan.from_op(op, stacks) != self.scan:
+        if LayerScan.from_op(body, op, first, stacks) != self.scan:
             return None
         stages = self.mesh.shape[self.axis]
 

@@ -1,15 +1,21 @@
 """row_independence: prove that a loop body computes each row of its carry from this row alone.
 
 Rows are dim 0 of every leaf of the carry. The factor rules of all ops say which dims of operands and results belong
-together. If every op passes the rows on, and none reduces, exchanges or needs all of them, a batch may be divided into
-microbatches.
+together. If every op passes the rows on, and none reduces, exchanges, splits or needs all of them, a batch may be
+divided into microbatches. The body is a function, which is traced again for a microbatch and may read the number of
+rows, so the programs for both numbers are compared, too.
 """
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import final
 
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.ir.op import factor_rule
-from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.transforms.inline import inline
@@ -23,16 +29,13 @@ def has_independent_rows(op: Scan) -> bool:
             rows.
     """
     program = inline(op.program)
-    carry = program.inputs[op.consts : op.consts + op.carried]
+    carry = _carry(op, program)
     if len(program.outputs) > op.carried or program.effect or not carry:
         return False
     if not all(value.type.ndim for value in carry) or len({value.type.shape[0] for value in carry}) > 1:
         return False
     unfolded = unfold(program)
-    groups = dim_groups(unfolded.equations)
-    for value in carry[1:]:
-        groups.join((value, 0), (carry[0], 0))
-    rows = _Rows(groups, groups.find(carry[0], 0))
+    rows = _Rows.from_carry(carry, unfolded.equations)
     others = [value for value in program.inputs if value not in carry]
     if any(rows.dims(value) for value in others) or any(
         rows.dims(value) != [0] for value in (*carry, *program.outputs)
@@ -41,12 +44,43 @@ def has_independent_rows(op: Scan) -> bool:
     return not unfolded.manual and all(rows.pass_through(equation) for equation in unfolded.equations)
 
 
+def computes_same_rows(op: Scan, other: Scan) -> bool:
+    """Return whether two scans over different numbers of rows compute the same function of each row.
+
+    Their programs are equal up to the sizes of dims with rows. Another result is that of a body that reads the number
+    of rows, such as one that divides by it.
+
+    Args:
+        op: a scan with independent rows.
+        other: the scan of the same body over another number of rows.
+    """
+    if (op.consts, op.carried) != (other.consts, other.carried):
+        return False
+    program, compared = inline(op.program), inline(other.program)
+    rows = _Rows.from_carry(_carry(op, program), unfold(program).equations)
+    return _Comparison(rows, _carry(other, compared)[0].type.shape[0]).are_equal(program, compared)
+
+
+def _carry(op: Scan, program: Program) -> Sequence[Value]:
+    return program.inputs[op.consts : op.consts + op.carried]
+
+
+@final
 class _Rows:
     """The dims of values that are rows."""
 
-    def __init__(self, groups: DimGroups, group: int):
+    def __init__(self, groups: DimGroups, group: int, count: int):
         self._groups = groups
         self._group = group
+        self.count = count
+
+    @staticmethod
+    def from_carry(carry: Sequence[Value], equations: Sequence[Equation]) -> "_Rows":
+        """Return the rows of the values of a loop body with this carry."""
+        groups = dim_groups(equations)
+        for value in carry[1:]:
+            groups.join((value, 0), (carry[0], 0))
+        return _Rows(groups, groups.find(carry[0], 0), carry[0].type.shape[0])
 
     def dims(self, value: Value) -> list[int]:
         """Return the dims of a value that are rows, or products of rows and other dims."""
@@ -66,4 +100,57 @@ class _Rows:
         factors = {factors[dims[0]][0] for factors, dims in pairs if dims and factors[dims[0]]}
         if len(factors) != 1 or any(dims and not factors[dims[0]] for factors, dims in pairs):
             return False
+        if any(rule.sizes[factor] % self.count for factor in factors):  # a reshape splits the rows into several dims
+            return False
         return factors.isdisjoint({*rule.need_replication, *rule.exchange, *rule.reduce})
+
+
+@final
+class _Comparison:
+    """Compares programs for two numbers of rows.
+
+    Args:
+        rows: the rows of the first program.
+        count: the number of rows of the second program.
+    """
+
+    def __init__(self, rows: _Rows, count: int):
+        self._rows = rows
+        self._count = count
+
+    def are_equal(self, x: Program, y: Program) -> bool:
+        """Return whether two programs are equal up to the sizes of dims with rows."""
+        if len(x.inputs) != len(y.inputs) or len(x.equations) != len(y.equations):
+            return False
+        equal = dict(zip(x.inputs, y.inputs, strict=True))
+        for one, other in zip(x.equations, y.equations, strict=True):
+            if [equal[value] for value in one.inputs] != list(other.inputs) or not self._match(one.op, other.op):
+                return False
+            equal.update(zip(one.outputs, other.outputs, strict=True))
+        return [equal[value] for value in x.outputs] == list(y.outputs) and all(
+            self._scaled(value) == other.type for value, other in equal.items()
+        )
+
+    def _scaled(self, value: Value) -> ArrayType:
+        """Return the type of a value with the other number of rows."""
+        dims = self._rows.dims(value)
+        shape = value.type.shape
+        scaled = (size // self._rows.count * self._count if dim in dims else size for dim, size in enumerate(shape))
+        return value.type.with_shape(tuple(scaled))
+
+    def _match(self, x: object, y: object) -> bool:
+        """Return whether two ops, or fields of them, are equal up to the sizes of dims with rows."""
+        if type(x) is not type(y):
+            return False
+        if isinstance(x, Program) and isinstance(y, Program):
+            return self.are_equal(x, y)
+        if isinstance(x, tuple) and isinstance(y, tuple):  # perhaps a shape, in which the rows are an element
+            return len(x) == len(y) and all(map(self._elements_match, x, y))
+        if is_dataclass(x) and fields(x):
+            return all(self._match(getattr(x, field.name), getattr(y, field.name)) for field in fields(x))
+        return bool(x == y)
+
+    def _elements_match(self, x: object, y: object) -> bool:
+        if isinstance(x, int) and isinstance(y, int):
+            return x == y or x * self._count == y * self._rows.count
+        return self._match(x, y)

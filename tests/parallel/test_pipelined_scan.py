@@ -50,3 +50,20 @@ def test_a_pipeline_has_the_loss_and_the_gradients_of_the_scan(axes, microbatche
     assert "collective_permute" in text
     for value, other in zip(sw.tree.leaves(values), sw.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda h, w: h @ w / h.shape[0],
+        lambda h, w: lax.fori_loop(0, h.shape[0], lambda _, h: jnp.tanh(h @ w), h),
+        lambda h, w: h @ w + h[:, h.shape[0] // 4 :][:, :1],
+        lambda h, w: h @ w ** h.shape[0],
+        lambda h, w: jnp.sin(h @ w) if h.shape[0] == ROWS else h @ w,
+        lambda h, w: h.reshape(ROWS, 2, WIDTH // 2).reshape(h.shape) @ w,
+    ],
+    ids=["a factor", "a number of iterations", "an index", "an exponent", "a choice", "a fixed number"],
+)
+def test_scans_that_read_the_number_of_rows_are_no_layer_scans(body):
+    """Such a body computes something else for a microbatch, although its rows are independent."""
+    assert not recorded(lambda x: lax.scan(lambda h, w: (body(h, w), None), x, WEIGHTS)[0], X)

@@ -56,6 +56,11 @@ DEPENDENT = {
     "a captured array with rows": lambda x, w: x @ w + X[:, :1],
     "noise": lambda x, w: x @ w + sw.random.normal(sw.random.key(0), x.shape),
     "the first row": lambda x, w: x @ w + x[:1],
+    "rows in groups": lambda x, w: (x.reshape(2, -1, WIDTH) @ w).cumsum(1).reshape(x.shape),
+    "a norm of groups of rows": lambda x, w: (
+        (x.reshape(2, -1, WIDTH) - x.reshape(2, -1, WIDTH).mean(1, keepdims=True)).reshape(x.shape) @ w
+    ),
+    "rows and positions in other groups": lambda x, w: x @ w + jnp.sort(x.reshape(2, -1, WIDTH), 1).reshape(x.shape),
     "a transposition": lambda x, w: x.reshape(LENGTH, ROWS, WIDTH).swapaxes(0, 1) @ w,
 }
 
