@@ -1,9 +1,8 @@
 """Connections: the TCP server of the control channel, which exchanges lines with strangers and members.
 
 Any client that can reach the port can connect and send bytes. The server therefore limits the unauthenticated
-connections
-in number, in time and in bytes, and reserves descriptors for members. An error of one connection does not end the
-server: it drops the connection, and logs the reason.
+connections in number, in time and in bytes, and reserves descriptors for members. An error of one connection does not
+end the server: it drops the connection, and logs the reason.
 """
 
 import errno
@@ -126,7 +125,9 @@ class Connections(Generic[C]):
         for key, mask in self._selector.select(TICK):
             if key.fileobj is self._listener:
                 has_newcomer = True
-            elif key.fileobj is not self._wakeup:
+            elif key.fileobj is self._wakeup:
+                self._wakeup.recv(1 << 10)  # otherwise it would stay readable, and the loop would spin
+            else:
                 self._exchange(key.data, mask)
         if has_newcomer:  # last, so that a stranger whose first line has arrived is not dropped for a newcomer
             self._accept()

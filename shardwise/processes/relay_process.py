@@ -24,7 +24,8 @@ def relay(listener: socket.socket, service: socket.socket) -> None:
 
     def receive() -> None:
         copy(service, client)
-        print("lost", flush=True)  # the client's connection stays open
+        with suppress(BrokenPipeError):  # the parent process has ended too
+            print("lost", flush=True)  # the client's connection stays open
 
     threading.Thread(target=receive, daemon=True).start()
     copy(client, service)

@@ -22,6 +22,7 @@ from shardwise.processes.protocol import (
     LineBuffer,
     Message,
     ProtocolError,
+    Refused,
     RoomQuery,
     RoomReply,
     Waiting,
@@ -111,8 +112,13 @@ class Roster:
     def _receive(self, connection: _Connection, message: Message) -> None:
         if not isinstance(message, (Waiting, RoomQuery)):
             raise ProtocolError(f"{type(message).__name__} instead of Waiting")
-        if not tokens_match(message.token, self.token) or message.protocol != PROTOCOL_VERSION:
-            raise ProtocolError("wrong token or version")
+        if not tokens_match(message.token, self.token):
+            self._refuse(connection, "the token is not that of the launcher: start the process with `shardwise launch`")
+            return
+        if message.protocol != PROTOCOL_VERSION:
+            versions = f"{message.protocol} and {PROTOCOL_VERSION}"
+            self._refuse(connection, f"the versions of Shardwise differ (control channel {versions})")
+            return
         connection.authenticate()
         if isinstance(message, RoomQuery):
             self._connections.send(connection, RoomReply(self.has_room))
@@ -120,6 +126,9 @@ class Roster:
         connection.waiting = message
         with self._lock:
             self._waiting[message.process] = connection
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        self._connections.refuse(connection, Refused("RendezvousError", reason))
 
     def _forget(self, connection: _Connection) -> None:
         """Drop a process that has closed its connection."""
@@ -133,13 +142,17 @@ def wait_for_place(address: str, message: Waiting) -> Assignment:
     """Ask the roster for a place, and wait for it, however long it takes.
 
     Raises:
-        RendezvousError: if the roster cannot be reached.
+        RendezvousError: if the roster cannot be reached, or refuses the process.
     """
     return _ask(address, message, Assignment)
 
 
 def has_room(address: str, message: RoomQuery) -> bool:
-    """Return whether the roster wants the generation to end at the next snapshot."""
+    """Return whether the generation should end at the next snapshot, so that more processes can join.
+
+    Raises:
+        RendezvousError: if the roster cannot be reached, or refuses the process.
+    """
     return _ask(address, message, RoomReply).has_room
 
 
@@ -154,6 +167,8 @@ def _ask(address: str, message: Waiting | RoomQuery, reply_type: type[_Reply]) -
                 reply = decode(_receive_line(connection))
             if isinstance(reply, reply_type):
                 return reply
+            if isinstance(reply, Refused) and reply.error != "busy":
+                raise RendezvousError(f"the launcher's roster at {address} refuses this process: {reply.reason}")
         if time.monotonic() > deadline:
             raise RendezvousError(f"the launcher's roster at {address} cannot be reached: has the launcher ended?")
         time.sleep(_RETRY_INTERVAL)

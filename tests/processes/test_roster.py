@@ -8,7 +8,16 @@ import pytest
 
 from shardwise.errors import RendezvousError
 from shardwise.processes import roster as roster_module
-from shardwise.processes.protocol import PROTOCOL_VERSION, Assignment, RoomQuery, Waiting, split_address
+from shardwise.processes.connections import Connection, Connections
+from shardwise.processes.protocol import (
+    PROTOCOL_VERSION,
+    Assignment,
+    Refused,
+    RoomQuery,
+    Waiting,
+    decode,
+    split_address,
+)
 from shardwise.processes.roster import Roster, has_room, wait_for_place
 
 LIMIT = 60.0
@@ -68,8 +77,34 @@ def test_strangers_are_dropped(roster, caplog):
         with socket.create_connection(split_address(roster.address)) as connection:
             waiting = message(roster, step=None, reason="", token=token, protocol=protocol)
             connection.sendall(roster_module.encode(waiting))
+            assert isinstance(decode(connection.makefile("rb").readline()), Refused)
             assert connection.recv(1) == b""
     assert not roster.waiting()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"token": "other"}, "the token is not that of the launcher"), ({"protocol": 0}, "versions of Shardwise differ")],
+)
+def test_a_process_that_is_refused_raises_an_error(roster, fields, reason):
+    with pytest.raises(RendezvousError, match=f"refuses this process: .*{reason}"):
+        wait_for_place(roster.address, message(roster, step=None, reason="", **fields))
+    with pytest.raises(RendezvousError, match=f"refuses this process: .*{reason}"):
+        has_room(
+            roster.address, RoomQuery(**{"token": roster.token, "protocol": PROTOCOL_VERSION} | fields, generation=0)
+        )
+
+
+def test_the_server_waits_again_after_it_was_woken():
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections = Connections(listener, 1, Connection, lambda *_: None, lambda *_: None, lambda *_: None)
+    try:
+        for _ in range(2):
+            connections.wake()
+            connections.serve_once()
+            assert not connections._selector.select(0)
+    finally:
+        connections.close_all()
 
 
 def test_room_is_asked_for(roster):
