@@ -55,8 +55,15 @@ class CacheStore(ABC):
         """Return an entry, or None if there is none. Raises OSError or ValueError if it cannot be read."""
 
     @abstractmethod
-    def write(self, key: str, content: bytes) -> None:
-        """Write an entry, which readers see completely or not at all. Raises OSError if that fails."""
+    def write(self, key: str, content: bytes) -> bool:
+        """Write an entry, which readers see completely or not at all.
+
+        Returns:
+            Whether the entry was written: False if the store is not used any more.
+
+        Raises:
+            OSError: if the entry cannot be written.
+        """
 
     @abstractmethod
     def record_use(self, key: str) -> None:
@@ -132,7 +139,7 @@ class Folder(CacheStore):
         except FileNotFoundError:
             return None
 
-    def write(self, key: str, content: bytes) -> None:
+    def write(self, key: str, content: bytes) -> bool:
         path = self._file(key)
         temporary = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
@@ -141,6 +148,7 @@ class Folder(CacheStore):
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+        return True
 
     def record_use(self, key: str) -> None:
         try:
@@ -185,16 +193,19 @@ class Bucket(CacheStore):
     def read(self, key: str) -> bytes | None:
         return self._request(lambda: self._store.read(f"{key}{SUFFIX}"), None)
 
-    def write(self, key: str, content: bytes) -> None:
-        # The record is written first: an entry without one would never be evicted.
-        self._request(lambda: self._record(key, len(content), self._uses(key)), None)
-        self._request(lambda: self._store.write(f"{key}{SUFFIX}", content), None)
+    def write(self, key: str, content: bytes) -> bool:
+        return self._request(lambda: self._write(key, content), False)
 
     def record_use(self, key: str) -> None:
         self._request(lambda: self._record_today(key), None)
 
     def evict(self, limit: int) -> None:
         self._request(lambda: self._evict(limit), None)
+
+    def _write(self, key: str, content: bytes) -> bool:
+        self._record(key, len(content), self._uses(key))  # first: an entry without a record would never be evicted
+        self._store.write(f"{key}{SUFFIX}", content)
+        return True
 
     def _record_today(self, key: str) -> None:
         uses = self._uses(key)

@@ -159,7 +159,8 @@ def write_entry(store: CacheStore, key: str, binary: Binary) -> None:
         _log.debug("an executable cannot be serialized: %s", error)
         return
     try:
-        store.write(key, _MAGIC + _digest(key, blob) + blob)
+        if not store.write(key, _MAGIC + _digest(key, blob) + blob):
+            return
         if config.compilation_cache_max_size >= 0:
             store.evict(config.compilation_cache_max_size)
     except OSError as error:

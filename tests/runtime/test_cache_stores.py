@@ -119,11 +119,18 @@ def test_an_unreachable_store_is_asked_once(enabled, monkeypatch, caplog, compil
     with object_server(S3Handler) as (unused, _):
         pass
     monkeypatch.setenv("AWS_ENDPOINT_URL", unused)
-    function()(X)
-    assert caplog.text.count("the compilation cache is not used any more") == 1
-    before = caplog.text
-    sw.jit(lambda x: jnp.tanh(x) * 11)(X)
+    events = []
+    listener = lambda event, **_: events.append(event)  # noqa: E731
+    sw.monitoring.register_event_listener(listener)
+    try:
+        function()(X)
+        assert caplog.text.count("the compilation cache is not used any more") == 1
+        before = caplog.text
+        sw.jit(lambda x: jnp.tanh(x) * 11)(X)
+    finally:
+        sw.monitoring.unregister_event_listener(listener)
     assert caplog.text == before and enabled == {}
+    assert "/jax/compilation_cache/cache_misses" in events and "/shardwise/compilation_cache/written" not in events
 
 
 def test_the_least_recently_used_entries_are_evicted(objects, monkeypatch):
