@@ -1,13 +1,18 @@
 """The order of the loads and stores of a step of a Pallas kernel.
 
 The threads of a step do not wait for each other: a thread may load an element before or after another one stores it.
+Each element of a block is stored by one thread. If a block has fewer elements than there are threads, each element is
+loaded by several ones.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from shardwise.compiler.kernels.pallas.memory_ops import Access
 from shardwise.compiler.kernels.pallas.tile import Range
+
+_MOST_THREADS = 1024
 
 Span: TypeAlias = "range | None"  # elements along a dim, the same ones in every step; None if unknown
 
@@ -20,7 +25,7 @@ class AccessRecord(NamedTuple):
         number: its position among all of them.
         writes: whether it is a store or an atomic update.
         spans: the elements of the block along each dim.
-        is_scalar: whether it accesses one element. One thread does all of these.
+        is_scalar: whether it accesses one element. One thread stores all of these.
         repeats: whether it is in a loop.
     """
 
@@ -31,8 +36,13 @@ class AccessRecord(NamedTuple):
     repeats: bool
 
     def has_elements_of(self, other: "AccessRecord") -> bool:
-        """Return whether both access the same elements, each by the same thread."""
+        """Return whether both access the same elements. If both are stores, the same thread stores each of them."""
         return None not in self.spans and self.spans == other.spans
+
+    def is_overwritten(self, write: "AccessRecord") -> bool:
+        """Return whether a load has the elements of a later store, and each thread loads only what it stores."""
+        elements = math.prod(len(span) for span in self.spans if span is not None)
+        return self.has_elements_of(write) and elements >= _MOST_THREADS
 
     def is_apart(self, other: "AccessRecord") -> bool:
         """Return whether no element is accessed by both."""
@@ -61,21 +71,25 @@ def reads_first(loads: Sequence[AccessRecord], writes: Sequence[AccessRecord]) -
     """Return whether a step reads all elements of an operand before it writes the same ones."""
     last_read = max(load.number for load in loads)
     return all(
-        not write.repeats and write.number > last_read and all(load.has_elements_of(write) for load in loads)
+        not write.repeats and write.number > last_read and all(load.is_overwritten(write) for load in loads)
         for write in writes
     )
 
 
 def unordered(accesses: Sequence[AccessRecord]) -> str:
     """Return how two accesses of a step to a result may be out of order; "" if they are not."""
-    for position, write in enumerate(accesses):
+    for write in accesses:
         if not write.writes:
             continue
-        for access in accesses[position + 1 :] if not write.repeats else accesses:
-            if write.is_apart(access) or (write.is_scalar and access.is_scalar):
+        for access in accesses:
+            if access is write or write.is_apart(access):
                 continue
+            is_later = access.number > write.number or write.repeats
             if not access.writes:
-                return "reads elements after it writes them"
-            if access is not write and not access.has_elements_of(write):
+                if is_later:
+                    return "reads elements after it writes them"
+                if not access.is_overwritten(write):
+                    return "reads elements before other threads write them"
+            elif is_later and not (write.is_scalar and access.is_scalar) and not access.has_elements_of(write):
                 return "writes elements twice"
     return ""

@@ -167,9 +167,13 @@ def test_an_operand_keeps_its_values_if_a_result_starts_with_them():
     def double(x_ref, out_ref):
         out_ref[...] = 2 * x_ref[...]
 
-    for kernel, copied in ((reverse, (0,)), (read_again, (0,)), (double, ())):
-        check(kernel, floats(8), floats(8), **ALIAS)
-        (op,) = ops(pallas(kernel, floats(8), compiler_params=triton.CompilerParams(), **ALIAS), floats(8))
+    def scale(x_ref, out_ref):  # all threads read the element that one of them overwrites
+        out_ref[...] = x_ref[...] * x_ref[0]
+
+    for kernel, size, copied in ((reverse, 8, (0,)), (read_again, 8, (0,)), (scale, 1, (0,)), (double, 1024, ())):
+        x = floats(size)
+        check(kernel, x, x, **ALIAS)
+        (op,) = ops(pallas(kernel, x, compiler_params=triton.CompilerParams(), **ALIAS), x)
         assert translation(op).repeated == copied
     check(double, floats(16), floats(16), for_triton=False, **BLOCKS, **ALIAS)
 
@@ -198,6 +202,15 @@ def write_twice(x_ref, out_ref):
 def read_after_write(x_ref, out_ref):
     out_ref[...] = x_ref[...]
     out_ref[...] += x_ref[...]
+
+
+def shift(x_ref, out_ref):
+    out_ref[1:] = out_ref[:-1] + x_ref[1:]
+
+
+def read_scalar_after_write(x_ref, out_ref):
+    out_ref[0] = x_ref[0]
+    out_ref[1:] = x_ref[1:] * out_ref[0]
 
 
 def accumulate(x_ref, out_ref):
@@ -229,6 +242,8 @@ OUTSIDE = {
     "write_operand": (write_operand, {}, "the kernel writes to operand 0"),
     "write_twice": (write_twice, {}, "a step writes elements twice of result 0"),
     "read_after_write": (read_after_write, {}, "a step reads elements after it writes them of result 0"),
+    "shift": (shift, ALIAS, "a step reads elements before other threads write them of result 0"),
+    "read_scalar": (read_scalar_after_write, {}, "a step reads elements after it writes them of result 0"),
     "accumulate": (accumulate, ONE, "steps along axis 0 of the grid may write the same elements of result 0; pass"),
     "except_first": (except_first, ONE, "steps along axis 0 of the grid may write the same elements"),
     "barrier": (with_barrier, {}, "it has a debug_barrier"),
