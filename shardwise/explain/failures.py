@@ -9,6 +9,8 @@ _LLAMA3_RATE = 419 / (16384 * 54)  # unexpected interruptions per device and day
 _LLAMA3_HARDWARE = 0.78  # of which failed hardware was the cause
 _LLAMA3_NETWORK = 35 / 419  # of which switches and cables of the network were the cause
 _NODES_PER_SPARE = 256
+_MOST = 1e12  # so that sums and products are finite
+SHORTEST_INTERVAL = 1e-6  # seconds between saves
 
 
 @final
@@ -93,6 +95,7 @@ class Failures:
         seed: the seed of the random failures. All policies have the same one.
 
     Raises:
+        TypeError: if `policies` has other objects than policies.
         ValueError: if a value is out of range.
 
     Example:
@@ -133,12 +136,18 @@ class Failures:
                 raise ValueError(f"Failures: {field.name} must be a number, not {value!r}")
             if not 0 <= value < math.inf and field.name != "seed":
                 raise ValueError(f"Failures: {field.name} must be finite and not negative, not {value}")
+            if abs(value) > _MOST:
+                raise ValueError(f"Failures: {field.name} must be at most {_MOST:g}")
         for name in ("days", "devices_per_node", "replica_nodes", "trials"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Failures: {name} must be positive, not {getattr(self, name)}")
         for name in ("snapshot_interval", "checkpoint_interval"):
-            if getattr(self, name) == 0:
-                raise ValueError(f"Failures: {name} must be positive, or None to choose it")
+            value = getattr(self, name)
+            if value is not None and value < SHORTEST_INTERVAL:
+                raise ValueError(
+                    f"Failures: {name} must be at least {SHORTEST_INTERVAL:g} seconds, or None to choose it, "
+                    f"not {value}"
+                )
         snapshots, checkpoints = self.snapshot_interval, self.checkpoint_interval
         if snapshots is not None and checkpoints is not None and snapshots > checkpoints:
             raise ValueError(
@@ -150,6 +159,10 @@ class Failures:
                 f"Failures: node_share ({self.node_share}) and wide_share ({self.wide_share}) are shares of all "
                 "interruptions: their sum must be at most 1"
             )
+        if not isinstance(self.policies, (tuple, list)) or not all(
+            isinstance(policy, RecoveryPolicy) for policy in self.policies
+        ):
+            raise TypeError(f"Failures: policies must be a tuple of RecoveryPolicy, not {self.policies!r}")
         if not self.policies:
             raise ValueError("Failures: policies must have at least one RecoveryPolicy")
 
@@ -157,6 +170,10 @@ class Failures:
     def seconds(self) -> float:
         """The seconds of the job."""
         return self.days * _DAY
+
+    def expected_interruptions(self, devices: int) -> float:
+        """Return the expected number of interruptions of a job that always trains on some devices."""
+        return self.per_device_day * devices * self.days
 
     def nodes_of(self, devices: int) -> int:
         """Return the number of nodes of a job on some devices."""

@@ -7,12 +7,13 @@ from typing import final
 
 from shardwise.explain import text
 from shardwise.explain.failing_job import simulate_job
-from shardwise.explain.failures import Failures, RecoveryPolicy
+from shardwise.explain.failures import SHORTEST_INTERVAL, Failures, RecoveryPolicy
 from shardwise.explain.save_interval import best_interval
 from shardwise.explain.save_schedule import SaveSchedule
 
 _DAY = 86400.0
 _ROUNDING = 1e-9  # of a ratio of intervals
+_MOST_INTERRUPTIONS = 10**7  # of all simulated jobs: minutes of computation
 _PARTS = ("lost", "saving", "recovering", "waiting", "shrunk")
 
 
@@ -94,7 +95,7 @@ class Goodput:
         return max(self.rows, key=lambda row: row.goodput)
 
     def __str__(self) -> str:
-        expected = self.failures.per_device_day * self.devices * self.failures.days
+        expected = self.failures.expected_interruptions(self.devices)
         heads = ["policy", "goodput", "with spares", "snapshots", "checkpoints", *_PARTS, "from disk"]
         lines = text.align([heads, *map(_cells, self.rows)], (10, -14, -11, -9, -11, *(-6 for _ in _PARTS), -9))
         return (
@@ -106,7 +107,18 @@ class Goodput:
 
 
 def predict_goodput(failures: Failures, devices: int, times: SaveTimes) -> Goodput:
-    """Simulate jobs of all policies, with intervals that are given or best."""
+    """Simulate jobs of all policies, with intervals that are given or best.
+
+    Raises:
+        ValueError: if so many interruptions are expected that the simulation would take hours.
+    """
+    jobs, expected = len(failures.policies) * failures.trials, failures.expected_interruptions(devices)
+    if jobs * (1 + expected) > _MOST_INTERRUPTIONS:
+        raise ValueError(
+            f"Failures: {expected:,.0f} interruptions are expected on {devices:,} devices, in each of {jobs:,} jobs to "
+            f"simulate (trials times policies). Lower per_device_day, days or trials until the product is below "
+            f"{_MOST_INTERRUPTIONS:,}"
+        )
     return Goodput(
         failures, devices, tuple(_simulate(failures, policy, devices, times) for policy in failures.policies)
     )
@@ -118,7 +130,7 @@ def save_schedule(failures: Failures, policy: RecoveryPolicy, devices: int, time
     Snapshots are for all failures, and checkpoints for failures that take the snapshots.
     """
     rate = failures.per_device_day * devices / _DAY
-    shortest = max(times.step, failures.write_seconds)
+    shortest = max(times.step, failures.write_seconds, SHORTEST_INTERVAL)
     if not policy.snapshots:
         interval = failures.checkpoint_interval or best_interval(rate, times.checkpoint, shortest)
         interval = min(interval, failures.seconds)
@@ -128,7 +140,9 @@ def save_schedule(failures: Failures, policy: RecoveryPolicy, devices: int, time
     lost_pairs = min(1.0, -math.expm1(-rate * window) * 2 / others) if others else 1.0
     to_disk = rate * (failures.wide_share + (1 - failures.wide_share) * lost_pairs)
     checkpoints = failures.checkpoint_interval or best_interval(to_disk, times.checkpoint, shortest)
-    interval = failures.snapshot_interval or best_interval(rate, times.snapshot, max(times.step, times.copy))
+    interval = failures.snapshot_interval or best_interval(
+        rate, times.snapshot, max(times.step, times.copy, SHORTEST_INTERVAL)
+    )
     interval = min(interval, checkpoints, failures.seconds)
     cycles = math.ceil(min(checkpoints, failures.seconds) / interval - _ROUNDING)
     return SaveSchedule(interval, times.snapshot, times.copy, cycles, times.checkpoint, failures.write_seconds)

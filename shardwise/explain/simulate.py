@@ -262,7 +262,8 @@ def simulate(
     Raises:
         HardwareError: if the hardware is unknown, if a table is invalid, or if the hardware has no units for float8, of
             which an FP8Policy needs products.
-        ValueError: if a mesh is passed for a lowered or compiled function, or if `expert_imbalance` is less than 1.
+        ValueError: if a mesh is passed for a lowered or compiled function, if `expert_imbalance` is less than 1, or if
+            so many `failures` are expected that they are not simulated.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((64,), ("data",))

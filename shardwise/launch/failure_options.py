@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from shardwise.explain.failures import Failures
+from shardwise.explain.simulate import Simulation
 from shardwise.launch.load_target import CommandError
 
 _FIELDS = tuple(field.name for field in fields(Failures) if field.name != "policies")
@@ -32,5 +33,17 @@ def parse_failures(text: str) -> Failures:
             raise CommandError(f"--failures {name}={value[:50]}: {value[:50]!r} is not a number") from None
     try:
         return Failures(**values)
+    except ValueError as error:
+        raise CommandError(f"--failures: {error}") from None
+
+
+def with_failures(run: Simulation, failures: Failures | None) -> Simulation:
+    """Return a simulation with the goodput of a long job, if there are `failures`.
+
+    Raises:
+        CommandError: if so many failures are expected that they are not simulated.
+    """
+    try:
+        return run if failures is None else run.with_failures(failures)
     except ValueError as error:
         raise CommandError(f"--failures: {error}") from None

@@ -16,6 +16,7 @@ from shardwise.explain.sweep import MESH, run_sweep
 from shardwise.explain.text import human_bytes, human_seconds
 from shardwise.jax_modules.install import as_jax
 from shardwise.launch.command_errors import run_command
+from shardwise.launch.failure_options import with_failures
 from shardwise.launch.load_target import CommandError, load_target, parse_mesh_text, parse_variables
 from shardwise.launch.preset_target import (
     Batch,
@@ -131,7 +132,7 @@ def simulate_preset(
             raise CommandError("--plot needs several configurations: repeat --mesh or --hardware")
         mesh = _one_mesh({name: values[0] for name, values in variables.items()})
         run = _on_mesh(parsed, hardware[0], mesh, parsed.expert_imbalance).simulation
-        print(run if failures is None else run.with_failures(failures))
+        print(with_failures(run, failures))
         write_reports(run, parsed)
         return
     if not meshes or set(variables) > {MESH}:

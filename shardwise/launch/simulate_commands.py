@@ -27,7 +27,7 @@ from shardwise.explain.simulate import Simulation, simulate
 from shardwise.explain.sweep import MESH, sweep
 from shardwise.jax_modules.install import as_jax
 from shardwise.launch.command_errors import run_command
-from shardwise.launch.failure_options import parse_failures
+from shardwise.launch.failure_options import parse_failures, with_failures
 from shardwise.launch.load_target import (
     CommandError,
     check_file,
@@ -162,7 +162,7 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
         def show(request: Request) -> None:
             stages, _ = partition_request(request, request.target(), hardware)
             run = Simulation(request, stages.with_expert_imbalance(parsed.expert_imbalance))
-            print(run if failures is None else run.with_failures(failures))
+            print(with_failures(run, failures))
 
         _run_watched(parsed.target, script_arguments, show)
         return
@@ -176,13 +176,10 @@ def _simulate(parsed: Namespace, script_arguments: Sequence[str]) -> None:
         if parsed.plot:
             raise CommandError("--plot needs several configurations: repeat --mesh, --hardware or --set")
         args = target.call_arguments({name: values[0] for name, values in variables.items()})
-        run = simulate(
-            target.function,
-            hardware=chips[0],
-            overlap=overlap,
-            expert_imbalance=parsed.expert_imbalance,
-            failures=failures,
-        )(*args)
+        run = simulate(target.function, hardware=chips[0], overlap=overlap, expert_imbalance=parsed.expert_imbalance)(
+            *args
+        )
+        run = with_failures(run, failures)
         print(run)
         write_reports(run, parsed)
         return

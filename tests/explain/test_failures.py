@@ -27,7 +27,10 @@ def test_the_default_rates_are_those_of_llama_3():
         ({"seed": "a"}, "seed must be an integer, not 'a'"),
         ({"write_seconds": "10"}, "write_seconds must be a number, not '10'"),
         ({"write_seconds": None}, "write_seconds must be a number, not None"),
-        ({"checkpoint_interval": 0}, "checkpoint_interval must be positive, or None"),
+        ({"checkpoint_interval": 0}, "checkpoint_interval must be at least 1e-06 seconds, or None"),
+        ({"snapshot_interval": 1e-320}, "snapshot_interval must be at least 1e-06 seconds"),
+        ({"days": 10**400}, "days must be at most 1e.12"),
+        ({"seed": -(10**400)}, "seed must be at most 1e.12"),
         ({"snapshot_interval": 60, "checkpoint_interval": 30}, "snapshot_interval .60. must not exceed"),
         ({"policies": ()}, "policies must have at least one"),
     ],
@@ -35,6 +38,12 @@ def test_the_default_rates_are_those_of_llama_3():
 def test_values_out_of_range_are_errors(values, message):
     with pytest.raises(ValueError, match=message):
         sw.Failures(**values)
+
+
+@pytest.mark.parametrize("policies", [("disk",), sw.RecoveryPolicy("x"), "disk"])
+def test_policies_of_another_type_are_errors(policies):
+    with pytest.raises(TypeError, match="policies must be a tuple of RecoveryPolicy"):
+        sw.Failures(policies=policies)
 
 
 def test_shrinking_needs_snapshots():

@@ -70,3 +70,14 @@ def test_one_node_has_no_partner():
     failures = sw.Failures(days=100, per_device_day=0.1, trials=2, policies=(sw.RecoveryPolicy("memory", True),))
     row = predict_goodput(failures, 8, TIMES).rows[0]
     assert row.disk_restores == row.interruptions > 0
+
+
+@pytest.mark.parametrize("values", [{"per_device_day": 10.0}, {"trials": 10**9}, {"days": 1e9}])
+def test_too_many_interruptions_to_simulate_are_an_error(values):
+    with pytest.raises(ValueError, match=r"interruptions are expected on 16,384 devices.* Lower per_device_day"):
+        predict_goodput(sw.Failures(**values), 16384, TIMES)
+
+
+def test_saves_and_steps_may_take_no_time():
+    failures = sw.Failures(days=0.01, snapshot_seconds=0.0)
+    assert predict_goodput(failures, 64, SaveTimes(0.0, 0.0, 0.0, 0.0)).best.goodput > 0.99

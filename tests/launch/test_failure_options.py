@@ -3,7 +3,7 @@
 import pytest
 
 import shardwise as sw
-from shardwise.launch.failure_options import parse_failures
+from shardwise.launch.failure_options import parse_failures, with_failures
 from shardwise.launch.load_target import CommandError
 
 
@@ -28,3 +28,11 @@ def test_fields_are_parsed():
 def test_errors(text, message):
     with pytest.raises(CommandError, match=message.replace("[", r"\[")):
         parse_failures(text)
+
+
+def test_too_many_failures_are_an_error_of_the_command():
+    x = sw.ShapeDtypeStruct((8, 8), "float32")
+    run = sw.simulate(lambda x: x @ x, hardware="h100")(x)
+    assert with_failures(run, None) is run
+    with pytest.raises(CommandError, match=r"--failures: Failures: .* interruptions are expected"):
+        with_failures(run, sw.Failures(per_device_day=1e9))
