@@ -29,6 +29,7 @@ class _Round:
     """A round that collects outer gradients."""
 
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # of each group
+    timer: threading.Timer | None = None  # ends it at the deadline
     is_closed: bool = False
 
 
@@ -90,6 +91,7 @@ class OuterServer:
         self._counted: dict[str, int] = {}  # session → the number of its last gradient that counted
         self._blobs: BlobServer | None = None
         self._offer: Offer | None = None
+        self._has_ended = False
         self._calls = CallServer(host, port, self._answer)
         self.ticket = self._calls.ticket
 
@@ -109,8 +111,12 @@ class OuterServer:
         """Stop. Groups that wait get an error."""
         self._calls.close()
         with self._changed:
+            self._has_ended = True
+            if self._round.timer is not None:
+                self._round.timer.cancel()
             if self._blobs is not None:
                 self._blobs.close()
+            self._changed.notify_all()
 
     def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
         match request["kind"]:
@@ -128,9 +134,13 @@ class OuterServer:
     def _join(self, group: str, session: str, layout: Sequence[Any], offer: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let a group take part. The parameters of the first one are the first outer parameters."""
         with self._changed:
+            is_first = self._params is None
+        data = fetch(Offer(**offer), session, _RANK) if is_first else b""  # without the lock: the group may be slow
+        with self._changed:
+            self._check_open()
             if self._params is None:
                 self._layout = layout
-                self._params = np.frombuffer(fetch(Offer(**offer), session, _RANK), _dtype_of(layout)).copy()
+                self._params = np.frombuffer(data, _dtype_of(layout)).copy()
                 self._velocity = np.zeros_like(self._params)
                 self._blobs = BlobServer(self._host, _KEPT * self._params.nbytes)
                 self._publish()
@@ -149,22 +159,26 @@ class OuterServer:
                 return self._current(dropped=reason)
             if self._counted.get(session, 0) >= number:  # the answer to an earlier request was lost
                 return self._after(self._round, group)
+            self._check_open()
         data = fetch(Offer(**request["offer"]), f"{session}/{number}", _RANK)
         gradient = np.frombuffer(data, _dtype_of(self._layout))
         with self._changed:
+            self._check_open()
             if self._params is None or gradient.shape != self._params.shape:
                 raise ValueError(f"an outer gradient of {gradient.size} elements")
             if self._sessions.get(group) != session:  # meanwhile
                 return self._current(dropped="another process has joined as this group")
+            if self._counted.get(session, 0) >= number:  # the same request has arrived twice
+                return self._after(self._round, group)
             if not np.isfinite(gradient).all():
                 self._awaited.discard(group)
                 self._close_if_complete()
                 return self._current(dropped="it is not finite")
             current = self._round
             if not current.gradients:
-                timer = threading.Timer(self._deadline, self._close_at_deadline, (current,))
-                timer.daemon = True
-                timer.start()
+                current.timer = threading.Timer(self._deadline, self._close_at_deadline, (current,))
+                current.timer.daemon = True
+                current.timer.start()
             current.gradients[group] = gradient
             self._counted[session] = number
             self._awaited.add(group)
@@ -174,8 +188,14 @@ class OuterServer:
     def _after(self, current: _Round, group: str) -> Mapping[str, Any]:
         """Return the parameters after a round in which a group takes part."""
         if group in current.gradients:
-            self._changed.wait_for(lambda: current.is_closed)
+            self._changed.wait_for(lambda: current.is_closed or self._has_ended)
+            if not current.is_closed:
+                self._check_open()
         return self._current()
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise ConnectionAbortedError("the outer server is closed")
 
     def _leave(self, group: str, session: str) -> Mapping[str, Any]:
         with self._changed:
@@ -198,12 +218,14 @@ class OuterServer:
 
     def _close_at_deadline(self, current: _Round) -> None:
         with self._changed:
-            if not current.is_closed:
+            if not current.is_closed and not self._has_ended:
                 self._close()
 
     def _close(self) -> None:
         """Update the parameters with the gradients of the round, in the order of the groups' names."""
-        gradients = self._round.gradients
+        gradients, timer = self._round.gradients, self._round.timer
+        if timer is not None:
+            timer.cancel()  # it would keep the gradients in memory until the deadline
         if late := sorted(self._awaited - gradients.keys()):
             _log.warning("outer update %d without the groups %s, which are late", self._version + 1, ", ".join(late))
         mean = sum(gradients[group] for group in sorted(gradients)) / len(gradients)

@@ -1,5 +1,7 @@
 """OuterExchange and OuterServer in threads: against numpy, late and absent groups, and errors."""
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +11,8 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import P, strategies
 from shardwise.errors import RendezvousError, StrategyError
+from shardwise.processes.call_server import call
+from shardwise.strategies import outer_server
 
 LONG = 300.0  # seconds: a deadline that no test reaches
 
@@ -108,6 +112,53 @@ def test_a_request_that_is_sent_twice_counts_once(server):
     a._number -= 1  # as if the answer was lost
     np.testing.assert_array_equal(a.exchange({"w": np.full(3, 9, np.float32)})["w"], first)
     assert server.version == 1
+
+
+def test_a_request_that_arrives_twice_at_once_counts_once(server, monkeypatch):
+    a, b = joined(server, "a", "b")
+    fetched = threading.Barrier(3)
+    fetch = outer_server.fetch
+
+    def fetch_together(*arguments):
+        data = fetch(*arguments)
+        fetched.wait(LONG)
+        return data
+
+    monkeypatch.setattr(outer_server, "fetch", fetch_together)
+    requests = []
+    monkeypatch.setattr(a, "_call", lambda request: requests.append(request) or {"version": 0, "offer": None})
+    monkeypatch.setattr(a, "_take", lambda answer, params: params)
+    a.exchange({"w": np.full(3, 1, np.float32)})
+    with ThreadPoolExecutor(3) as pool:
+        twice = [pool.submit(call, server.ticket, requests[0], LONG) for _ in range(2)]
+        other = pool.submit(b.exchange, {"w": np.full(3, 3, np.float32)})
+        assert [future.result(LONG)["version"] for future in twice] == [1, 1]
+        other.result(LONG)
+    assert server.version == 1 and server._round.gradients == {}
+
+
+def test_groups_that_wait_for_a_server_that_closes_get_an_error(server):
+    a, _ = joined(server, "a", "b")
+    a._patience = 0.0
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(a.exchange, {"w": np.ones(3, np.float32)})
+        while not server._round.gradients:
+            time.sleep(0.01)
+        timer = server._round.timer
+        server.close()
+        with pytest.raises(RendezvousError, match="does not answer the group 'a'"):
+            future.result(LONG)
+    timer.join(LONG)  # else it would keep the gradients until the deadline
+
+
+def test_a_round_keeps_no_timer(server):
+    a, b = joined(server, "a", "b")
+    before = {thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)}
+    for value in range(3):
+        together([a, b], np.full((2, 3), value))
+    for thread in {thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)} - before:
+        thread.join(LONG / 10)
+        assert not thread.is_alive()
 
 
 def test_a_group_that_leaves_is_not_awaited(server):
