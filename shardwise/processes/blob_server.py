@@ -4,23 +4,19 @@ A request starts with the server's secret; others are dropped. The receiver comp
 """
 
 import hashlib
-import hmac
-import secrets
 import socket
 import struct
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import final
 
-from shardwise.processes.protocol import join_address, split_address
+from shardwise.processes.protocol import split_address
+from shardwise.processes.secret_server import SecretServer, receive
 
-_SECRET_BYTES = 16
 _REQUEST = struct.Struct("!IH")  # after the secret: the rank of the receiver, and the length of the name
 _RESPONSE = struct.Struct("!q")  # the number of bytes, or -1 if there is no such blob
 _SILENCE = 30.0  # seconds without a byte after which a connection is closed
-_MOST_CONNECTIONS = 256
 
 
 @final
@@ -55,14 +51,10 @@ class BlobServer:
     """
 
     def __init__(self, host: str, limit: int):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=128)
-        self._secret = secrets.token_bytes(_SECRET_BYTES)
         self._limit = limit
         self._blobs: OrderedDict[str, _Blob] = OrderedDict()
         self._lock = threading.Lock()
-        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        threading.Thread(target=self._accept, name="shardwise blobs", daemon=True).start()
+        self._server = SecretServer(host, 0, _SILENCE, self._send, "shardwise blob")
 
     @property
     def nbytes(self) -> int:
@@ -78,38 +70,17 @@ class BlobServer:
             while total > self._limit and len(self._blobs) > 1:
                 _, oldest = self._blobs.popitem(last=False)
                 total -= len(oldest.data)
-        address = join_address(*self._listener.getsockname()[:2])
-        return Offer(address, self._secret.hex(), len(data), hashlib.sha256(data).hexdigest())
+        return Offer(self._server.address, self._server.secret.hex(), len(data), hashlib.sha256(data).hexdigest())
 
     def close(self) -> None:
         """Stop listening, and drop all blobs."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
-        self._listener.close()
+        self._server.close()
         with self._lock:
             self._blobs.clear()
 
-    def _accept(self) -> None:
-        while True:
-            self._connections.acquire()
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="shardwise blob", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with connection, suppress(OSError, UnicodeDecodeError):
-                connection.settimeout(_SILENCE)
-                if hmac.compare_digest(receive(connection, _SECRET_BYTES), self._secret):
-                    self._send(connection)
-        finally:
-            self._connections.release()
-
     def _send(self, connection: socket.socket) -> None:
         rank, length = _REQUEST.unpack(receive(connection, _REQUEST.size))
-        name = bytes(receive(connection, length)).decode()
+        name = bytes(receive(connection, length)).decode(errors="replace")
         with self._lock:
             blob = self._blobs.get(name)
         if blob is None:
@@ -147,16 +118,4 @@ def fetch(offer: Offer, name: str, rank: int) -> bytes:
         data = bytes(receive(connection, nbytes))
     if hashlib.sha256(data).hexdigest() != offer.digest:
         raise OSError(f"the server at {offer.address} sent bytes with another digest")
-    return data
-
-
-def receive(connection: socket.socket, nbytes: int) -> bytearray:
-    """Return this many received bytes."""
-    data = bytearray(nbytes)
-    view = memoryview(data)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise ConnectionResetError("the other process has closed the connection")
-        view = view[count:]
     return data

@@ -1,24 +1,18 @@
 """CallServer: answers JSON requests of processes that know its secret, over TCP."""
 
-import hmac
 import json
 import logging
-import secrets
 import socket
 import struct
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, final
 
-from shardwise.processes.blob_server import receive
-from shardwise.processes.protocol import join_address, split_address
+from shardwise.processes.protocol import split_address
+from shardwise.processes.secret_server import SecretServer, receive
 
-_SECRET_BYTES = 16
 _LENGTH = struct.Struct("!I")
 _LONGEST = 1 << 24  # bytes of a request or an answer
-_REQUEST_TIME = 10.0  # seconds in which a request arrives
-_MOST_CONNECTIONS = 256
+_SILENCE = 10.0  # seconds without a byte of a request after which its connection is closed
 
 _log = logging.getLogger("shardwise")
 
@@ -37,42 +31,22 @@ class CallServer:
     """
 
     def __init__(self, host: str, port: int, answer: Callable[[dict[str, Any]], Mapping[str, Any]]):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=128)
-        self._secret, self._answer = secrets.token_bytes(_SECRET_BYTES), answer
-        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        self.ticket = f"{join_address(*self._listener.getsockname()[:2])}/{self._secret.hex()}"
-        threading.Thread(target=self._accept, name="shardwise calls", daemon=True).start()
+        self._answer = answer
+        self._server = SecretServer(host, port, _SILENCE, self._serve, "shardwise call")
+        self.ticket = f"{self._server.address}/{self._server.secret.hex()}"
 
     def close(self) -> None:
         """Stop listening."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            self._connections.acquire()
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="shardwise call", daemon=True).start()
+        self._server.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            with connection, suppress(OSError):
-                connection.settimeout(_REQUEST_TIME)
-                if not hmac.compare_digest(receive(connection, _SECRET_BYTES), self._secret):
-                    return
-                try:
-                    answer = self._answer(_receive_message(connection))
-                except (ValueError, KeyError, TypeError) as error:
-                    _log.warning("dropped a request that is not valid: %s", error)
-                    return
-                _send_message(connection, answer)
-        finally:
-            self._connections.release()
+            request = _receive_message(connection)
+            answer = self._answer(request)
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("dropped a request that is not valid: %s", error)
+            return
+        _send_message(connection, answer)
 
 
 def call(ticket: str, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
@@ -119,7 +93,10 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
     (length,) = _LENGTH.unpack(receive(connection, _LENGTH.size))
     if length > _LONGEST:
         raise ValueError(f"a message of {length} bytes; the most is {_LONGEST}")
-    message = json.loads(receive(connection, length))
+    try:
+        message = json.loads(receive(connection, length))
+    except RecursionError:
+        raise ValueError("a message is nested too deeply") from None
     if not isinstance(message, dict):
         raise ValueError("a message must be a JSON object")
     return message

@@ -35,7 +35,16 @@ def test_strangers_and_bad_requests_get_no_answer(server):
         with pytest.raises(OSError, match=r"closed|reset"):
             call(ticket, request, 10)
     secret = bytes.fromhex(server.ticket.partition("/")[2])
-    for data in (b"", b"x", secret, secret + b"\xff\xff\xff\xff", secret + b"\0\0\0\x02[]", secret + b"\0\0\0\x01{"):
+    nested = secret + b"\0\1\0\0" + b"[" * (1 << 16)
+    for data in (
+        b"",
+        b"x",
+        secret,
+        secret + b"\xff\xff\xff\xff",
+        secret + b"\0\0\0\x02[]",
+        secret + b"\0\0\0\x01{",
+        nested,
+    ):
         with socket.create_connection(split_address(address), timeout=10) as connection:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
