@@ -46,22 +46,21 @@ def _grow(
     def can_join(equation: Equation | None) -> bool:
         return equation is not None and equation not in members and equation not in calls and _is_supported(equation)
 
-    changed = True
-    while changed:
-        changed = False
-        for member in list(members):
-            for value in member.inputs:
-                producer = producers.get(value)
-                if can_join(producer) and value not in outputs and members.issuperset(uses[value]):
-                    assert producer is not None
-                    members.add(producer)
-                    changed = True
-        (result,) = last.outputs
-        consumers = uses.get(result, ())
-        if result not in outputs and len(consumers) == 1 and can_join(consumers[0]):
-            last = consumers[0]
-            members.add(last)
-            changed = True
+    pending = [start]  # members whose operands are not examined yet
+    while pending:
+        for value in pending.pop().inputs:
+            producer = producers.get(value)
+            if can_join(producer) and value not in outputs and members.issuperset(uses[value]):
+                assert producer is not None
+                members.add(producer)
+                pending.append(producer)
+        if not pending:
+            (result,) = last.outputs
+            consumers = uses.get(result, ())
+            if result not in outputs and len(consumers) == 1 and can_join(consumers[0]):
+                last = consumers[0]
+                members.add(last)
+                pending.append(last)
     return members, last
 
 

@@ -6,6 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, nn
+from shardwise.compiler.partition.library_fusion import library_calls
 from shardwise.compiler.partition.liveness import Liveness
 from shardwise.compiler.plan.hardware import chip
 from tests.compiler.partition.test_liveness import assigned_by_xla, local_of
@@ -61,3 +62,17 @@ def test_a_normalization_is_one_call(shape):
     x = sw.ShapeDtypeStruct(shape, np.float32)
     jitted = sw.jit(sw.grad(lambda x: jnp.sum(jnp.cos(norm(x)))))
     assert jitted.lower(x).plan.peak_bytes == pytest.approx(assigned_by_xla(jitted, x), rel=0.1)
+
+
+def test_a_call_grows_over_a_long_program():
+    """The time is proportional to the number of equations: each one is examined once."""
+
+    def function(x):
+        for _ in range(3000):
+            x = jnp.tanh(x)
+        return jnp.tanh(x.sum(1))
+
+    program = sw.jit(function).trace(ROWS).program
+    uses = {value: [equation] for equation in program.equations for value in equation.inputs}  # one each
+    calls = library_calls(program, uses)
+    assert len(calls) == 3001 and set(calls.values()) == {program.equations[-2]}
