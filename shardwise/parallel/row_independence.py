@@ -13,11 +13,14 @@ from typing import final
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.control.scan import Scan
+from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.schedule.part_equations import part_equations, part_type
+from shardwise.compiler.schedule.split_region import SplitDims
 from shardwise.compiler.transforms.inline import inline
 
 
@@ -102,7 +105,30 @@ class _Rows:
             return False
         if any(rule.sizes[factor] % self.count for factor in factors):  # a reshape splits the rows into several dims
             return False
-        return factors.isdisjoint({*rule.need_replication, *rule.exchange, *rule.reduce})
+        if not factors.isdisjoint({*rule.need_replication, *rule.exchange, *rule.reduce}):
+            return False
+        return not self._depends_on_position(equation)
+
+    def _depends_on_position(self, equation: Equation) -> bool:
+        """Return whether an op may compute rows from their indices, as a scatter to given rows does.
+
+        Its factor passes through, but on a shard the op subtracts the position of the shard from its operand with
+        indices: the first row alone and the second one alone need different programs.
+        """
+        op, inputs = equation.op, equation.inputs
+        dims = [self.dims(value) for value in inputs]
+        has_indices = any(is_integer(value.type.dtype) and not rows for value, rows in zip(inputs, dims, strict=True))
+        if op.is_elementwise or op.is_contraction or not has_indices or self.count == 1:
+            return False
+        if len(equation.outputs) > 1:
+            return True
+        split = SplitDims(tuple(rows[0] if rows else None for rows in dims), self.dims(equation.outputs[0])[0])
+        operands = [
+            Value(value.type if dim is None else part_type(value.type, dim, self.count))
+            for value, dim in zip(inputs, split.operands, strict=True)
+        ]
+        first, second = (part_equations(equation, operands, split, self.count, part)[0] for part in range(2))
+        return [each.op for each in first] != [each.op for each in second]
 
 
 @final

@@ -40,6 +40,8 @@ INDEPENDENT = {
     "a checkpoint": sw.checkpoint(lambda x, w: jnp.sin(jnp.sin(x @ w))),
     "a captured table of positions": lambda x, w: x * jnp.cos(ANGLES) + x @ w,
     "positions": lambda x, w: x + jnp.arange(LENGTH, dtype=jnp.float32)[:, None] * (x @ w),
+    "elements at indices of rows": lambda x, w: x @ w + w[0][jnp.argmax(x, -1)][..., None],
+    "a column that is set": lambda x, w: jnp.matmul(x, w).at[:, 0].set(1.0),
     "a norm": lambda x, w: (x - x.mean(-1, keepdims=True)) @ w,
     "a call": lambda x, w: sw.jit(lambda x: x @ w)(x) + jnp.ones_like(x),
     "a custom gradient": lambda x, w: sw.nn.relu(x @ w),
@@ -56,6 +58,11 @@ DEPENDENT = {
     "a captured array with rows": lambda x, w: x @ w + X[:, :1],
     "noise": lambda x, w: x @ w + sw.random.normal(sw.random.key(0), x.shape),
     "the first row": lambda x, w: x @ w + x[:1],
+    "a row that is set": lambda x, w: (x @ w).at[0].set(1.0),
+    "rows that are added to": lambda x, w: (x @ w).at[np.array([0, 2])].add(1.0),
+    "a row at a traced index": lambda x, w: lax.dynamic_update_slice(
+        x @ w, x[:1], (w[0, 0, None].astype(int)[0], 0, 0)
+    ),
     "rows in groups": lambda x, w: (x.reshape(2, -1, WIDTH) @ w).cumsum(1).reshape(x.shape),
     "a norm of groups of rows": lambda x, w: (
         (x.reshape(2, -1, WIDTH) - x.reshape(2, -1, WIDTH).mean(1, keepdims=True)).reshape(x.shape) @ w
