@@ -18,6 +18,7 @@ from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.pallas.memory_ops import AccessDim, AtomicUpdate, Load, Store
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset
+from shardwise.typing import ArrayLike, Index
 
 
 @final
@@ -52,13 +53,13 @@ class KernelRef(RefViews):
     def __len__(self) -> int:
         return self.type.shape[0]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         return self.read_view((), index)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Index, value: ArrayLike) -> None:
         self.write_view((), index, value)
 
-    def addupdate(self, index: Any, value: Any) -> None:
+    def addupdate(self, index: Index, value: ArrayLike) -> None:
         """Add `value` to the elements at `index`."""
         self[index] = self[index] + value
 
@@ -67,16 +68,21 @@ class KernelRef(RefViews):
         """The token of the memory as it is now."""
         return self._token[...]
 
-    def read_view(self, transforms: Sequence[RefTransform], index: Any) -> Any:
+    def read_view(self, transforms: Sequence[RefTransform], index: Index) -> Any:
         """Return the elements at an index of a view."""
         return self.load(transforms, index)
 
-    def write_view(self, transforms: Sequence[RefTransform], index: Any, value: Any) -> None:
+    def write_view(self, transforms: Sequence[RefTransform], index: Index, value: ArrayLike) -> None:
         """Change the elements at an index of a view."""
         self.store(transforms, index, value)
 
     def load(
-        self, transforms: Sequence[RefTransform], index: Any, mask: Any = None, other: Any = None, eviction: str = ""
+        self,
+        transforms: Sequence[RefTransform],
+        index: Index,
+        mask: ArrayLike | None = None,
+        other: ArrayLike | None = None,
+        eviction: str = "",
     ) -> Any:
         """Return the elements at an index of a view; `other`, or undefined ones, where the mask is false."""
         dims, shape, indices = self._access(transforms, index)
@@ -84,7 +90,9 @@ class KernelRef(RefViews):
         filled = jnp.asarray(0 if other is None else other, self.dtype)
         return op(self.token, *indices, filled if not filled.shape else _broadcast(filled, shape), *_masks(mask, shape))
 
-    def store(self, transforms: Sequence[RefTransform], index: Any, value: Any, mask: Any = None) -> None:
+    def store(
+        self, transforms: Sequence[RefTransform], index: Index, value: ArrayLike, mask: ArrayLike | None = None
+    ) -> None:
         """Write elements at an index of a view, where the mask is true."""
         dims, shape, indices = self._access(transforms, index)
         value = _broadcast(jnp.asarray(value).astype(self.dtype), shape)
@@ -92,7 +100,12 @@ class KernelRef(RefViews):
         self._token[...] = op(self.token, *indices, value, *_masks(mask, shape))
 
     def update(
-        self, transforms: Sequence[RefTransform], index: Any, kind: str, values: Sequence[Any], mask: Any = None
+        self,
+        transforms: Sequence[RefTransform],
+        index: Index,
+        kind: str,
+        values: Sequence[Any],
+        mask: ArrayLike | None = None,
     ) -> Any:
         """Update elements atomically, and return what they were."""
         dims, shape, indices = self._access(transforms, index)
@@ -102,7 +115,7 @@ class KernelRef(RefViews):
         return before
 
     def _access(
-        self, transforms: Sequence[RefTransform], index: Any
+        self, transforms: Sequence[RefTransform], index: Index
     ) -> tuple[tuple[AccessDim, ...], tuple[int, ...], list[Any]]:
         """Return the dims of an access, the shape of its elements, and its starts and indices."""
         dims = [_Dim(0, size) for size in self.shape]
@@ -204,6 +217,6 @@ def _broadcast(x: Any, shape: tuple[int, ...]) -> Any:
     return x if tuple(x.shape) == shape else jnp.broadcast_to(x, shape)
 
 
-def _masks(mask: Any, shape: tuple[int, ...]) -> list[Any]:
+def _masks(mask: ArrayLike | None, shape: tuple[int, ...]) -> list[Any]:
     """Return the mask as a list of one operand; an empty list for None."""
     return [] if mask is None else [_broadcast(jnp.asarray(mask, np.bool_), shape)]

@@ -56,6 +56,8 @@ MANUAL = {"manual", "pvary", "preduced", "punreduced", "assert_replicated"}
 SCHEDULED = {"pipelined_scan"}
 # In tests: api/transformations/test_remat.py, experimental/test_overlap.py, and compiler/kernels/test_fp8_dot.py.
 CALLS = {"remat", "program_order", "fp8_dot"}
+# Kernels of Pallas, and the ops of their bodies: compiler/kernels/pallas, and tests/experimental/pallas.
+PALLAS = {"open_block", "load_block", "store_block", "atomic_update", "pallas_call", "interpreted_kernel"}
 # Adjacent barriers are lowered together: tests/lax/test_barriers.py, tests/lax/test_async_collectives.py.
 BARRIERS = {"barrier", "collective_done"}
 # Ops over named axes cannot run until the name is bound: tests/lax/test_collectives.py.
@@ -64,7 +66,7 @@ OPS = sorted(
     for name, op in Op.registry.items()
     if not issubclass(op, (Collective, Named))
     and name not in {*USER_DEFINED, *XLA_DEFINED, *RBG, *KEY_CONVERSIONS, *BOUNDARY_OPS, *MANUAL, *CALLS, *BARRIERS}
-    and name not in SCHEDULED
+    and name not in {*SCHEDULED, *PALLAS}
 )
 
 BITWISE = {

@@ -9,6 +9,8 @@ from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset
 from shardwise.compiler.kernels.triton_ir import F32, I1, Block, TritonBuilder
+from shardwise.compiler.ops.elementwise.powers import IntegerPow
+from shardwise.compiler.ops.elementwise.rounding import Round
 
 Rule = Callable[[TritonBuilder, Any, Sequence[Block]], Block]
 
@@ -194,7 +196,7 @@ def _clamp(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
     return _minimum(kernel, op, [_maximum(kernel, op, [low, x]), high])
 
 
-def _integer_pow(kernel: TritonBuilder, op: Any, xs: Sequence[Block]) -> Block:
+def _integer_pow(kernel: TritonBuilder, op: IntegerPow, xs: Sequence[Block]) -> Block:
     (x,) = xs
     result, power, rest = None, x, abs(op.y)
     while rest:
@@ -206,7 +208,7 @@ def _integer_pow(kernel: TritonBuilder, op: Any, xs: Sequence[Block]) -> Block:
     return kernel.full(x.shape, 1, x.dtype) / result if op.y < 0 else result
 
 
-def _round(kernel: TritonBuilder, op: Any, xs: Sequence[Block]) -> Block:
+def _round(kernel: TritonBuilder, op: Round, xs: Sequence[Block]) -> Block:
     return kernel.function("__nv_rintf" if op.half == "even" else "__nv_roundf", xs[0])
 
 

@@ -7,11 +7,19 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.dtypes import accumulation_dtype, is_float, is_integer
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.pallas.ranges import fits
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset, Range, Tile, padded_shape
 from shardwise.compiler.kernels.triton_ir import F32, I1, I32, Block, TritonBuilder, next_power_of_two
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Transpose
 
 ShapeRule = Callable[[TritonBuilder, Any, Sequence[Tile], ArrayType], Tile]
 
@@ -43,18 +51,18 @@ def full_tile(kernel: TritonBuilder, shape: Sequence[int], number: Any, dtype: A
     return Tile(kernel.full(padded_shape(shape), number, dtype), tuple(shape), known)
 
 
-def _full(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _full(kernel: TritonBuilder, op: Full, operands: Sequence[Tile], out: ArrayType) -> Tile:
     return full_tile(kernel, out.shape, op.value.array, out.dtype)
 
 
-def _iota(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _iota(kernel: TritonBuilder, op: Iota, operands: Sequence[Tile], out: ArrayType) -> Tile:
     size = out.shape[op.dim]
     block = positions(kernel, size, op.dim, out.ndim).broadcast_to(padded_shape(out.shape))
     known = Range(0, size - 1)
     return Tile(block.to(out.dtype), out.shape, known if is_integer(out.dtype) and fits(known, out.dtype) else None)
 
 
-def _reshape(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _reshape(kernel: TritonBuilder, op: Op, operands: Sequence[Tile], out: ArrayType) -> Tile:
     return reshaped(kernel, operands[0], out.shape)
 
 
@@ -103,7 +111,7 @@ def _inserted_dims(before: Sequence[int], after: Sequence[int]) -> list[int] | N
     return dims if position == len(before) else None
 
 
-def _broadcast(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _broadcast(kernel: TritonBuilder, op: Broadcast, operands: Sequence[Tile], out: ArrayType) -> Tile:
     (x,) = operands
     block, shape = x.block, padded_shape(out.shape)
     kept = tuple(size if dim in op.dims else 1 for dim, size in enumerate(shape))
@@ -116,7 +124,7 @@ def _broadcast(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: Ar
     return Tile(block.broadcast_to(shape), out.shape, x.range, x.pinned)
 
 
-def _transpose(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _transpose(kernel: TritonBuilder, op: Transpose, operands: Sequence[Tile], out: ArrayType) -> Tile:
     return Tile(operands[0].block.transpose(op.permutation), out.shape, operands[0].range)
 
 
@@ -135,7 +143,7 @@ def _reduced(kernel: TritonBuilder, name: str, x: Block, dim: int) -> Block:
     return kernel.reduce(combine, x, dim)
 
 
-def _reduce(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _reduce(kernel: TritonBuilder, op: Reduce, operands: Sequence[Tile], out: ArrayType) -> Tile:
     """Reduce narrow floats as float32, and booleans as int32."""
     (x,) = operands
     name, dtype = op.name, x.block.dtype
@@ -156,7 +164,7 @@ def _reduce(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: Array
     return Tile(tile.block.to(dtype), out.shape)
 
 
-def _arg_extremum(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _arg_extremum(kernel: TritonBuilder, op: ArgExtremum, operands: Sequence[Tile], out: ArrayType) -> Tile:
     """Return the least index whose element is the extremum, or NaN."""
     (x,) = operands
     if len(op.dims) != 1 or x.block.dtype == I1:
@@ -175,7 +183,7 @@ def _arg_extremum(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out:
     return Tile(kernel.where(chosen, index, size).min(dim).to(out.dtype), out.shape, Range(0, size))
 
 
-def _dot(kernel: TritonBuilder, op: Any, operands: Sequence[Tile], out: ArrayType) -> Tile:
+def _dot(kernel: TritonBuilder, op: Dot, operands: Sequence[Tile], out: ArrayType) -> Tile:
     x, y = operands
     if op.batch[0] or len(op.contract[0]) != 1 or len(x.shape) > 2 or len(y.shape) > 2:
         raise OutsideSubset("a product with batch dims, or of more than two dims")
