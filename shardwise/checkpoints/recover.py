@@ -8,6 +8,7 @@ from typing import TypeVar
 from shardwise.base.caches import clear_all
 from shardwise.checkpoints.peer_snapshots import MoreProcesses, PeerSnapshots
 from shardwise.errors import PeerFailure, ProgramMismatch, RendezvousError
+from shardwise.processes.roster import RosterError
 from shardwise.runtime.array import forget_signatures
 from shardwise.runtime.client import clients
 from shardwise.runtime.cluster import cluster
@@ -40,6 +41,7 @@ def recover(train: Callable[[PeerSnapshots], T], *, every_steps: int | None = No
 
     Raises:
         RuntimeError: if `shardwise launch --spares` did not start this process.
+        RendezvousError: if the launcher cannot be reached, or refuses this process.
         DeviceMismatchError: if `train` uses an array or a mesh from before the failure.
         Exception: what `train` raises in this process, unless another process has failed before.
 
@@ -81,7 +83,7 @@ def recover(train: Callable[[PeerSnapshots], T], *, every_steps: int | None = No
 
 def _is_consequence(error: Exception) -> bool:
     """Return whether the failure of another process has caused an error, and not this process itself."""
-    if isinstance(error, ProgramMismatch):
+    if isinstance(error, ProgramMismatch | RosterError):
         return False
     has_failures = cluster.member is not None and bool(cluster.member.failures)
     return isinstance(error, PeerFailure | RendezvousError) or has_failures

@@ -39,6 +39,10 @@ _RETRY_TIME = 60.0  # seconds until a process without a connection to the roster
 _Reply = TypeVar("_Reply", Assignment, RoomReply)
 
 
+class RosterError(RendezvousError, section="several-processes"):
+    """The roster cannot be reached, or refuses this process, which can then have no place in any generation."""
+
+
 @final
 class _Connection(Connection):
     """One TCP connection, of a process that waits or asks."""
@@ -142,7 +146,7 @@ def wait_for_place(address: str, message: Waiting) -> Assignment:
     """Ask the roster for a place, and wait for it, however long it takes.
 
     Raises:
-        RendezvousError: if the roster cannot be reached, or refuses the process.
+        RosterError: if the roster cannot be reached, or refuses the process.
     """
     return _ask(address, message, Assignment)
 
@@ -151,7 +155,7 @@ def has_room(address: str, message: RoomQuery) -> bool:
     """Return whether the generation should end at the next snapshot, so that more processes can join.
 
     Raises:
-        RendezvousError: if the roster cannot be reached, or refuses the process.
+        RosterError: if the roster cannot be reached, or refuses the process.
     """
     return _ask(address, message, RoomReply).has_room
 
@@ -168,9 +172,9 @@ def _ask(address: str, message: Waiting | RoomQuery, reply_type: type[_Reply]) -
             if isinstance(reply, reply_type):
                 return reply
             if isinstance(reply, Refused) and reply.error != "busy":
-                raise RendezvousError(f"the launcher's roster at {address} refuses this process: {reply.reason}")
+                raise RosterError(f"the launcher's roster at {address} refuses this process: {reply.reason}")
         if time.monotonic() > deadline:
-            raise RendezvousError(f"the launcher's roster at {address} cannot be reached: has the launcher ended?")
+            raise RosterError(f"the launcher's roster at {address} cannot be reached: has the launcher ended?")
         time.sleep(_RETRY_INTERVAL)
 
 

@@ -1,11 +1,16 @@
 """Programs whose failed processes are replaced: every loss equals that of a run without faults, bit for bit."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 import shardwise as sw
-from tests.recovery.launches import run, undisturbed
+from shardwise.processes.roster import Roster
+from shardwise.processes.variables import LAUNCHER_PID, ROSTER, ROSTER_PROCESS, ROSTER_TOKEN
+from tests.recovery.launches import ROOT, run, undisturbed
 
 pytestmark = pytest.mark.faults
 
@@ -117,6 +122,31 @@ def test_a_program_that_cannot_start_ends():
     outcome = run(steps="many")
     assert outcome.code == 2
     assert "invalid int value: 'many'" in outcome.stderr
+
+
+def test_a_process_without_a_launcher_that_accepts_it_ends():
+    roster = Roster(2)
+    variables = {
+        LAUNCHER_PID: str(os.getpid()),
+        ROSTER: roster.address,
+        ROSTER_PROCESS: "0",
+        ROSTER_TOKEN: "another",
+        "PYTHONPATH": str(ROOT),
+    }
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", "import shardwise as sw; sw.checkpoints.recover(lambda snapshots: None)"],
+            env={**os.environ, **variables},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        roster.stop()
+    assert process.returncode == 1
+    assert "refuses this process: the token is not that of the launcher" in process.stderr
 
 
 def test_recover_needs_the_launcher():
