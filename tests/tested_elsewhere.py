@@ -67,7 +67,6 @@ MODULES = {
     "checkpoints/foreign_zarr": "checkpoints/test_orbax.py",
     "checkpoints/identity": "checkpoints/test_selection.py",
     "checkpoints/parts": "multi_process/test_checkpoints.py",
-    "checkpoints/peer_restore": "multi_process/test_peer_snapshots.py",
     "checkpoints/peer_snapshots": "multi_process/test_peer_snapshots.py",
     "checkpoints/recover": "recovery/test_recovery.py",
     "checkpoints/snapshot": "checkpoints/test_save_restore.py",

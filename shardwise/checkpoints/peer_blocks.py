@@ -1,5 +1,6 @@
 """Blocks of a snapshot in the memory of processes: who holds them, who sends them to whom, and their bytes."""
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,9 @@ class HeldSnapshot:
         holders: the ranks that hold each block of each array on devices.
         blocks: the blocks that this process holds: its own, and those of the processes for which it is the partner.
         values: the leaves of which each process has its own: Python values, numpy arrays, arrays on its own devices.
-        values_of: the values of this process and of the processes for which it is the partner, packed, by rank.
+        values_of: the values of this process and of the processes for which it is the partner, packed, by rank:
+            its own first.
+        value_digests: the digests of the packed values of all processes, by rank, when the snapshot is complete.
     """
 
     step: int
@@ -41,11 +44,16 @@ class HeldSnapshot:
     blocks: dict[BlockKey, HostArray]
     values: Mapping[str, Any] = field(default_factory=dict)
     values_of: dict[int, bytes] = field(default_factory=dict)
+    value_digests: dict[int, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """The bytes of all blocks."""
         return sum(block.nbytes for block in self.blocks.values())
+
+    def held_digests(self) -> dict[int, str]:
+        """Return the digests of the packed values that this process holds, by rank."""
+        return {rank: hashlib.sha256(packed).hexdigest() for rank, packed in self.values_of.items()}
 
     def description(self) -> bytes:
         """Return the types and the holders of the blocks, for a process that has no part of the snapshot."""

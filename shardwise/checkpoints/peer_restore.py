@@ -1,7 +1,6 @@
 """Choose the snapshot that some processes restore from their memory, and send them the parts that they lack."""
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
@@ -33,6 +32,7 @@ class PeerRestore:
     def __init__(self, group: Group, rank: int, server: BlobServer):
         self._group, self._rank, self._server = group, rank, server
         self._blocks: dict[int, set[BlockKey]] = {}  # the blocks of the chosen snapshot that each process holds
+        self._value_digests: dict[int, str] = {}  # of the values that each process restores
 
     def choose_snapshot(self, held: Mapping[int, HeldSnapshot], complete: int | None) -> HeldSnapshot | None:
         """Return the newest snapshot of which the processes hold all blocks. A process without one gets a description.
@@ -50,7 +50,7 @@ class PeerRestore:
             PeerFailure: if a process fails.
         """
         parts = {
-            str(step): [list(snapshot.blocks), {rank: _digest(each) for rank, each in snapshot.values_of.items()}]
+            str(step): [list(snapshot.blocks), snapshot.held_digests(), snapshot.value_digests]
             for step, snapshot in held.items()
         }
         messages = self._group.exchange([complete, parts])
@@ -64,6 +64,8 @@ class PeerRestore:
             keys = [[block_key(*key) for key in steps[str(step)][0]] for steps in holders.values()]
             if missing := snapshot.missing(keys):
                 lost[step] = _describe_lost(snapshot, missing)
+            elif orphans := [rank for rank, source in _value_sources(ranks, holders, step).items() if source is None]:
+                lost[step] = f"the values of the processes {orphans}, which may differ from those of others, are lost"
         verdicts = self._group.exchange({str(step): lost.get(step, "") for step in held})
         reasons = {int(step): reason for verdict in verdicts for step, reason in verdict.items()}
         chosen = max((step for step, reason in reasons.items() if not reason), default=None)
@@ -78,45 +80,48 @@ class PeerRestore:
         for rank in ranks:
             part = holders[rank][str(chosen)] if rank in holders else [[]]
             self._blocks[rank] = {block_key(*key) for key in part[0]}
-        values = {rank: steps[str(chosen)][1] for rank, steps in holders.items()}
-        return self._describe(chosen, held.get(chosen), values)
+        sources = _value_sources(ranks, holders, chosen)
+        for rank in ranks:
+            source = sources.get(rank)
+            holder, owner = (rank, None) if source is None else source
+            digests: Mapping[str, str] = holders[holder][str(chosen)][1]
+            self._value_digests[rank] = next(iter(digests.values())) if owner is None else digests[str(owner)]
+        return self._describe(chosen, held.get(chosen), sources)
 
     def _describe(
-        self, step: int, snapshot: HeldSnapshot | None, values: Mapping[int, Mapping[str, str]]
+        self, step: int, snapshot: HeldSnapshot | None, sources: Mapping[int, tuple[int, int] | None]
     ) -> HeldSnapshot:
         """Return the chosen snapshot. Processes that do not hold it get its description, and their values.
 
         Args:
             step: the step.
             snapshot: the part that this process holds.
-            values: for each process that holds a part, the digests of the values that it holds, by rank.
+            sources: for each process that holds no part, the process that holds its values, and the rank of the values.
         """
-        newcomers = [rank for rank in self._group.processes if rank not in values]
         offers: dict[int, list[tuple[str, bytes]]] = {}
-        error: CheckpointError | None = None
-        for rank in newcomers:
-            source = next((holder for holder, digests in values.items() if str(rank) in digests), None)
-            owner = rank
-            if source is None:
-                if len({digest for digests in values.values() for digest in digests.values()}) > 1:
-                    error = CheckpointNotFound(
-                        f"process {rank} has no values of its own of step {step}: the processes that held them are "
-                        "lost, and the values of the others differ. Restore the newest checkpoint on disk"
-                    )
-                    break
-                source = min(values)
-                owner = int(next(iter(values[source])))
-            if source == self._rank and snapshot is not None:
+        for rank, source in sources.items():
+            if source is not None and source[0] == self._rank and snapshot is not None:
                 offers[rank] = [
                     (f"description/{step}/{rank}", snapshot.description()),
-                    (f"values/{step}/{rank}", snapshot.values_of[owner]),
+                    (f"values/{step}/{rank}", snapshot.values_of[source[1]]),
                 ]
-        self._group.agree(error)
         received = self._exchange(offers)
         if snapshot is None:
             description, packed = received
             snapshot = described_snapshot(step, description, self._rank, packed)
         return snapshot
+
+    def keep_values(self, restored: HeldSnapshot, protected: HeldSnapshot) -> None:
+        """Let the snapshot of a restored state keep the values of other processes, which it copies again only later.
+
+        Args:
+            restored: the snapshot from which the state is restored.
+            protected: the new snapshot of the state.
+        """
+        protected.value_digests.update(self._value_digests)
+        for rank, digest in restored.held_digests().items():
+            if self._value_digests.get(rank) == digest:
+                protected.values_of.setdefault(rank, restored.values_of[rank])
 
     def fetch_blocks(self, snapshot: HeldSnapshot, needed: Iterable[BlockKey]) -> dict[BlockKey, HostArray]:
         """Return the blocks that this process needs, its own and those of other processes.
@@ -163,8 +168,34 @@ class PeerRestore:
         return received
 
 
-def _digest(values: bytes) -> str:
-    return hashlib.sha256(values).hexdigest()
+def _value_sources(
+    ranks: Sequence[int], holders: Mapping[int, Mapping[str, Any]], step: int
+) -> dict[int, tuple[int, int] | None]:
+    """Return which process holds the values of each process without a snapshot.
+
+    Args:
+        ranks: the processes.
+        holders: the parts of the processes that hold snapshots, by rank and step.
+        step: the step.
+
+    Returns:
+        For each process without a snapshot, the rank of a holder, and that of the values, which are its own or equal to
+        them; None if there are none. A process that did not take the snapshot has no values of its own: it gets those
+        of the others if they are all equal.
+    """
+    held = [
+        (rank, int(owner), digest) for rank, steps in holders.items() for owner, digest in steps[str(step)][1].items()
+    ]
+    digests: dict[str, str] = {}  # of the processes that took the snapshot; none if it is not complete
+    for steps in holders.values():
+        digests |= steps[str(step)][2]
+    sources: dict[int, tuple[int, int] | None] = {}
+    for rank in ranks:
+        if rank not in holders:
+            accepted = {digests[str(rank)]} if str(rank) in digests else set(digests.values())
+            suitable = ((holder, owner) for holder, owner, digest in held if owner == rank or accepted == {digest})
+            sources[rank] = next(suitable, None)
+    return sources
 
 
 def _describe_lost(snapshot: HeldSnapshot, missing: list[BlockKey]) -> str:

@@ -310,7 +310,9 @@ class PeerSnapshots:
         with self._lock:
             self._held = {snapshot.step: snapshot}
             self._transfer, self._last_save, self._next_step = None, None, snapshot.step + 1
-        self._start(take_blocks(snapshot.step, tree, self._member.rank))
+        protected = take_blocks(snapshot.step, tree, self._member.rank)
+        restore.keep_values(snapshot, protected)
+        self._start(protected)
         return Restored(snapshot.step, tree, {}, {})
 
     def close(self) -> None:
@@ -355,7 +357,7 @@ class _Transfer:
     def _run(self) -> None:
         try:
             self._exchange()
-        except (OSError, RuntimeFailure, CheckpointError) as error:
+        except Exception as error:  # `wait` raises or logs it
             self.error = error
 
     def _exchange(self) -> None:
@@ -367,13 +369,15 @@ class _Transfer:
         except OSError as error:
             _log.warning("process %d has not received the blocks of its partner: %s", rank, error)
         has_room = generations.is_recovering and rank == owner.processes[0] and generations.has_room()
-        cluster.store.key_value_set(f"{self.prefix}/done/{rank}", json.dumps([report, has_room]))
+        digest = self._snapshot.held_digests()[rank]
+        cluster.store.key_value_set(f"{self.prefix}/done/{rank}", json.dumps([report, has_room, digest]))
         messages = {other: json.loads(self._wait_for(f"{self.prefix}/done/{other}")) for other in owner.processes}
-        reports = {other: received for other, (received, _) in messages.items()}
+        reports = {other: received for other, (received, _, _) in messages.items()}
         if absent := [other for other, received in reports.items() if received is None]:
             raise CheckpointError(f"the processes {absent} have not received the blocks of their partners")
-        self.has_room = any(each for _, each in messages.values())
+        self.has_room = any(each for _, each, _ in messages.values())
         self.measured = [(float(cost), float(step_time)) for cost, step_time in reports.values()]
+        self._snapshot.value_digests.update({other: str(digest) for other, (_, _, digest) in messages.items()})
         self.is_complete = True
         owner.complete(self)
 
