@@ -71,7 +71,7 @@ class PeerSnapshots:
         processes: the ranks of the processes that take part; by default, all.
 
     Attributes:
-        last_step: the last step that was passed to `save`; None before the first.
+        last_step: the last step that was passed to `save`, or restored before; None before the first.
 
     Raises:
         RuntimeError: if there is a single process.
@@ -310,6 +310,7 @@ class PeerSnapshots:
         with self._lock:
             self._held = {snapshot.step: snapshot}
             self._transfer, self._last_save, self._next_step = None, None, snapshot.step + 1
+        self.last_step = snapshot.step if self.last_step is None else self.last_step
         protected = take_blocks(snapshot.step, tree, self._member.rank)
         restore.keep_values(snapshot, protected)
         self._start(protected)

@@ -55,7 +55,16 @@ def recover(train: Callable[[PeerSnapshots], T], *, every_steps: int | None = No
             "recover needs processes that can be replaced: start the program with `shardwise launch --spares 1`"
         )
     generations.is_recovering = True
-    compile_checks.append(clients.check_current)
+    if clients.check_current not in compile_checks:
+        compile_checks.append(clients.check_current)
+    try:
+        return _run_generations(train, every_steps)
+    finally:
+        generations.is_recovering = False
+
+
+def _run_generations(train: Callable[[PeerSnapshots], T], every_steps: int | None) -> T:
+    """Call the function in each generation, until it returns in all processes of one."""
     snapshots: PeerSnapshots | None = None
     reason = ""
     while True:

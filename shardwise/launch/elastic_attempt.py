@@ -264,7 +264,8 @@ class ElasticAttempt:
         """Assign the processes that wait to ranks, if there are enough of them."""
         old = [number for number in sorted(self._members, key=self._members.__getitem__) if number in waiting]
         new = sorted(waiting.keys() - self._members.keys())
-        if self._members and not old:
+        have_state = [number for number in old if waiting[number].step is not None]
+        if self._members and not (old if self._step is None else have_state):
             self._end("no process is left that has a snapshot")
             return
         size = min(self._options.processes, len(waiting))
@@ -288,7 +289,9 @@ class ElasticAttempt:
             self._report(f"{reason}. {count}{places}")
         generation, self.next_generation = self.next_generation, self.next_generation + 1
         self._members, self._broken_since, self._generation_start = ranks, None, time.monotonic()
-        newcomers = ",".join(str(rank) for number, rank in ranks.items() if number in new) if old else ""
+        # A process that has reached no step may not have the executables of the others.
+        keepers = have_state or old
+        newcomers = ",".join(str(rank) for number, rank in ranks.items() if number not in keepers) if old else ""
         for number, rank in ranks.items():
             place = Assignment(
                 generation,

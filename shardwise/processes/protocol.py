@@ -269,7 +269,7 @@ class Waiting(Message):
     """The process waits for its place in the next generation of the program.
 
     `process` is the number under which the launcher has started it. `generation` is the last one that it was a member
-    of, or -1, and `reason` says why that one has ended. `step` is the last step that it has reached.
+    of, or -1, and `reason` says why that one has ended. `step` is the last step that it has reached or restored.
     """
 
     token: str
@@ -286,7 +286,7 @@ class Assignment(Message):
     """The place of the process in the next generation.
 
     `address` and `token` are those of the generation's coordinator. `device_ids` are the GPUs of the process, separated
-    by commas, and `newcomers` the ranks whose processes were no members of the generation before.
+    by commas, and `newcomers` the ranks whose processes have reached no step in the generations before.
     """
 
     generation: int

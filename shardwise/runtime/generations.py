@@ -19,7 +19,7 @@ class _Generations:
 
     Attributes:
         number: the number of the current generation, or of the last one; -1 before the first.
-        newcomers: the ranks whose processes were no members of the generation before.
+        newcomers: the ranks whose processes have reached no step in the generations before.
         is_recovering: whether the program continues with the next generation, by `checkpoints.recover`.
     """
 

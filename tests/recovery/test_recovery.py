@@ -15,12 +15,12 @@ from tests.recovery.launches import ROOT, run, undisturbed
 pytestmark = pytest.mark.faults
 
 
-def check_recovered(outcome, processes, steps=12):
+def check_recovered(outcome, processes, steps=12, restores=True):
     """Check that the run has ended with the losses of a run without faults, and that nothing was compiled again."""
     assert outcome.code == 0, outcome
     assert outcome.losses == undisturbed(processes, steps)
     assert outcome.compiled == [0] * processes, outcome.stdout
-    assert any(start > 0 for _, start in outcome.starts), outcome.starts
+    assert any(start > 0 for _, start in outcome.starts) == restores, outcome.starts
     assert {count for count, _ in outcome.starts} == {processes}
 
 
@@ -71,13 +71,13 @@ def test_fewer_processes_continue_until_another_one_is_ready():
 )
 def test_several_deaths(faults):
     outcome = run(*faults, processes=4, spares=2)
-    check_recovered(outcome, 4)
+    check_recovered(outcome, 4, restores=faults != ["kill.send@0:1"])  # before the first snapshot is complete
     assert outcome.happened == sorted(faults)
 
 
 @pytest.mark.slow
 def test_a_death_while_another_process_joins_or_the_others_shrink():
-    faults = ["kill@6:1", "kill.choose@1:1", "kill.fetch@2:0"]
+    faults = ["kill@6:1", "kill.choose@1:1", "kill.fetch@3:0"]
     outcome = run(*faults, processes=4, spares=0, fewest=1, steps=60, pause=0.5)
     assert outcome.code == 0, outcome
     assert outcome.happened == sorted(faults)
@@ -98,6 +98,14 @@ def test_a_state_that_is_lost_in_memory_and_not_on_disk_is_an_error():
     outcome = run("kill@6:1", "kill@6:2", processes=4, spares=2)
     assert outcome.code == 1
     assert "CheckpointNotFound: no snapshot is complete in the memory of the processes [0, 1, 2, 3]" in outcome.stderr
+
+
+@pytest.mark.slow
+def test_a_program_does_not_start_again_without_its_state():
+    outcome = run("kill@6:1", "kill.join@1:0", processes=2, spares=2)
+    assert outcome.code != 0 and outcome.happened == ["kill.join@1:0", "kill@6:1"], outcome
+    assert "no process is left that has a snapshot" in outcome.stderr
+    assert {start for _, start in outcome.starts} == {0} and len(outcome.starts) == 2
 
 
 @pytest.mark.slow
