@@ -658,7 +658,7 @@ def _scan(
     op = Scan(program, steps, len(consts), len(written) + len(carry), bool(reverse), unrolled)
     if layer_scans.value is not None and not written:
         first, slices = tree.structure(init).unflatten(carry), tree.structure(xs).unflatten(arrays)
-        if (last := layer_scans.value(f, op, first, slices)) is not None:
+        if (last := layer_scans.value(f, op, current_values(consts), first, slices)) is not None:
             return last, None
     outputs = op(*current_values([*consts, *written]), *carry, *arrays)
     set_refs(written, outputs[: len(written)])

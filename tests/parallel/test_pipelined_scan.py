@@ -52,6 +52,11 @@ def test_a_pipeline_has_the_loss_and_the_gradients_of_the_scan(axes, microbatche
         np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
 
 
+def test_equal_arrays_that_a_body_makes_are_no_obstacle():
+    found = recorded(lambda x: lax.scan(lambda h, w: (h @ w * np.ones(WIDTH, np.float32), None), x, WEIGHTS)[0], X)
+    assert found == [LayerScan(WEIGHTS.nbytes, LAYERS, ROWS)]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -59,10 +64,12 @@ def test_a_pipeline_has_the_loss_and_the_gradients_of_the_scan(axes, microbatche
         lambda h, w: lax.fori_loop(0, h.shape[0], lambda _, h: jnp.tanh(h @ w), h),
         lambda h, w: h @ w + h[:, h.shape[0] // 4 :][:, :1],
         lambda h, w: h @ w ** h.shape[0],
+        lambda h, w: h @ w * np.full(WIDTH, 1 / h.shape[0], np.float32),
+        lambda h, w: h @ w * jnp.full(WIDTH, 1 / h.shape[0]),
         lambda h, w: jnp.sin(h @ w) if h.shape[0] == ROWS else h @ w,
         lambda h, w: h.reshape(ROWS, 2, WIDTH // 2).reshape(h.shape) @ w,
     ],
-    ids=["a factor", "a number of iterations", "an index", "an exponent", "a choice", "a fixed number"],
+    ids=["a factor", "iterations", "an index", "an exponent", "an array", "a full array", "a choice", "a fixed number"],
 )
 def test_scans_that_read_the_number_of_rows_are_no_layer_scans(body):
     """Such a body computes something else for a microbatch, although its rows are independent."""
