@@ -11,7 +11,7 @@ from benchmarks.gpu_models import Row, random_parameters, run_row, training
 from benchmarks.gpu_power import mean_sample
 
 
-@pytest.mark.table(default=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "llama", "moe"])
 def test_losses_of_all_sides_are_equal(name):
     losses = []

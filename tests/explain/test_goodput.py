@@ -39,11 +39,13 @@ def test_the_table(llama3):
     assert len(lines) == 8 and all("%" in line for line in lines[2:])
 
 
+@pytest.mark.slow
 def test_equal_seeds_have_equal_results_and_others_differ(llama3):
     assert predict_goodput(LLAMA3, 16384, TIMES) == llama3
     assert predict_goodput(replace(LLAMA3, seed=1), 16384, TIMES).rows[0].goodput != llama3.rows[0].goodput
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("policy", [sw.RecoveryPolicy("disk", spares=True), sw.RecoveryPolicy("m", True, True)])
 def test_no_other_interval_has_more_goodput(policy):
     """Simulated jobs, not the formula that chose the intervals, have least losses with these."""

@@ -39,6 +39,7 @@ def test_a_pipeline_of_an_ordinary_step_has_its_losses():
     np.testing.assert_allclose(losses(result.jit(), WEIGHTS), losses(sw.jit(step), WEIGHTS), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_pipelines_are_compared_with_other_layouts():
     """By default, stages are tried on devices of several nodes."""
     types = [sw.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in (WEIGHTS, X)]

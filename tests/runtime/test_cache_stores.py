@@ -67,6 +67,7 @@ def test_a_program_is_compiled_once(enabled, compilations):
     assert len(compilations) == before
 
 
+@pytest.mark.slow
 def test_another_process_loads_the_entry(enabled, compilations):
     function()(X)
     script = (

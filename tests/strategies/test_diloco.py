@@ -64,6 +64,7 @@ def float32(tree):
     return sw.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize("fuses", [True, False], ids=["round", "steps"])
 def test_groups_train_as_one_after_the_other_in_numpy(groups, fuses):
     params, batches = example()
