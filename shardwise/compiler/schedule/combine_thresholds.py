@@ -1,10 +1,10 @@
 """combine_thresholds: the compiler options that keep XLA from merging launches beyond those of the schedule.
 
 XLA merges collectives of one kind, over all of a program, up to a size. The merged launch starts when its last operand
-is ready: the gradients of several layers would be reduced at the end, with no kernel left that could hide them. All
-launches with several gathers or all-reduces are one op of the module, so XLA merges none of these. A StableHLO
-reduce-scatter has one operand, and so has an all-reduce in a loop: XLA merges those of a launch, and the size of the
-largest such launch is the threshold.
+is ready: the gradients of several layers would be reduced at the end, with no kernel left that could hide them. A
+launch of all-gathers is one op of the module, and so is one of all-reduces outside of loops: XLA must merge none of
+these. A StableHLO reduce-scatter has one operand, and an all-reduce in a loop is lowered with one: XLA merges those of
+a launch, and the size of the largest such launch is the threshold.
 """
 
 from collections.abc import Iterator
