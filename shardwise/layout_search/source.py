@@ -4,7 +4,7 @@ A step that scans over its layers can be traced with this scan as a pipeline.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, update_wrapper
@@ -51,13 +51,18 @@ class StepSource:
         """Whether the number of stages on each device is a parameter."""
         return CHUNKS in self.parameters
 
-    @cached_property
+    @property
     def layer_scan(self) -> LayerScan | None:
         """The scan of an ordinary step over its layers, which can be a pipeline: the one with the most bytes."""
+        return max(self._layer_scans, default=None)
+
+    @cached_property
+    def _layer_scans(self) -> Mapping[LayerScan, Sequence[int]]:
+        """The positions of all such scans."""
         recorder = LayerScanRecorder()
         with overridden(self.settings), layer_scans(recorder):
             self.jitted.trace(*self.args)
-        return max(recorder.found, default=None)
+        return recorder.found
 
     def bind(self, variant: Variant, mesh: Mesh | AbstractMesh | None = None) -> Jitted[..., Any]:
         """Return the step of a variant. `mesh` has devices, or is the variant's mesh."""
@@ -66,8 +71,9 @@ class StepSource:
             if variant.mesh is None:
                 return self.jitted
             assert self.layer_scan is not None and variant.microbatches is not None
-            scan = PipelinedScan(self.layer_scan, mesh or variant.mesh, STAGE, variant.microbatches)
-            return Jitted(update_wrapper(_in_layer_scans(function, scan), function, updated=()), self.jitted.options)
+            positions = self._layer_scans[self.layer_scan]
+            scan = PipelinedScan(self.layer_scan, positions, mesh or variant.mesh, STAGE, variant.microbatches)
+            return Jitted(update_wrapper(scan.applied(function), function, updated=()), self.jitted.options)
         values = {"mesh": mesh or variant.mesh, "microbatches": variant.microbatches, CHUNKS: variant.chunks}
         bound = partial(function, **{name: values[name] for name in self.parameters})
         return Jitted(update_wrapper(bound, function, updated=()), self.jitted.options)
@@ -78,16 +84,6 @@ class StepSource:
             with overridden({**self.settings, **variant.settings}):
                 self._traced[variant] = trace_step(self.bind(variant), self.args)
         return self._traced[variant]
-
-
-def _in_layer_scans(function: Callable[..., Any], scan: PipelinedScan) -> Callable[..., Any]:
-    """Return a function whose scan over layers is a pipeline."""
-
-    def call(*args: Any) -> Any:
-        with layer_scans(scan):
-            return function(*args)
-
-    return call
 
 
 def pipeline_parameters(step: Callable[..., Any]) -> tuple[str, ...]:

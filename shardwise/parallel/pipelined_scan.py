@@ -1,7 +1,10 @@
 """PipelinedScan: run the scan over the layers of an ordinary function as a pipeline over a mesh axis.
 
-In the context `layer_scans`, each scan that is traced is offered to it. A scan over layers has independent rows, so
-that they may be divided into microbatches. Its stages are scans over equally many layers.
+In the context `layer_scans`, each scan that is traced is offered to the context's value. A scan over layers has
+independent rows, so that they may be divided into microbatches. Its stages are scans over equally many layers.
+
+A LayerScanRecorder checks the scans of a function once, for which it traces each body again. A PipelinedScan finds the
+same scans by their positions among the scans that are offered: a function offers them in the same order in each trace.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +27,7 @@ from shardwise.parallel.row_independence import computes_same_rows, has_independ
 @final
 @dataclass(frozen=True, order=True)
 class LayerScan:
-    """A scan over layers.
+    """The size of a scan over layers.
 
     Attributes:
         stacked_bytes: the bytes of the arrays that it slices: the weights of all layers.
@@ -37,20 +40,26 @@ class LayerScan:
     rows: int
 
     @staticmethod
-    def from_op(
-        body: Callable[..., Any], op: Scan, captured: Sequence[object], first: object, stacks: object
-    ) -> "LayerScan | None":
-        """Return the description of a scan; None if its rows are not independent or it slices no arrays.
-
-        The rows are also dependent if the body reads their number: it is traced again for each microbatch.
-        """
+    def from_op(op: Scan, stacks: object) -> "LayerScan | None":
+        """Return the size of a scan; None if it slices no arrays, or carries none with rows."""
         stacked_bytes = sum(leaf.type.nbytes for leaf in tree_util.tree_leaves(stacks))
-        if not stacked_bytes or op.reverse or not has_independent_rows(op):
+        carry = op.program.inputs[op.consts].type if op.carried else None
+        if not stacked_bytes or carry is None or not carry.ndim:
             return None
-        more = _over_more_rows(body, op, first, stacks)
-        if more is None or not computes_same_rows(op, more.op) or not _are_equal(captured, more.captured):
-            return None
-        return LayerScan(stacked_bytes, op.length, op.program.inputs[op.consts].type.shape[0])
+        return LayerScan(stacked_bytes, op.length, carry.shape[0])
+
+
+def _may_be_pipelined(
+    body: Callable[..., Any], op: Scan, captured: Sequence[object], first: object, stacks: object
+) -> bool:
+    """Return whether the rows of a scan are independent, so that they may be divided into microbatches.
+
+    They are dependent if the body reads their number: it is traced again for each microbatch.
+    """
+    if op.reverse or not has_independent_rows(op):
+        return False
+    more = _over_more_rows(body, op, first, stacks)
+    return more is not None and computes_same_rows(op, more.op) and _are_equal(captured, more.captured)
 
 
 @final
@@ -96,40 +105,57 @@ def _are_equal(captured: Sequence[object], others: Sequence[object]) -> bool:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LayerScanRecorder:
-    """Lists the scans over layers that are traced, which run as usual."""
+    """Lists the scans over layers of one trace of a function. They run as usual.
 
-    found: list[LayerScan] = field(default_factory=list)
+    Attributes:
+        found: for each size of these scans, their positions among the scans that the function offers.
+        offered: the number of scans so far.
+    """
+
+    found: dict[LayerScan, list[int]] = field(default_factory=dict)
+    offered: int = 0
 
     def __call__(
         self, body: Callable[..., Any], op: Scan, captured: Sequence[object], first: object, stacks: object
     ) -> None:
-        if (scan := LayerScan.from_op(body, op, captured, first, stacks)) is not None:
-            self.found.append(scan)
+        position, self.offered = self.offered, self.offered + 1
+        scan = LayerScan.from_op(op, stacks)
+        if scan is not None and _may_be_pipelined(body, op, captured, first, stacks):
+            self.found.setdefault(scan, []).append(position)
 
 
 @final
 @dataclass(frozen=True)
 class PipelinedScan:
-    """Runs a scan over layers as a GPipe pipeline, whose backward pass stores the residuals of the scan.
+    """A scan over layers as a GPipe pipeline, whose backward pass stores the residuals of the scan.
 
     Attributes:
-        scan: the scan. Others run as usual.
+        scan: the size of the scan.
+        positions: the positions of the scans of this size that are pipelines. All others run as usual.
         mesh: the mesh.
         axis: the axis of the mesh along which the stages are; its size divides the layers.
         microbatches: the number of microbatches; it divides the rows.
     """
 
     scan: LayerScan
+    positions: Sequence[int]
     mesh: Mesh | AbstractMesh
     axis: str
     microbatches: int
 
-    def __call__(self, body: Callable[..., Any], op: Scan, captured: Sequence[object], first: Any, stacks: Any) -> Any:
-        """Return the last carry of the scan; None if it is another one."""
-        if LayerScan.from_op(body, op, captured, first, stacks) != self.scan:
-            return None
+    def applied(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose scans over layers are pipelines."""
+
+        def call(*args: Any) -> Any:
+            with layer_scans(_OfferedScans(self)):  # a new value in each trace, which offers all scans again
+                return function(*args)
+
+        return call
+
+    def run(self, body: Callable[..., Any], first: Any, stacks: Any) -> Any:
+        """Return the last carry."""
         stages = self.mesh.shape[self.axis]
 
         def stage(weights: Any, x: Any) -> Any:
@@ -141,3 +167,21 @@ class PipelinedScan:
         with layer_scans(None):
             run = pipeline(stage, self.microbatches, self.axis, "gpipe", mesh=self.mesh, remat=False)
             return run(tree_util.tree_map(divide, stacks), first)
+
+
+@final
+@dataclass(eq=False)
+class _OfferedScans:
+    """Counts the scans that one trace of a function offers, and runs those of a PipelinedScan as pipelines."""
+
+    pipelined: PipelinedScan
+    offered: int = 0
+
+    def __call__(
+        self, body: Callable[..., Any], op: Scan, captured: Sequence[object], first: object, stacks: object
+    ) -> Any:
+        """Return the last carry of the scan; None if it is another one."""
+        position, self.offered = self.offered, self.offered + 1
+        if position not in self.pipelined.positions or LayerScan.from_op(op, stacks) != self.pipelined.scan:
+            return None
+        return self.pipelined.run(body, first, stacks)

@@ -31,8 +31,7 @@ def recorded(function, *args):
 
 def test_scans_over_layers_are_recorded():
     found = recorded(sw.jit(sw.value_and_grad(loss)), WEIGHTS, SCALE, X)
-    assert max(found) == LayerScan(WEIGHTS.nbytes, LAYERS, ROWS)
-    assert min(found) == LayerScan(SCALE.nbytes, 1, ROWS)
+    assert found == {LayerScan(SCALE.nbytes, 1, ROWS): [0], LayerScan(WEIGHTS.nbytes, LAYERS, ROWS): [1]}
     assert not recorded(lambda x: lax.scan(lambda h, w: (h @ w + h.mean(), None), x, WEIGHTS)[0], X)
 
 
@@ -41,20 +40,39 @@ def test_a_pipeline_has_the_loss_and_the_gradients_of_the_scan(axes, microbatche
     mesh = sw.make_mesh(tuple(axes.values()), tuple(axes))
     step = sw.value_and_grad(loss, argnums=(0, 1))
     expected = step(WEIGHTS, SCALE, X)
-    scan = PipelinedScan(max(recorded(loss, WEIGHTS, SCALE, X)), mesh, "stage", microbatches)
-    jitted = sw.jit(step)
-    assert "permute" not in jitted.lower(WEIGHTS, SCALE, X).as_text()
-    with layer_scans(scan):  # part of the cache key
-        text = jitted.lower(WEIGHTS, SCALE, X).as_text()
-        values = jitted(WEIGHTS, SCALE, X)
-    assert "collective_permute" in text
+    scan, positions = max(recorded(loss, WEIGHTS, SCALE, X).items())
+    pipelined = sw.jit(PipelinedScan(scan, positions, mesh, "stage", microbatches).applied(step))
+    assert "permute" not in sw.jit(step).lower(WEIGHTS, SCALE, X).as_text()
+    assert "collective_permute" in pipelined.lower(WEIGHTS, SCALE, X).as_text()
+    values = pipelined(WEIGHTS, SCALE, X)
     for value, other in zip(sw.tree.leaves(values), sw.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
 
 
 def test_equal_arrays_that_a_body_makes_are_no_obstacle():
     found = recorded(lambda x: lax.scan(lambda h, w: (h @ w * np.ones(WIDTH, np.float32), None), x, WEIGHTS)[0], X)
-    assert found == [LayerScan(WEIGHTS.nbytes, LAYERS, ROWS)]
+    assert found == {LayerScan(WEIGHTS.nbytes, LAYERS, ROWS): [0]}
+
+
+def test_a_body_is_traced_for_other_rows_only_by_the_recorder():
+    """A step that runs as a pipeline traces its body for microbatches, and not for twice the rows."""
+    traced = []
+
+    def body(h, w):
+        traced.append(h.shape[0])
+        return jnp.tanh(h @ w), None
+
+    def both(x):  # two scans of one size, of which one reads the number of rows
+        x = lax.scan(lambda h, w: (body(h, w)[0] / h.shape[0], None), x, WEIGHTS)[0]
+        return lax.scan(body, x, WEIGHTS)[0]
+
+    found = recorded(both, X)
+    assert found == {LayerScan(WEIGHTS.nbytes, LAYERS, ROWS): [1]} and 2 * ROWS in traced
+    traced.clear()
+    mesh = sw.make_mesh((4, 2), ("stage", "data"))
+    values = sw.jit(PipelinedScan(*max(found.items()), mesh, "stage", 4).applied(both))(X)
+    assert set(traced) == {ROWS, ROWS // 4}
+    np.testing.assert_allclose(values, both(X), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
