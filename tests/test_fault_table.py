@@ -314,9 +314,16 @@ TABLE = {
         "SIGKILL and SIGSTOP of groups that exchange outer gradients",
         [f"{OUTER}::test_a_killed_and_a_stopped_group_do_not_stop_the_others_and_return"],
     ),
+    71: (
+        "a process that is slower than the others, with spare processes",
+        [
+            f"{RECOVERY}::test_a_spare_takes_the_place_of_a_slow_process",
+            f"{RECOVERY}::test_a_slow_process_stays_if_its_replacement_is_slow_too",
+        ],
+    ),
 }
 # Those of programs with several processes.
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 71)]
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 72)]
 
 
 def marks_and_tests(path):

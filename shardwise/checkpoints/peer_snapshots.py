@@ -166,6 +166,7 @@ class PeerSnapshots:
             PeerFailure: if a process failed.
         """
         self.last_step = step
+        self._member.note_step(step)
         is_due = step % self._every_steps == 0 if self._every_steps is not None else step >= self._next_step
         if not is_due and not force:
             return False
@@ -225,7 +226,9 @@ class PeerSnapshots:
             transfer = self._transfer
         if transfer is None:
             return []
+        start = time.monotonic()
         transfer.thread.join()
+        self._member.pace.add_wait(start)
         if isinstance(transfer.error, PeerFailure):
             raise transfer.error
         if transfer.error is not None:

@@ -143,6 +143,11 @@ def _parser() -> ArgumentParser:
     launch.add_argument(
         "--min-processes", type=int, default=1, metavar="N", help="the fewest that continue if a spare is missing"
     )
+    launch.add_argument(
+        "--replace-stragglers",
+        action="store_true",
+        help="with --spares: replace a process that delays the others for the seconds of the setting straggler_seconds",
+    )
     launch.add_argument("--log-dir", type=Path, metavar="DIR", help="the folder of one log file per process")
     launch.add_argument(
         "--timeout",
@@ -281,6 +286,7 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
             coordinator=parsed.coordinator,
             spares=parsed.spares,
             min_processes=parsed.min_processes,
+            replace_stragglers=parsed.replace_stragglers,
             max_restarts=parsed.max_restarts,
             log_folder=parsed.log_dir,
             timeout=parsed.timeout,

@@ -97,6 +97,8 @@ class ElasticAttempt:
         self._broken_since: float | None = None  # since when the generation is known to have ended
         self._step: int | None = None  # the furthest step that a generation has reached
         self._futile = 0  # generations in succession that have reached no further step
+        self._slow_ranks: set[int] = set()  # whose processes were killed because they delayed the others
+        self._replacements: set[int] = set()  # processes that took their places
         self._coordinator: CoordinatorProcess | None = None  # of the generation
         self._next_coordinator = self._start_coordinator()
 
@@ -156,6 +158,7 @@ class ElasticAttempt:
                 stop.send_due(self._workers)
             elif not self._has_finished:
                 self._kill_stopped()
+                self._replace_stragglers()
                 self._continue_generations()
             else:
                 self._finish()
@@ -211,6 +214,28 @@ class ElasticAttempt:
             if seconds > _STOPPED_TIME:
                 self._report(f"process {number} has been stopped for {seconds:.1f} s and is killed")
                 self._workers.kill(number)
+
+    def _replace_stragglers(self) -> None:
+        """Kill a process that delays the others, if a spare can take its place.
+
+        If its replacement delays the others too, it is not replaced: the cause is the work of the rank.
+        """
+        if not self._options.replace_stragglers or self._broken_since is not None or self._coordinator is None:
+            return
+        stragglers = self._coordinator.stragglers
+        while stragglers:
+            rank = stragglers.popleft().rank
+            number = next(number for number, own_rank in self._members.items() if own_rank == rank)
+            text = f"process {number} (rank {rank}) delays the others"
+            if number in self._replacements:
+                self._report(f"{text}, as did the process that it replaced, and stays")
+            elif self._roster.waiting().keys() <= self._members.keys():
+                self._report(f"{text}, and stays, because no spare is ready")
+            else:
+                self._report(f"{text}, and is killed")
+                self._slow_ranks.add(rank)
+                self._workers.kill(number)
+                return
 
     def _continue_generations(self) -> None:
         """Start the next generation if there is none, or if the last one has ended and its processes have left it."""
@@ -287,6 +312,8 @@ class ElasticAttempt:
             places = "".join(f"; process {number} has rank {ranks[number]}" for number in new if number in ranks)
             count = "1 process continues" if size == 1 else f"{size} processes continue"
             self._report(f"{reason}. {count}{places}")
+        self._replacements |= {number for number in new if ranks.get(number) in self._slow_ranks}
+        self._slow_ranks.clear()
         generation, self.next_generation = self.next_generation, self.next_generation + 1
         self._members, self._broken_since, self._generation_start = ranks, None, time.monotonic()
         # A process that has reached no step may not have the executables of the others.

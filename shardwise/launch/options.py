@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from shardwise.base.config import MAX_CPU_DEVICES
+from shardwise.base.config import MAX_CPU_DEVICES, config
 from shardwise.processes.number_checks import (
     MAX_PROCESSES,
     MAX_PROCESSES_PER_NODE,
@@ -32,6 +32,7 @@ class LaunchOptions:
         spares: the number of spare processes, which take the places of processes that fail; None if no process is
             replaced.
         min_processes: the fewest processes that continue while others are replaced.
+        replace_stragglers: whether a spare replaces a process that delays the others.
         max_restarts: how many times all processes are restarted after a failure.
         log_folder: the folder of the log files, or None for a temporary folder that is kept after a failure.
         timeout: the seconds that a process waits for others in a collective and, if it is more than a minute, also the
@@ -47,6 +48,7 @@ class LaunchOptions:
     coordinator: str = ""
     spares: int | None = None
     min_processes: int = 1
+    replace_stragglers: bool = False
     max_restarts: int = 0
     log_folder: Path | None = None
     timeout: float | None = None
@@ -65,6 +67,10 @@ class LaunchOptions:
                 raise ValueError("--spares needs one node: on several nodes, let the scheduler start the job again")
         elif self.min_processes != 1:
             raise ValueError("--min-processes needs --spares: otherwise no process continues after a failure")
+        if self.replace_stragglers and not self.spares:
+            raise ValueError("--replace-stragglers needs --spares 1 or more: a spare takes the place of a slow process")
+        if self.replace_stragglers and config.straggler_seconds <= 0:
+            raise ValueError("--replace-stragglers needs the setting straggler_seconds (SHARDWISE_STRAGGLER_SECONDS)")
         check_integer(f"--min-processes (with -n {self.processes})", self.min_processes, 1, self.processes)
         if self.timeout is not None:
             check_seconds("--timeout", self.timeout)

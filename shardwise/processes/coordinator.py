@@ -186,7 +186,8 @@ class Coordinator:
         listener: a listening socket, instead of `host` and `port`.
         starts_engine: whether to start XLA's coordination service; False for members that do not run programs.
         on_straggler: called in the coordinator's thread with each process that delays the others for the seconds of the
-            setting `straggler_seconds`, once; it must return at once. A warning is logged too.
+            setting `straggler_seconds`, and again as long as it does; it must return at once. The first time, a
+            warning is logged too.
     """
 
     def __init__(
@@ -227,6 +228,7 @@ class Coordinator:
         self._on_straggler = on_straggler
         self._stragglers = StragglerSearch(config.straggler_seconds) if config.straggler_seconds > 0 else None
         self._next_sample = math.inf  # the time of the next sample of all paces
+        self._reported: set[int] = set()  # ranks of stragglers
 
     @property
     def address(self) -> str:
@@ -466,7 +468,9 @@ class Coordinator:
         member = self._members[rank]
         assert member.hello is not None
         straggler = Straggler(rank, member.hello.host, member.step, busy, others, stack)
-        _log.warning("%s", straggler)
+        if rank not in self._reported:
+            self._reported.add(rank)
+            _log.warning("%s", straggler)
         self._on_straggler(straggler)
 
     def _give_up(self, reason: str) -> None:

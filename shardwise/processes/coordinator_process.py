@@ -5,6 +5,7 @@ coordination service. It ends when all members have left.
 """
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -12,13 +13,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from contextlib import suppress
+from dataclasses import asdict
 from typing import final
 
 from shardwise.processes.coordinator import Coordinator, listen
+from shardwise.processes.stragglers import Straggler
 
 _log = logging.getLogger("shardwise")
 _TOKEN_VARIABLE = "SHARDWISE_COORDINATOR_TOKEN"
+_MOST_STRAGGLERS = 16  # the most that wait to be read
 
 
 @final
@@ -32,6 +37,9 @@ class CoordinatorProcess:
         token: the token that members must send.
         initialization_timeout: the seconds until all processes must be present.
         heartbeat_timeout: the seconds of silence after which a member counts as lost.
+
+    Attributes:
+        stragglers: processes that delay the others, in the order in which the coordinator has found them.
 
     Raises:
         ValueError: if the host cannot be resolved.
@@ -55,11 +63,13 @@ class CoordinatorProcess:
                 [sys.executable, "-P", "-m", __name__, *map(str, numbers)],
                 stdin=subprocess.PIPE,  # EOF signals the child that this process has ended
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 env={**os.environ, _TOKEN_VARIABLE: token, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
+        self.stragglers: deque[Straggler] = deque(maxlen=_MOST_STRAGGLERS)
         threading.Thread(target=self._log_output, name="shardwise coordinator log", daemon=True).start()
+        threading.Thread(target=self._read_stragglers, name="shardwise stragglers", daemon=True).start()
         if num_processes is not None:
             self.begin(num_processes)
 
@@ -76,9 +86,14 @@ class CoordinatorProcess:
             self._process.stdin.flush()
 
     def _log_output(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            _log.warning("%s", line.decode(errors="replace").rstrip())
+
+    def _read_stragglers(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            _log.warning("%s", line.decode(errors="replace").rstrip())
+            self.stragglers.append(Straggler(**json.loads(line)))
 
     def kill(self) -> None:
         """Kill the process if it still runs."""
@@ -87,7 +102,7 @@ class CoordinatorProcess:
 
     def abandon(self) -> None:
         """Close the pipes in a forked child, so that the parent's end is EOF for the coordinator."""
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
             os.close(pipe.fileno())
 
@@ -107,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # ignored, because members may still have work to do, such as saving
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    logging.basicConfig(format="%(message)s")
     if not (num_processes := sys.stdin.readline()):  # the parent has ended
         return
     coordinator = Coordinator(
@@ -116,6 +131,7 @@ def main() -> None:
         initialization_timeout=arguments.initialization_timeout,
         heartbeat_timeout=arguments.heartbeat_timeout,
         listener=socket.socket(fileno=arguments.listener),
+        on_straggler=lambda straggler: print(json.dumps(asdict(straggler)), flush=True),
     )
     coordinator.start()
     parent = threading.Thread(target=_stop_with_parent, args=(coordinator,), daemon=True)

@@ -54,7 +54,7 @@ from shardwise.processes.protocol import (
     join_address,
     resolve,
 )
-from shardwise.processes.stragglers import Pace
+from shardwise.processes.stragglers import PaceMeter
 
 _RETRY_INTERVAL = 0.1  # seconds between two attempts to connect
 _VERDICT_TIME = 10 * ANSWER_TIME  # seconds for the coordinator to find the process that failed
@@ -103,11 +103,9 @@ class Member:
         self.failures: dict[int, Failure] = {}
         self.mismatches: dict[str, str] = {}  # why the launches on a set of processes differ
         self.launches: Callable[[], dict[str, list[int]]] = dict  # returns the launches for `Progress`
-        self.waited_seconds = 0.0  # for results that other processes compute too
-        self._pace = Pace(0, 0.0)
-        self._last_report = (time.monotonic(), 0.0)  # of a step: the time, and the seconds waited until then
+        self.pace = PaceMeter()
         # Question of the coordinator → answer.
-        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack, "pace": lambda _: str(self._pace)}
+        self.answers: dict[str, Callable[[str], str]] = {"stack": main_stack, "pace": lambda _: str(self.pace.pace)}
         self.on_failure: Callable[[], None] = lambda: None  # called when a failure or a mismatch arrives
         self.record: LaunchRecord | None = None
         self._changed = threading.Condition()
@@ -292,12 +290,14 @@ class Member:
 
     def report_step(self, step: int) -> None:
         """Record that this process has reached a step, and report it to the coordinator."""
-        self.step = step
-        (last, waited), now = self._last_report, time.monotonic()
-        self._last_report = (now, self.waited_seconds)
-        busy = max(0.0, now - last - (self.waited_seconds - waited))
-        self._pace = Pace(self._pace.steps + 1, self._pace.busy_seconds + busy)
+        self.note_step(step)
         self.send_progress(at_step=True)
+
+    def note_step(self, step: int) -> None:
+        """Record that this process has reached a step. The next heartbeat reports it."""
+        if step != self.step:
+            self.pace.end_step()
+        self.step = step
 
     def compare(self, comparison: Comparison, ranks: Collection[int], timeout: float) -> bool:
         """Wait until all processes of a set are about to launch the same program.
@@ -379,8 +379,11 @@ class Member:
             is_broken = self._closed or processes in self.mismatches
             return is_complete() or is_broken or not self.failures.keys().isdisjoint(ranks)
 
+        start = time.monotonic()
         with self._changed:
-            return self._changed.wait_for(is_over, timeout)
+            has_ended = self._changed.wait_for(is_over, timeout)
+        self.pace.add_wait(start)
+        return has_ended
 
     def wait_for(self, is_complete: Callable[[], bool], ranks: Collection[int], timeout: float) -> bool:
         """Wait for an event that `notify` announces. Return False if a process fails, or at the timeout."""
@@ -388,8 +391,10 @@ class Member:
         def is_over() -> bool:
             return is_complete() or not self.failures.keys().isdisjoint({*ranks, _COORDINATOR})
 
+        start = time.monotonic()
         with self._changed:
             self._changed.wait_for(is_over, timeout)
+        self.pace.add_wait(start)
         return is_complete()
 
     def notify(self) -> None:

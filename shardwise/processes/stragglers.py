@@ -4,6 +4,9 @@ All processes of a synchronous program have equal times of steps, because they w
 time that a process does not wait for results: it loads data, computes on the host, or is short of CPU time.
 """
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -35,6 +38,35 @@ class Pace:
 
 
 @final
+class PaceMeter:
+    """Measures the pace of this process.
+
+    Attributes:
+        pace: the pace until the last step.
+        waited_seconds: the seconds in which the thread that runs the steps has waited for other processes.
+    """
+
+    def __init__(self) -> None:
+        self.pace = Pace(0, 0.0)
+        self.waited_seconds = 0.0
+        self._thread: int | None = None  # that runs the steps; None before the first one has ended
+        self._last_end = (time.monotonic(), 0.0)  # of a step: the time, and the seconds waited until then
+
+    def add_wait(self, start: float) -> None:
+        """Count the time from `start`, of `time.monotonic`, as a wait for other processes."""
+        if self._thread in (None, threading.get_ident()):  # others wait while the steps run, such as to save
+            self.waited_seconds += time.monotonic() - start
+
+    def end_step(self) -> None:
+        """Count a step."""
+        self._thread = threading.get_ident()
+        (last, waited), now = self._last_end, time.monotonic()
+        self._last_end = (now, self.waited_seconds)
+        busy = max(0.0, now - last - (self.waited_seconds - waited))
+        self.pace = Pace(self.pace.steps + 1, self.pace.busy_seconds + busy)
+
+
+@final
 @dataclass(frozen=True)
 class Straggler:
     """A process that delays the others.
@@ -59,8 +91,8 @@ class Straggler:
         return (
             f"process {self.rank} on {self.host} delays the others: it works {self.busy_seconds:.3g} s of each "
             f"step on the host, and the others {self.other_seconds:.3g} s (last step: {self.step}). "
-            "Look at what it does below, and at the load of its host. To replace it by a spare of `shardwise launch "
-            f"--spares`, end the process.\n{self.stack}"
+            "Look at what it does below, and at the load of its host. `shardwise launch --spares 1 "
+            f"--replace-stragglers` replaces such a process.\n{self.stack}"
         )
 
 
@@ -76,8 +108,7 @@ class StragglerSearch:
         self.interval = seconds / _SAMPLES
         self._last: dict[int, Pace] = {}
         self._time = 0.0
-        self._slow: dict[int, int] = {}  # rank → consecutive samples in which it was slow
-        self._reported: set[int] = set()
+        self._slow = Counter[int]()  # rank → consecutive samples in which it was slow
 
     def add(self, time: float, paces: Mapping[int, Pace]) -> tuple[int, float, float] | None:
         """Add a sample.
@@ -87,8 +118,8 @@ class StragglerSearch:
             paces: the pace of each process that answered.
 
         Returns:
-            The rank of a process that was slow for the whole time and was not returned before, its busy seconds per
-            step, and the median of the others; None if there is none.
+            The rank of a process that was slow for the whole time, its busy seconds per step, and the median of the
+            others; None if there is none. A process that stays slow is returned again after the same time.
         """
         elapsed, self._time = time - self._time, time
         last, self._last = self._last, dict(paces)
@@ -102,11 +133,11 @@ class StragglerSearch:
             fewest = min(fewest, elapsed / (pace.steps - before.steps))
         if len(busy) < 2:
             return None
-        slowest = max(busy, key=lambda rank: busy[rank])
-        others = median(seconds for rank, seconds in busy.items() if rank != slowest)
-        is_slow = busy[slowest] - others > _LEAST_SHARE * fewest
-        self._slow = {slowest: self._slow.get(slowest, 0) + 1} if is_slow else {}
-        if self._slow.get(slowest, 0) < _SAMPLES or slowest in self._reported:
+        others = {rank: median(seconds for other, seconds in busy.items() if other != rank) for rank in busy}
+        slow = [rank for rank in busy if busy[rank] - others[rank] > _LEAST_SHARE * fewest]
+        self._slow = Counter({rank: self._slow[rank] + 1 for rank in slow})
+        slowest = max((rank for rank in slow if self._slow[rank] >= _SAMPLES), key=busy.__getitem__, default=None)
+        if slowest is None:
             return None
-        self._reported.add(slowest)
-        return slowest, busy[slowest], others
+        del self._slow[slowest]
+        return slowest, busy[slowest], others[slowest]

@@ -73,10 +73,14 @@ class Group:
         self._check_member()
         content = json.dumps(message)
         cluster.store.key_value_set(f"{prefix}/{self.index}", content)
-        return [
+        start = time.monotonic()
+        messages = [
             json.loads(content if index == self.index else self._wait_for(f"{prefix}/{index}", process))
             for index, process in enumerate(self.processes)
         ]
+        if self._member is not None:
+            self._member.pace.add_wait(start)
+        return messages
 
     def _wait_for(self, key: str, process: int) -> str:
         """Return the message of a process, or raise the failure of a process of the group."""

@@ -296,7 +296,7 @@ class ProcessSet:
             ended = self._poll(is_ready)
             if not ended:  # XLA still runs it, and `drain` must wait for its end
                 self._waiters.watch(awaited)
-        self._member.waited_seconds += time.monotonic() - start
+        self._member.pace.add_wait(start)
         if not ended:
             self.check()
             raise self._find_failure(f"waited {self._timeout:.0f} s for {describe()}")

@@ -23,6 +23,7 @@ def test_ranks_of_a_node():
         ({"nodes": 2, "coordinator": "host:1", "spares": 1}, "--spares needs one node"),
         ({"min_processes": 2}, "--min-processes needs --spares"),
         ({"spares": 1, "min_processes": 3}, r"--min-processes \(with -n 2\)"),
+        ({"replace_stragglers": True}, "--replace-stragglers needs --spares"),
         ({"timeout": 0.0}, "--timeout"),
         ({"coordinator": "host"}, "--coordinator"),
         ({"nodes": 2}, "--nodes needs --coordinator host:port"),

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from shardwise.base.config import config
-from shardwise.processes.stragglers import Pace, Straggler, StragglerSearch
+from shardwise.processes.stragglers import Pace, PaceMeter, Straggler, StragglerSearch
 from tests.processes.members import coordinator, join, leave_all, wait_until
 
 
@@ -22,11 +22,28 @@ def search(samples, seconds=60.0, step=1.0):
     return result
 
 
-def test_a_process_that_is_slow_for_all_samples_is_found_once():
+def test_a_process_that_is_slow_for_all_samples_is_found():
     results = search([{0: 0.1, 1: 0.9, 2: 0.2, 3: 0.1}] * 12)
-    assert [each is not None for each in results] == [False] * 6 + [True] + [False] * 6
+    assert [each is not None for each in results] == ([False] * 6 + [True]) + ([False] * 5 + [True])
     rank, busy, others = results[6]
     assert rank == 1 and busy == pytest.approx(0.9) and others == pytest.approx(0.1)
+
+
+def test_two_slow_processes_are_found_though_each_is_the_slowest_in_turn():
+    samples = [{0: 0.8 + 0.1 * (number % 2), 1: 0.1, 2: 0.9 - 0.1 * (number % 2), 3: 0.1} for number in range(7)]
+    assert sorted(result[0] for result in search(samples) if result is not None) == [0, 2]
+
+
+def test_waits_of_the_thread_that_runs_the_steps_are_not_counted_as_work():
+    meter = PaceMeter()
+    meter.end_step()
+    meter.add_wait(time.monotonic() - 100)
+    thread = threading.Thread(target=meter.add_wait, args=(time.monotonic() - 1000,))
+    thread.start()
+    thread.join()
+    assert 100 <= meter.waited_seconds < 1000
+    meter.end_step()
+    assert meter.pace.steps == 2 and meter.pace.busy_seconds < 100
 
 
 @pytest.mark.parametrize(
@@ -64,7 +81,7 @@ def test_the_coordinator_reports_a_process_with_its_host_and_stack(caplog):
         def train():
             for step in range(10**6):
                 time.sleep(0.02)  # of `second`; `first` waits
-                first.waited_seconds += 0.02
+                first.pace.waited_seconds += 0.02
                 for member in (first, second):
                     member.report_step(step)
                 if end.is_set():
@@ -77,9 +94,9 @@ def test_the_coordinator_reports_a_process_with_its_host_and_stack(caplog):
         finally:
             end.set()
             thread.join()
-        (straggler,) = reports
+        straggler = reports[0]
         assert isinstance(straggler, Straggler) and straggler.rank == 1 and straggler.host
         assert straggler.busy_seconds > straggler.other_seconds and straggler.stack == "the stack of 1"
         assert f"process 1 on {straggler.host} delays the others: it works" in caplog.text
-        assert "To replace it by a spare" in caplog.text and "the stack of 1" in caplog.text
+        assert "--replace-stragglers` replaces such" in caplog.text and "the stack of 1" in caplog.text
         leave_all([first, second])

@@ -47,6 +47,7 @@ def run(
     fewest: int | None = None,
     steps: int = 12,
     pause: float = 0,
+    straggler_seconds: float = 0,
 ) -> Outcome:
     """Run the program to its end.
 
@@ -57,6 +58,7 @@ def run(
         fewest: the fewest processes that continue; by default, the others wait until a spare is ready.
         steps: the number of steps.
         pause: the seconds that each step takes at least.
+        straggler_seconds: the seconds after which a slow process is replaced; 0 for never.
     """
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
         launch = subprocess.run(
@@ -64,6 +66,7 @@ def run(
                 *(sys.executable, "-m", "shardwise", "launch", "-n", str(processes), "--spares", str(spares)),
                 *("--devices-per-process", "2", "--log-dir", f"{folder}/logs"),
                 *("--min-processes", str(processes if fewest is None else fewest)),
+                *(["--replace-stragglers"] if straggler_seconds else []),
                 *(str(PROGRAM), folder, "--steps", str(steps), "--pause", str(pause), "--faults", *faults),
             ],
             capture_output=True,
@@ -71,7 +74,7 @@ def run(
             timeout=TIME_LIMIT,
             check=False,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SHARDWISE_STRAGGLER_SECONDS": str(straggler_seconds)},
         )
         happened = sorted(path.name for path in Path(folder).glob("*@*"))
         if steps := list_steps(location_of(f"{folder}/disk")):  # whatever has happened, the newest one is intact

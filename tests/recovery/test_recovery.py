@@ -117,6 +117,24 @@ def test_a_program_that_always_fails_ends():
 
 
 @pytest.mark.slow
+def test_a_spare_takes_the_place_of_a_slow_process():
+    outcome = run("slow@6:1", processes=3, steps=100, pause=0.1, straggler_seconds=3)
+    check_recovered(outcome, 3, steps=100)
+    assert "process 1 (rank 1) delays the others, and is killed" in outcome.stderr
+    assert "process 1 (rank 1) ended: killed by SIGKILL, by the launcher" in outcome.stderr
+    assert "3 processes continue; process 3 has rank 1" in outcome.stderr
+    assert "time.sleep(options.pause + sum(slow_steps))" in outcome.stderr, "the stack is not reported"
+
+
+@pytest.mark.slow
+def test_a_slow_process_stays_if_its_replacement_is_slow_too():
+    outcome = run("slow@6:1", "slow@30:1", processes=2, steps=60, pause=0.1, straggler_seconds=3)
+    check_recovered(outcome, 2, steps=60)
+    assert "process 1 (rank 1) delays the others, and is killed" in outcome.stderr
+    assert "process 2 (rank 1) delays the others, as did the process that it replaced, and stays" in outcome.stderr
+
+
+@pytest.mark.slow
 def test_clients_of_earlier_generations_end():
     """A generation of two CPU devices has about 14 threads; one earlier client lives as long as its snapshot."""
     outcome = run(*(f"gloo@{step}:0" for step in range(3, 11)), spares=0)

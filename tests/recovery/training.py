@@ -35,7 +35,9 @@ from shardwise.sharding import PartitionSpec as P
 
 FEATURES = 24
 SAVED_STEPS = 10  # a checkpoint on disk is saved every so many steps
+SLOW_TIME = 0.5  # seconds for which a slow process sleeps in each step
 compiled: list[str] = []
+slow_steps: list[float] = []  # seconds for which this process sleeps in each step
 
 
 def count_compilations():
@@ -103,6 +105,11 @@ def empty_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+def sleep_in_steps():
+    """Let every step of this process take longer from now on."""
+    slow_steps.append(SLOW_TIME)
+
+
 KINDS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
@@ -111,6 +118,7 @@ KINDS = {
     "drop": drop_connections,
     "gloo": drop_collectives,
     "disk": fill_disk,
+    "slow": sleep_in_steps,
 }
 # Functions at whose beginning a fault happens: while blocks are sent to the partner, while processes join a generation,
 # while a snapshot is chosen, and while it is fetched.
@@ -199,7 +207,7 @@ def main():
         print(f"threads: {len(os.listdir('/proc/self/task'))}", flush=True)
         for step in range(start, options.steps):
             faults.begin_step(step)
-            time.sleep(options.pause)
+            time.sleep(options.pause + sum(slow_steps))
             arrays, loss = train_step({name: state[name] for name in ("weights", "momentum")}, x, y)
             print(f"step {step} loss {float(loss).hex()} at {time.time():.3f}", flush=True)
             state = {**arrays, "next": step + 1, "host": np.full(2, float(step))}

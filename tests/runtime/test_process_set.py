@@ -7,6 +7,7 @@ import pytest
 
 from shardwise.errors import PeerFailure, ProgramMismatch
 from shardwise.processes.protocol import CallbackResult
+from shardwise.processes.stragglers import PaceMeter
 from shardwise.runtime import process_set
 from shardwise.runtime.process_set import CollectiveRuns, ProcessSet, Waiters
 
@@ -19,7 +20,7 @@ class Member:
     rank, step, is_closed, record = 0, None, False, None
 
     def __init__(self):
-        self.failures, self.mismatches, self.waited_seconds = {}, {}, 0.0
+        self.failures, self.mismatches, self.pace = {}, {}, PaceMeter()
         self.messages = []
         self.slowest = None  # the launches of the slowest process; None if it has made as many
 
@@ -162,7 +163,7 @@ def test_a_value_that_takes_long_is_polled_seldom():
     waiting = processes()
     waiting.wait(value, str)
     assert value.asked < 400  # 2 ms are between two polls at the end
-    assert waiting._member.waited_seconds > 0  # by which the paces of processes differ
+    assert waiting._member.pace.waited_seconds > 0  # by which the paces of processes differ
 
 
 def test_a_token_is_awaited_by_another_thread():
