@@ -7,7 +7,6 @@ from typing import Any, final
 from shardwise.checkpoints.peer_blocks import (
     BlockKey,
     HeldSnapshot,
-    HostArray,
     block_key,
     described_snapshot,
     pack,
@@ -34,15 +33,17 @@ class PeerRestore:
         self._blocks: dict[int, set[BlockKey]] = {}  # the blocks of the chosen snapshot that each process holds
         self._value_digests: dict[int, str] = {}  # of the values that each process restores
 
-    def choose_snapshot(self, held: Mapping[int, HeldSnapshot], complete: int | None) -> HeldSnapshot | None:
+    def choose_snapshot(
+        self, held: Mapping[str, HeldSnapshot], complete: int | None
+    ) -> tuple[str, HeldSnapshot] | None:
         """Return the newest snapshot of which the processes hold all blocks. A process without one gets a description.
 
         Args:
-            held: the snapshots of this process, by step.
+            held: the snapshots of this process, by name. Two of one step hold the same state.
             complete: the last snapshot that all processes had completed, as far as this process knows.
 
         Returns:
-            The snapshot; None if there has been no complete one.
+            The name and the snapshot; None if there has been no complete one.
 
         Raises:
             CheckpointNotFound: if the complete ones are lost; the message says which blocks were lost with whom.
@@ -50,43 +51,43 @@ class PeerRestore:
             PeerFailure: if a process fails.
         """
         parts = {
-            str(step): [list(snapshot.blocks), snapshot.held_digests(), snapshot.value_digests]
-            for step, snapshot in held.items()
+            name: [list(snapshot.blocks), snapshot.held_digests(), snapshot.value_digests]
+            for name, snapshot in held.items()
         }
         messages = self._group.exchange([complete, parts])
         ranks = self._group.processes
         holders = {rank: message[1] for rank, message in zip(ranks, messages, strict=True) if message[1]}
-        lost: dict[int, str] = {}
-        for step, snapshot in held.items():
-            if absent := [rank for rank, steps in holders.items() if str(step) not in steps]:
-                lost[step] = f"processes {absent} do not have it"
+        lost: dict[str, str] = {}
+        for name, snapshot in held.items():
+            if absent := [rank for rank, names in holders.items() if name not in names]:
+                lost[name] = f"processes {absent} do not have it"
                 continue
-            keys = [[block_key(*key) for key in steps[str(step)][0]] for steps in holders.values()]
+            keys = [[block_key(*key) for key in names[name][0]] for names in holders.values()]
             if missing := snapshot.missing(keys):
-                lost[step] = _describe_lost(snapshot, missing)
-            elif orphans := [rank for rank, source in _value_sources(ranks, holders, step).items() if source is None]:
-                lost[step] = f"the values of the processes {orphans}, which may differ from those of others, are lost"
-        verdicts = self._group.exchange({str(step): lost.get(step, "") for step in held})
-        reasons = {int(step): reason for verdict in verdicts for step, reason in verdict.items()}
-        chosen = max((step for step, reason in reasons.items() if not reason), default=None)
-        if chosen is None:
+                lost[name] = _describe_lost(snapshot, missing)
+            elif orphans := [rank for rank, source in _value_sources(ranks, holders, name).items() if source is None]:
+                lost[name] = f"the values of the processes {orphans}, which may differ from those of others, are lost"
+        verdicts = self._group.exchange({name: [held[name].step, lost.get(name, "")] for name in held})
+        reasons = {(step, name): reason for verdict in verdicts for name, (step, reason) in verdict.items()}
+        step, chosen = max((key for key, reason in reasons.items() if not reason), default=(None, ""))
+        if step is None:
             if all(message[0] is None for message in messages):
                 return None
-            described = "; ".join(f"step {step}: {reasons[step]}" for step in sorted(reasons, reverse=True))
+            described = "; ".join(f"step {key[0]}: {reasons[key]}" for key in sorted(reasons, reverse=True))
             raise CheckpointNotFound(
                 f"no snapshot is complete in the memory of the processes {ranks} ({described or 'none was saved'}): "
                 "restore the newest checkpoint on disk"
             )
         for rank in ranks:
-            part = holders[rank][str(chosen)] if rank in holders else [[]]
+            part = holders[rank][chosen] if rank in holders else [[]]
             self._blocks[rank] = {block_key(*key) for key in part[0]}
         sources = _value_sources(ranks, holders, chosen)
         for rank in ranks:
             source = sources.get(rank)
             holder, owner = (rank, None) if source is None else source
-            digests: Mapping[str, str] = holders[holder][str(chosen)][1]
+            digests: Mapping[str, str] = holders[holder][chosen][1]
             self._value_digests[rank] = next(iter(digests.values())) if owner is None else digests[str(owner)]
-        return self._describe(chosen, held.get(chosen), sources)
+        return chosen, self._describe(step, held.get(chosen), sources)
 
     def _describe(
         self, step: int, snapshot: HeldSnapshot | None, sources: Mapping[int, tuple[int, int] | None]
@@ -105,7 +106,8 @@ class PeerRestore:
                     (f"description/{step}/{rank}", snapshot.description()),
                     (f"values/{step}/{rank}", snapshot.values_of[source[1]]),
                 ]
-        received = self._exchange(offers)
+        received, error = self._exchange(offers)
+        self._group.agree(error)
         if snapshot is None:
             description, packed = received
             snapshot = described_snapshot(step, description, self._rank, packed)
@@ -123,8 +125,10 @@ class PeerRestore:
             if self._value_digests.get(rank) == digest:
                 protected.values_of.setdefault(rank, restored.values_of[rank])
 
-    def fetch_blocks(self, snapshot: HeldSnapshot, needed: Iterable[BlockKey]) -> dict[BlockKey, HostArray]:
-        """Return the blocks that this process needs, its own and those of other processes.
+    def fetch_blocks(self, snapshot: HeldSnapshot, needed: Iterable[BlockKey]) -> None:
+        """Add the blocks that this process needs to its part of the snapshot.
+
+        It keeps those that have arrived also if a process fails, perhaps the only other one that has them.
 
         Raises:
             CheckpointError: if they do not arrive at a process.
@@ -141,17 +145,13 @@ class PeerRestore:
             if keys := [block_key(*each) for each in message.get(str(self._rank), [])]:
                 content = pack([(key, snapshot.blocks[key]) for key in keys])
                 offers[rank] = [(f"restore/{snapshot.step}/{rank}", content)]
-        blocks = dict(snapshot.blocks)
-        for content in self._exchange(offers):
-            blocks |= unpack(content)
-        return blocks
+        received, error = self._exchange(offers)
+        for content in received:
+            snapshot.blocks.update(unpack(content))
+        self._group.agree(error)
 
-    def _exchange(self, contents: Mapping[int, list[tuple[str, bytes]]]) -> list[bytes]:
-        """Send named byte strings to other processes, by rank, and return those for this one.
-
-        Raises:
-            CheckpointError: if some do not arrive at a process.
-        """
+    def _exchange(self, contents: Mapping[int, list[tuple[str, bytes]]]) -> tuple[list[bytes], CheckpointError | None]:
+        """Send named byte strings to other processes, by rank. Return those for this one, and why some are missing."""
         offers: dict[str, Any] = {
             str(rank): [[name, asdict(self._server.offer(name, content, {rank}))] for name, content in each]
             for rank, each in contents.items()
@@ -164,31 +164,28 @@ class PeerRestore:
                     received.append(fetch(Offer(**offer), name, self._rank))
                 except OSError as failure:
                     error = CheckpointError(f"parts of the snapshot did not arrive: {failure}")
-        self._group.agree(error)
-        return received
+        return received, error
 
 
 def _value_sources(
-    ranks: Sequence[int], holders: Mapping[int, Mapping[str, Any]], step: int
+    ranks: Sequence[int], holders: Mapping[int, Mapping[str, Any]], name: str
 ) -> dict[int, tuple[int, int] | None]:
     """Return which process holds the values of each process without a snapshot.
 
     Args:
         ranks: the processes.
-        holders: the parts of the processes that hold snapshots, by rank and step.
-        step: the step.
+        holders: the parts of the processes that hold snapshots, by rank and name.
+        name: the name of the snapshot.
 
     Returns:
         For each process without a snapshot, the rank of a holder, and that of the values, which are its own or equal to
         them; None if there are none. A process that did not take the snapshot has no values of its own: it gets those
         of the others if they are all equal.
     """
-    held = [
-        (rank, int(owner), digest) for rank, steps in holders.items() for owner, digest in steps[str(step)][1].items()
-    ]
+    held = [(rank, int(owner), digest) for rank, names in holders.items() for owner, digest in names[name][1].items()]
     digests: dict[str, str] = {}  # of the processes that took the snapshot; none if it is not complete
-    for steps in holders.values():
-        digests |= steps[str(step)][2]
+    for names in holders.values():
+        digests |= names[name][2]
     sources: dict[int, tuple[int, int] | None] = {}
     for rank in ranks:
         if rank not in holders:

@@ -19,7 +19,6 @@ from shardwise.checkpoints.manager import Restored
 from shardwise.checkpoints.peer_blocks import (
     BlockKey,
     HeldSnapshot,
-    HostArray,
     assemble,
     blocks_to_send,
     overlapping,
@@ -74,7 +73,7 @@ class PeerSnapshots:
         last_step: the last step that was passed to `save`, or restored before; None before the first.
 
     Raises:
-        RuntimeError: if there is a single process.
+        RuntimeError: if there is a single process, unless the others of `recover` have failed.
         PeerFailure: if a process fails, or does not come.
         ValueError: if `every_steps` is not positive, or this process does not take part.
 
@@ -87,13 +86,15 @@ class PeerSnapshots:
     def __init__(self, every_steps: int | None = None, processes: Sequence[int] | None = None):
         if every_steps is not None and every_steps < 1:
             raise ValueError(f"PeerSnapshots: every_steps must be positive, not {every_steps}")
-        if cluster.member is None or cluster.member.num_processes == 1:
+        if cluster.member is None or (cluster.member.num_processes == 1 and not generations.is_recovering):
             raise RuntimeError("PeerSnapshots needs several processes: call distributed.initialize first")
         self.last_step: int | None = None
         self._member = cluster.member
         self._every_steps = every_steps
         self._server = BlobServer(self._member.local_host, _NO_LIMIT)
-        self._held: dict[int, HeldSnapshot] = {}  # step → complete snapshots, and the one that is being copied
+        # The last complete snapshot and newer ones, by name. A restored state is a new snapshot of the same step; until
+        # it is complete, some blocks have copies only in the old one.
+        self._held: dict[str, HeldSnapshot] = {}
         self._lock = threading.Lock()
         self._complete: int | None = None  # the step of the last snapshot that was complete in all processes
         self._transfer: _Transfer | None = None
@@ -102,12 +103,12 @@ class PeerSnapshots:
         self._last_save: tuple[int, float] | None = None  # the last saved step, and when `save` returned
         self._cost = 0.0  # seconds that the last `save` took, after the arrays were computed
         self._count = 0  # snapshots since `_connect`
-        self._last_prefix = ""  # of the keys of the last complete snapshot
+        self._last_name = ""  # of the last complete snapshot since `_connect`
         self._has_room = False  # whether the next snapshot is the last one, because more processes can take part
         self._connect(processes)
 
     def _connect(self, processes: Sequence[int] | None) -> None:
-        """Exchange the hosts of the processes, and a prefix of the keys in XLA's store."""
+        """Exchange the hosts of the processes, and a prefix of the names of snapshots."""
         group = Group("snapshots", processes=processes, advice="Every process must create and restore PeerSnapshots")
         messages = group.exchange([self._member.local_host, secrets.token_hex(8)])
         self.processes = list(group.processes)
@@ -130,7 +131,7 @@ class PeerSnapshots:
         self._member = cluster.member
         self._server.close()
         self._server = BlobServer(self._member.local_host, _NO_LIMIT)
-        self._last_save, self._next_step, self._last_prefix, self._has_room = None, 0, "", False
+        self._last_save, self._next_step, self._last_name, self._has_room = None, 0, "", False
         self._interval = 0
         self._connect(None)
 
@@ -143,9 +144,7 @@ class PeerSnapshots:
     def latest(self) -> int | None:
         """Return the step of the newest snapshot that is complete as far as this process knows; None without one."""
         with self._lock:
-            transfer = self._transfer
-            steps = [step for step in self._held if transfer is None or transfer.is_complete or step != transfer.step]
-        return max(steps, default=None)
+            return self._complete if self._held else None
 
     def save(self, step: int, tree: object, *, force: bool = False) -> bool:
         """Take a snapshot if the step is due: copy the shards of this process to host memory, and send them.
@@ -200,11 +199,11 @@ class PeerSnapshots:
     def _start(self, snapshot: HeldSnapshot) -> None:
         keys = blocks_to_send(snapshot, self._member.rank, self._hosts)
         with self._lock:
-            self._held[snapshot.step] = snapshot
             self._count += 1
             measured = [self._cost, self._step_time(snapshot.step)]
-            prefix = f"{self._prefix}/{self._count}"
-            self._transfer = transfer = _Transfer(self, snapshot, keys, measured, prefix)
+            name = f"{self._prefix}/{self._count}"
+            self._held[name] = snapshot
+            self._transfer = transfer = _Transfer(self, name, snapshot, keys, measured)
         transfer.thread.start()
 
     def _step_time(self, step: int) -> float:
@@ -239,18 +238,24 @@ class PeerSnapshots:
         """Drop all snapshots but one, which is complete in all processes, and the keys of the one before."""
         with self._lock:
             self._complete, self._has_room = transfer.step, transfer.has_room
-            self._held = {step: snapshot for step, snapshot in self._held.items() if step == transfer.step}
+            self._held = {name: snapshot for name, snapshot in self._held.items() if name == transfer.name}
         # Every process has read the keys of the last snapshot before it took this one.
-        prefix, self._last_prefix = self._last_prefix, transfer.prefix
-        for key in ("offer", "done") if prefix else ():
+        name, self._last_name = self._last_name, transfer.name
+        for key in ("offer", "done") if name else ():
             with suppress(RuntimeFailure):
-                cluster.store.key_value_delete(f"{prefix}/{key}/{self._member.rank}")
+                cluster.store.key_value_delete(f"{name}/{key}/{self._member.rank}")
+
+    def drop(self, transfer: "_Transfer") -> None:
+        """Drop a snapshot of which all processes know that it is not complete."""
+        with self._lock:
+            self._held.pop(transfer.name, None)
 
     def restore(self, like: object, *, shardings: object = None, processes: Sequence[int] | None = None) -> Restored:
         """Restore the newest snapshot whose blocks are all in the memory of some processes.
 
         After a `PeerFailure`, the processes that are alive call it, with the shardings of a mesh of their devices. The
-        restored state is a new snapshot at once: these processes are protected against the next failure.
+        restored state is a new snapshot at once, which protects these processes against the next failure. The old one
+        is kept until the new one is complete.
 
         Args:
             like: a pytree of arrays or `ShapeDtypeStruct`s, whose structure, types and shardings the result has.
@@ -300,18 +305,22 @@ class PeerSnapshots:
         restore = PeerRestore(group, self._member.rank, self._server)
         with self._lock:
             held = dict(self._held)
-        if (snapshot := restore.choose_snapshot(held, self._complete)) is None:
+        if (chosen := restore.choose_snapshot(held, self._complete)) is None:
             return None
+        name, snapshot = chosen
         targets = {name: target_of(name, leaf, shardings, cast=False) for name, (_, leaf) in named_leaves(like).items()}
         _check_types(snapshot, targets)
-        blocks = restore.fetch_blocks(snapshot, _needed(snapshot, targets))
-        leaves = [_restored(name, target, snapshot, blocks) for name, target in targets.items()]
+        with self._lock:
+            self._held[name] = snapshot
+        restore.fetch_blocks(snapshot, _needed(snapshot, targets))
+        with self._lock:
+            self._held, self._complete = {name: snapshot}, snapshot.step
+        leaves = [_restored(name, target, snapshot) for name, target in targets.items()]
         tree = tree_util.tree_structure(like, is_leaf=lambda node: node is None).unflatten(leaves)
         self._server.close()  # with what it offered to processes that have failed
         self._server = BlobServer(self._member.local_host, _NO_LIMIT)
         self._connect(ranks)
         with self._lock:
-            self._held = {snapshot.step: snapshot}
             self._transfer, self._last_save, self._next_step = None, None, snapshot.step + 1
         self.last_step = snapshot.step if self.last_step is None else self.last_step
         protected = take_blocks(snapshot.step, tree, self._member.rank)
@@ -335,8 +344,8 @@ class _Transfer:
     """Sends the blocks of one snapshot to the partner, and receives those of the processes whose partner this is.
 
     Attributes:
+        name: the name of the snapshot, which is the prefix of its keys in XLA's store.
         step: the step of the snapshot.
-        prefix: the prefix of its keys in XLA's store.
         error: why the snapshot is not complete; None if it is, or if the transfer still runs.
         measured: what each process has measured, when the snapshot is complete.
         has_room: whether more processes can take part.
@@ -346,15 +355,15 @@ class _Transfer:
     def __init__(
         self,
         snapshots: PeerSnapshots,
+        name: str,
         snapshot: HeldSnapshot,
         keys: Sequence[BlockKey],
         measured: Sequence[float],
-        prefix: str,
     ):
-        self.step, self.prefix = snapshot.step, prefix
+        self.name, self.step = name, snapshot.step
         self.error: Exception | None = None
         self.measured: list[tuple[float, float]] = []
-        self.is_complete = self.has_room = False
+        self.has_room = False
         self._snapshots, self._snapshot, self._keys, self._measured = snapshots, snapshot, keys, measured
         self.thread = threading.Thread(target=self._run, name=f"snapshot of step {self.step}", daemon=True)
 
@@ -374,15 +383,15 @@ class _Transfer:
             _log.warning("process %d has not received the blocks of its partner: %s", rank, error)
         has_room = generations.is_recovering and rank == owner.processes[0] and generations.has_room()
         digest = self._snapshot.held_digests()[rank]
-        cluster.store.key_value_set(f"{self.prefix}/done/{rank}", json.dumps([report, has_room, digest]))
-        messages = {other: json.loads(self._wait_for(f"{self.prefix}/done/{other}")) for other in owner.processes}
+        cluster.store.key_value_set(f"{self.name}/done/{rank}", json.dumps([report, has_room, digest]))
+        messages = {other: json.loads(self._wait_for(f"{self.name}/done/{other}")) for other in owner.processes}
         reports = {other: received for other, (received, _, _) in messages.items()}
         if absent := [other for other, received in reports.items() if received is None]:
+            owner.drop(self)
             raise CheckpointError(f"the processes {absent} have not received the blocks of their partners")
         self.has_room = any(each for _, each, _ in messages.values())
         self.measured = [(float(cost), float(step_time)) for cost, step_time in reports.values()]
         self._snapshot.value_digests.update({other: str(digest) for other, (_, _, digest) in messages.items()})
-        self.is_complete = True
         owner.complete(self)
 
     def _send_and_receive(self) -> None:
@@ -391,14 +400,14 @@ class _Transfer:
             blocks = pack([(key, self._snapshot.blocks[key]) for key in self._keys])
             contents = {"blocks": blocks, "values": self._snapshot.values_of[rank]}
             offers = {
-                name: asdict(owner._server.offer(f"{self.prefix}/{name}", content, {partner}))
+                name: asdict(owner._server.offer(f"{self.name}/{name}", content, {partner}))
                 for name, content in contents.items()
             }
-            cluster.store.key_value_set(f"{self.prefix}/offer/{rank}", json.dumps(offers))
+            cluster.store.key_value_set(f"{self.name}/offer/{rank}", json.dumps(offers))
         for ward in sorted(each for each, partner in owner._partners.items() if partner == rank):
             received = {
-                name: fetch(Offer(**offer), f"{self.prefix}/{name}", rank)
-                for name, offer in json.loads(self._wait_for(f"{self.prefix}/offer/{ward}")).items()
+                name: fetch(Offer(**offer), f"{self.name}/{name}", rank)
+                for name, offer in json.loads(self._wait_for(f"{self.name}/offer/{ward}")).items()
             }
             with owner._lock:
                 self._snapshot.blocks.update(unpack(received["blocks"]))
@@ -455,7 +464,7 @@ def _needed(snapshot: HeldSnapshot, targets: Mapping[str, Target]) -> list[Block
     return sorted(needed)
 
 
-def _restored(name: str, target: Target, snapshot: HeldSnapshot, blocks: Mapping[BlockKey, HostArray]) -> Any:
+def _restored(name: str, target: Target, snapshot: HeldSnapshot) -> Any:
     """Return a leaf: assembled from blocks, or this process's own."""
     if name in snapshot.values:
         value = snapshot.values[name]
@@ -463,7 +472,7 @@ def _restored(name: str, target: Target, snapshot: HeldSnapshot, blocks: Mapping
             return value
         return _as_key(device_put(value, _words_sharding(target)), target)
     shape, dtype = snapshot.types[name]
-    own = {box: data for (leaf, box), data in blocks.items() if leaf == name}
+    own = {box: data for (leaf, box), data in snapshot.blocks.items() if leaf == name}
     words = make_array_from_callback(
         shape,
         _words_sharding(target),

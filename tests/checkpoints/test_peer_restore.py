@@ -45,21 +45,42 @@ def snapshot(step, values, held, complete):
     return HeldSnapshot(step, {}, {}, {}, own, {rank: packed[rank] for rank in held}, digests if complete else {})
 
 
-def restore(held, complete=1):
-    """Return the step and the values that each process restores. `held` has the snapshots of each."""
+def choose(held, complete=1):
+    """Return the name and the snapshot that each process chooses. `held` has the snapshots of each, by name."""
     threads = Threads(len(held))
 
-    def choose(rank):
+    def choose_in(rank):
         server = BlobServer("127.0.0.1", 1 << 20)
-        own = {each.step: each for each in held[rank]}
         try:
-            chosen = PeerRestore(threads.member(rank), rank, server).choose_snapshot(own, complete)
-            return chosen.step, chosen.values["seed"]
+            return PeerRestore(threads.member(rank), rank, server).choose_snapshot(held[rank], complete)
         finally:
             server.close()
 
     with ThreadPoolExecutor(len(held)) as pool:
-        return list(pool.map(choose, range(len(held))))
+        return list(pool.map(choose_in, range(len(held))))
+
+
+def restore(held):
+    """Return the step and the values that each process restores. `held` has the snapshots of each."""
+    chosen = choose([{f"run/{each.step}": each for each in snapshots} for snapshots in held])
+    return [(snapshot.step, snapshot.values["seed"]) for _, snapshot in chosen]
+
+
+def blocks(*held):
+    """Return a snapshot of step 4 of three processes, each of which had one block; this process holds some of them."""
+    keys = [("x", ((rank, rank + 1),)) for rank in range(3)]
+    values = {1: pack_values({})}
+    holders, parts = {key: (rank,) for rank, key in enumerate(keys)}, {keys[rank]: None for rank in held}
+    return HeldSnapshot(4, {}, holders, parts, {}, values, HeldSnapshot(4, {}, {}, {}, {}, values).held_digests())
+
+
+def test_the_old_snapshot_is_chosen_until_the_new_one_is_complete():
+    """Process 0 was replaced, and got its block from process 1. Then process 1 died before it had sent its own."""
+    held = [{"old": blocks(0), "new": blocks(0, 2)}, {}, {"old": blocks(2, 1), "new": blocks(2)}]
+    assert {name for name, _ in choose(held)} == {"old"}
+    del held[0]["old"], held[2]["old"]
+    with pytest.raises(CheckpointNotFound, match=r"step 4: 'x' \[1:2\], which the processes \[1\] held, is lost"):
+        choose(held)
 
 
 def test_a_new_process_gets_the_values_of_its_rank_from_the_partner():

@@ -6,6 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import checkpoints
+from shardwise.checkpoints import peer_snapshots
 from shardwise.errors import CheckpointMismatch, CheckpointNotFound
 from shardwise.sharding import Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -92,6 +93,35 @@ def case_donated_arrays_and_older_snapshots():
     for shard in restored.tree["x"].addressable_shards:
         np.testing.assert_array_equal(np.asarray(shard.data), (values["sharded"] + 1 + 1 + 1)[shard.index])
     snapshots.close()
+
+
+def case_a_snapshot_that_does_not_arrive_is_dropped():
+    first, second, _ = meshes()
+    tree, values = state(first)
+    snapshots = checkpoints.PeerSnapshots(every_steps=1)
+    snapshots.save(0, tree)
+    snapshots.wait()
+    nbytes, fetch = snapshots.nbytes, peer_snapshots.fetch
+
+    def fail(offer, name, rank):
+        if rank == 1:
+            raise ConnectionResetError("the partner has closed the connection")
+        return fetch(offer, name, rank)
+
+    peer_snapshots.fetch = fail
+    try:
+        for step in (1, 2):
+            snapshots.save(step, {**tree, "number": step})
+        assert snapshots.wait() == []
+    finally:
+        peer_snapshots.fetch = fetch
+    assert snapshots.latest() == 0 and snapshots.nbytes == nbytes
+    like, _ = state(second, seed=1)
+    restored = snapshots.restore(like)
+    assert restored.step == snapshots.latest() == 0
+    check(restored.tree, values)
+    snapshots.close()
+    assert snapshots.latest() is None
 
 
 def case_replicated_states_are_not_sent():

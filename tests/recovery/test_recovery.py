@@ -67,12 +67,27 @@ def test_fewer_processes_continue_until_another_one_is_ready():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "faults", [["kill@6:0", "kill@6:2"], ["kill@6:0", "kill.join@1:2"], ["kill.send@0:1"]], ids=str
+    "faults",
+    [
+        ["kill@6:0", "kill@6:2"],
+        ["kill@6:0", "kill.join@1:2"],
+        ["kill.send@0:1"],
+        ["kill@6:1", "kill.send@1:2"],  # the partner of the first one, when its copies have not arrived yet
+    ],
+    ids=str,
 )
 def test_several_deaths(faults):
     outcome = run(*faults, processes=4, spares=2)
     check_recovered(outcome, 4, restores=faults != ["kill.send@0:1"])  # before the first snapshot is complete
     assert outcome.happened == sorted(faults)
+
+
+@pytest.mark.slow
+def test_a_single_process_continues_when_the_other_one_dies_at_the_start():
+    outcome = run("kill.join@0:1", spares=0, fewest=1)
+    assert outcome.code == 0, outcome
+    assert outcome.starts[0] == (1, 0)
+    check_close(outcome, 2, 12)
 
 
 @pytest.mark.slow
