@@ -16,7 +16,8 @@ from shardwise.processes.secret_server import SecretServer, receive
 
 _REQUEST = struct.Struct("!IH")  # after the secret: the rank of the receiver, and the length of the name
 _RESPONSE = struct.Struct("!q")  # the number of bytes, or -1 if there is no such blob
-_SILENCE = 30.0  # seconds without a byte after which a connection is closed
+_SILENCE = 30.0  # seconds without progress after which a connection is closed
+_SENT_BYTES = 1 << 20  # bytes of one call that sends
 
 
 @final
@@ -87,7 +88,9 @@ class BlobServer:
             connection.sendall(_RESPONSE.pack(-1))
             return
         connection.sendall(_RESPONSE.pack(len(blob.data)))
-        connection.sendall(blob.data)
+        view = memoryview(blob.data)
+        for start in range(0, len(view), _SENT_BYTES):  # the timeout limits each call, and not each byte
+            connection.sendall(view[start : start + _SENT_BYTES])
         with self._lock:
             blob.receivers.discard(rank)
             if not blob.receivers and self._blobs.get(name) is blob:

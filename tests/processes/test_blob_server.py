@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.processes import blob_server
 from shardwise.processes.blob_server import BlobServer, fetch
 from shardwise.processes.protocol import split_address
 
@@ -64,3 +65,26 @@ def test_a_closed_server_refuses_connections(server):
     server.close()
     with pytest.raises(OSError):
         fetch(offer, "program", 1)
+
+
+@pytest.mark.slow
+def test_a_slow_receiver_gets_all_bytes(monkeypatch):
+    """The receiver takes longer than a connection may be silent, and is never silent for as long."""
+    monkeypatch.setattr(blob_server, "_SILENCE", 3.0)
+    server = BlobServer(HOST, 1 << 30)
+    data = bytes(1 << 26)
+    offer = server.offer("program", data, {1})
+    receive = blob_server.receive
+
+    def receive_slowly(connection, nbytes):
+        received = bytearray()
+        while len(received) < nbytes:
+            received += receive(connection, min(1 << 23, nbytes - len(received)))
+            time.sleep(0.75 if nbytes == len(data) else 0)
+        return received
+
+    monkeypatch.setattr(blob_server, "receive", receive_slowly)
+    try:
+        assert fetch(offer, "program", 1) == data
+    finally:
+        server.close()
