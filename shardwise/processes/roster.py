@@ -5,6 +5,7 @@ and ask the launcher's roster for a place in the next one. Spare processes have 
 gets which rank (`launch/elastic_attempt.py`).
 """
 
+import logging
 import secrets
 import socket
 import threading
@@ -35,6 +36,9 @@ from shardwise.processes.protocol import (
 
 _RETRY_INTERVAL = 0.1  # seconds between two attempts to reach the roster
 _RETRY_TIME = 60.0  # seconds until a process without a connection to the roster gives up
+_ROOM_TIME = 5.0  # seconds for the answer to a RoomQuery, for which the next snapshot would wait
+
+_log = logging.getLogger("shardwise")
 
 _Reply = TypeVar("_Reply", Assignment, RoomReply)
 
@@ -148,33 +152,58 @@ def wait_for_place(address: str, message: Waiting) -> Assignment:
     Raises:
         RosterError: if the roster cannot be reached, or refuses the process.
     """
-    return _ask(address, message, Assignment)
+    if (place := _ask(address, message, Assignment, _RETRY_TIME, None)) is None:
+        raise RosterError(f"the launcher's roster at {address} cannot be reached: has the launcher ended?")
+    return place
 
 
 def has_room(address: str, message: RoomQuery) -> bool:
     """Return whether the generation should end at the next snapshot, so that more processes can join.
 
+    Without an answer, as from a stopped launcher, the generation continues: the next snapshot asks again.
+
     Raises:
-        RosterError: if the roster cannot be reached, or refuses the process.
+        RosterError: if the roster refuses the process.
     """
-    return _ask(address, message, RoomReply).has_room
+    if (reply := _ask(address, message, RoomReply, _ROOM_TIME, _ROOM_TIME)) is None:
+        _log.warning("the launcher's roster at %s has not answered within %.0f s", address, _ROOM_TIME)
+        return False
+    return reply.has_room
 
 
-def _ask(address: str, message: Waiting | RoomQuery, reply_type: type[_Reply]) -> _Reply:
-    """Send a message, and return the reply. If the connection breaks, ask again."""
-    deadline = time.monotonic() + _RETRY_TIME
+def _ask(
+    address: str, message: Waiting | RoomQuery, reply_type: type[_Reply], retry_time: float, reply_time: float | None
+) -> _Reply | None:
+    """Send a message, and return the reply. If the connection breaks, ask again.
+
+    Args:
+        address: the address of the roster.
+        message: the message.
+        reply_type: the type of the reply.
+        retry_time: the seconds in which to try again; if the reply has no limit, since the last message was sent.
+        reply_time: the seconds to wait for the reply; None for no limit.
+
+    Returns:
+        The reply; None if there is none in time.
+
+    Raises:
+        RosterError: if the roster refuses the process.
+    """
+    deadline = time.monotonic() + retry_time
     while True:
         with suppress(OSError, ProtocolError):
-            with socket.create_connection(split_address(address, "the address of the roster")) as connection:
+            target = split_address(address, "the address of the roster")
+            with socket.create_connection(target, timeout=reply_time) as connection:
                 connection.sendall(encode(message))
-                deadline = time.monotonic() + _RETRY_TIME
+                if reply_time is None:
+                    deadline = time.monotonic() + retry_time
                 reply = decode(_receive_line(connection))
             if isinstance(reply, reply_type):
                 return reply
             if isinstance(reply, Refused) and reply.error != "busy":
                 raise RosterError(f"the launcher's roster at {address} refuses this process: {reply.reason}")
         if time.monotonic() > deadline:
-            raise RosterError(f"the launcher's roster at {address} cannot be reached: has the launcher ended?")
+            return None
         time.sleep(_RETRY_INTERVAL)
 
 

@@ -119,3 +119,12 @@ def test_a_roster_that_has_ended_is_an_error(roster, monkeypatch):
     monkeypatch.setattr(roster_module, "_RETRY_TIME", 0.2)
     with pytest.raises(RendezvousError, match="cannot be reached: has the launcher ended"):
         wait_for_place(roster.address, message(roster, step=None, reason=""))
+
+
+def test_a_roster_that_does_not_answer_has_no_room(monkeypatch, caplog):
+    """As that of a stopped launcher: the kernel accepts the connection."""
+    monkeypatch.setattr(roster_module, "_ROOM_TIME", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert not has_room(address, RoomQuery("token", PROTOCOL_VERSION, 0))
+    assert "has not answered" in caplog.text
