@@ -68,6 +68,7 @@ class OuterExchange:
         self._layout: list[list[Any]] = []  # the name, shape and dtype of each array
         self._base: np.ndarray[Any, Any] | None = None  # the outer parameters from which this group trains
         self.version = -1
+        self._is_closed = False
         self._blobs: BlobServer | None = None
         if self._is_leader:
             try:
@@ -83,9 +84,11 @@ class OuterExchange:
             params: a pytree of floating-point arrays.
 
         Raises:
-            StrategyError: if a leaf is not a floating-point array, or the parameters of the other groups differ.
+            StrategyError: if a leaf is not a floating-point array, or the parameters of the other groups differ; after
+                `close`.
             RendezvousError: if the server cannot be reached.
         """
+        self._check_open()
         vector = self._vector(params)
         self._layout = _layout(params)
         answer = self._ask("join", self._session, vector, layout=self._layout)
@@ -103,10 +106,11 @@ class OuterExchange:
             params: the parameters that the group has trained.
 
         Raises:
-            StrategyError: if `join` was not called, or a leaf is not a floating-point array.
+            StrategyError: if `join` was not called, or a leaf is not a floating-point array; after `close`.
             RendezvousError: if the server cannot be reached. The group can go on training with its parameters, and
                 exchange later.
         """
+        self._check_open()
         if self.version < 0:
             raise StrategyError(f"{_NAME}: call `join` before `exchange`: it returns the parameters to start from")
         if _layout(params) != self._layout:
@@ -123,12 +127,19 @@ class OuterExchange:
 
     def close(self) -> None:
         """Leave: the others do not wait for this group any more."""
-        if self._blobs is not None:
+        is_open, self._is_closed = not self._is_closed, True
+        if is_open and self._blobs is not None:
             try:
                 self._call({"kind": "leave", "group": self._name, "session": self._session})
             except OSError as error:
                 _log.warning("the group %r left without the outer server: %s", self._name, error)
             self._blobs.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StrategyError(
+                f"{_NAME}: the group {self._name!r} has left with `close`: create another {_NAME}, and call `join`"
+            )
 
     @property
     def _is_leader(self) -> bool:

@@ -170,7 +170,12 @@ def test_a_group_that_leaves_is_not_awaited(server):
 
 
 def test_errors(server):
-    (a,) = joined(server, "a")
+    a, closed = joined(server, "a", "closed")
+    closed.close()
+    closed.close()
+    for method in (closed.join, closed.exchange):
+        with pytest.raises(StrategyError, match="the group 'closed' has left with `close`: create another"):
+            method({"w": np.zeros(3, np.float32)})
     with pytest.raises(StrategyError, match=r"'b' cannot join: its parameters differ .* \[\['w', \[4\], 'float32'\]\]"):
         strategies.OuterExchange(server.ticket, "b").join({"w": np.zeros(4, np.float32)})
     with pytest.raises(StrategyError, match=r"'w' is .*, not a floating-point array"):
