@@ -65,6 +65,11 @@ class LaunchOptions:
             check_integer("--spares", self.spares, 0, MAX_PROCESSES_PER_NODE - self.processes)
             if self.nodes > 1:
                 raise ValueError("--spares needs one node: on several nodes, let the scheduler start the job again")
+            if self.processes == 1:
+                raise ValueError(
+                    "--spares needs -n 2 or more, because the state of a single process is lost with it: use "
+                    "--max-restarts, and restore a checkpoint on disk"
+                )
         elif self.min_processes != 1:
             raise ValueError("--min-processes needs --spares: otherwise no process continues after a failure")
         if self.replace_stragglers and not self.spares:

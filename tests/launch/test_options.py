@@ -21,6 +21,7 @@ def test_ranks_of_a_node():
         ({"max_restarts": -1}, "--max-restarts"),
         ({"spares": -1}, "--spares"),
         ({"nodes": 2, "coordinator": "host:1", "spares": 1}, "--spares needs one node"),
+        ({"processes": 1, "spares": 1}, "--spares needs -n 2 or more, because the state of a single process is lost"),
         ({"min_processes": 2}, "--min-processes needs --spares"),
         ({"spares": 1, "min_processes": 3}, r"--min-processes \(with -n 2\)"),
         ({"replace_stragglers": True}, "--replace-stragglers needs --spares"),
