@@ -104,9 +104,11 @@ faults: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m faults
 
 # Training on four processes and a spare, with a random fault every 29 s, beside a run without faults and one that restarts
-# from disk, for MINUTES each; the events are in build/soak.log.
+# from disk, for MINUTES each; then local updates of four groups and a spare, with such faults and without. The events are
+# in build/soak.log and build/soak-groups.log.
 soak: .venv/.checks-installed
 	$(BIN)/python -m tests.recovery.soak --minutes $(MINUTES) --seed $(SEED)
+	$(BIN)/python -m tests.recovery.group_soak --minutes $(MINUTES) --seed $(SEED)
 
 # Training on four processes that is killed, stopped and restarted from checkpoints, also with its launcher, for MINUTES.
 soak-restarts: .venv/.checks-installed

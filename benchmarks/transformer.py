@@ -50,7 +50,7 @@ KINDS = {
 @final
 @dataclass(frozen=True)
 class Model:
-    """The sizes, the optimizer, and whether the layers are a scan."""
+    """The sizes, the optimizer, whether the layers are a scan, and how many of them an iteration has."""
 
     layers: int
     batch: int = 8
@@ -61,6 +61,7 @@ class Model:
     words: int = 64
     optimizer: Optimizer = "adam"
     scanned: bool = False
+    unroll: int = 1
 
     def with_training(self, optimizer: Optimizer, scanned: bool = False) -> "Model":
         return replace(self, optimizer=optimizer, scanned=scanned)
@@ -119,7 +120,7 @@ def training_step(
         words = tokens[:, :-1]
         x = pin(embed.at[words].get(out_sharding=activations) if explicit else embed[words], rows, None, None)
         if model.scanned:
-            x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"])
+            x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"], unroll=model.unroll)
         else:
             for weights in params["layers"]:
                 x = block(x, weights)

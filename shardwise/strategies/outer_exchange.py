@@ -25,6 +25,7 @@ _T = TypeVar("_T")
 _NAME = "OuterExchange"
 _RETRY_SECONDS = 0.5
 _CALL_SECONDS = 60.0  # for an answer, besides the deadline of a round
+_PLACE_SECONDS = 0.2  # between two questions of a spare for a place
 _RANK = 0
 
 _log = logging.getLogger("shardwise")
@@ -40,10 +41,12 @@ class OuterExchange:
 
     Args:
         ticket: the `ticket` of the `OuterServer`.
-        group: the name of the group. A program that joins with a name replaces the one that had it.
+        group: the name of the group. A program that joins with a name replaces the one that had it. With None, the
+            program is a spare: `join` waits until a group has ended or is late, and takes its place.
         patience: the seconds for which it tries to reach the server.
 
     Attributes:
+        group: the name of the group; None for a spare that waits.
         version: the number of updates of the outer parameters that this group has; -1 before `join`.
 
     Raises:
@@ -59,8 +62,9 @@ class OuterExchange:
         >>> server.close()
     """
 
-    def __init__(self, ticket: str, group: str, *, patience: float = 60.0):
-        self._ticket, self._name, self._patience = ticket, group, patience
+    def __init__(self, ticket: str, group: str | None, *, patience: float = 60.0):
+        self._ticket, self.group, self._patience = ticket, group, patience
+        self._is_spare = group is None
         self._session, self._number = secrets.token_hex(8), 0
         advice = "All processes of a group must call OuterExchange"
         self._processes = Group("outer exchange", advice=advice) if process_count() > 1 else None
@@ -91,16 +95,13 @@ class OuterExchange:
         self._check_open()
         vector = self._vector(params)
         self._layout = _layout(params)
-        answer = self._ask("join", self._session, vector, layout=self._layout)
-        if "error" in answer:
-            raise StrategyError(f"{_NAME}: the group {self._name!r} cannot join: {answer['error']}")
-        self._deadline = float(answer["deadline"])
-        return self._take(answer, params)
+        return self._take(self._join(vector), params)
 
     def exchange(self, params: _T) -> _T:
         """Send what this group has learned, and return the outer parameters to continue from.
 
-        It waits for the other groups until the deadline of the server.
+        It waits for the other groups until the deadline of the server. A program that joined as a spare, and was
+        replaced because it was late, waits for a place again.
 
         Args:
             params: the parameters that the group has trained.
@@ -122,7 +123,10 @@ class OuterExchange:
             "exchange", f"{self._session}/{self._number}", gradient, version=self.version, number=self._number
         )
         if reason := answer.get("dropped"):
-            _log.warning("the outer gradient of the group %r was dropped: %s", self._name, reason)
+            _log.warning("the outer gradient of the group %r was dropped: %s", self.group, reason)
+        if self._is_spare and answer.get("is_replaced"):
+            self.group = None
+            answer = self._join(vector)
         return self._take(answer, params)
 
     def close(self) -> None:
@@ -130,16 +134,27 @@ class OuterExchange:
         is_open, self._is_closed = not self._is_closed, True
         if is_open and self._blobs is not None:
             try:
-                self._call({"kind": "leave", "group": self._name, "session": self._session})
+                self._call({"kind": "leave", "group": self.group, "session": self._session})
             except OSError as error:
-                _log.warning("the group %r left without the outer server: %s", self._name, error)
+                _log.warning("the group %r left without the outer server: %s", self.group, error)
             self._blobs.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise StrategyError(
-                f"{_NAME}: the group {self._name!r} has left with `close`: create another {_NAME}, and call `join`"
+                f"{_NAME}: the group {self.group!r} has left with `close`: create another {_NAME}, and call `join`"
             )
+
+    def _join(self, vector: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+        """Return the server's answer when this program has a place."""
+        while True:
+            answer: dict[str, Any] = self._ask("join", self._session, vector, layout=self._layout)
+            if "error" in answer:
+                raise StrategyError(f"{_NAME}: the group {self.group!r} cannot join: {answer['error']}")
+            if answer["group"] is not None:
+                self.group, self._deadline = answer["group"], float(answer["deadline"])
+                return answer
+            time.sleep(_PLACE_SECONDS)
 
     @property
     def _is_leader(self) -> bool:
@@ -193,7 +208,7 @@ class OuterExchange:
         answer: dict[str, Any] = {}
         failure: RendezvousError | None = None
         if self._blobs is not None:
-            request = {"kind": kind, "group": self._name, "session": self._session, **values}
+            request = {"kind": kind, "group": self.group, "session": self._session, **values}
             if vector is not None:
                 request["offer"] = asdict(self._blobs.offer(blob, vector.tobytes(), {-1}))  # until the next one
             try:
@@ -222,7 +237,7 @@ class OuterExchange:
                 if time.monotonic() > end:
                     address = self._ticket.partition("/")[0]
                     raise RendezvousError(
-                        f"{_NAME}: the outer server at {address} does not answer the group {self._name!r}: {error}. Go "
+                        f"{_NAME}: the outer server at {address} does not answer the group {self.group!r}: {error}. Go "
                         "on training and exchange later, or restore a checkpoint with another OuterServer"
                     ) from error
                 time.sleep(_RETRY_SECONDS)

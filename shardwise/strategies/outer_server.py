@@ -3,10 +3,15 @@
 A round starts with the first outer gradient, and ends when all groups that took part in the last one have sent theirs,
 or at the deadline. The others are late or dead: nobody waits for them again until they return. A gradient that arrives
 late counts in the round that is open then.
+
+The deadline counts from the first gradient, but not before the groups of the last round are expected to have trained as
+long as for that one: a group that has joined in the middle of a round would otherwise end every round too early.
 """
 
 import logging
+import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
@@ -15,10 +20,13 @@ import numpy as np
 
 from shardwise.processes.blob_server import BlobServer, Offer, fetch
 from shardwise.processes.call_server import CallServer
+from shardwise.processes.protocol import split_address
 from shardwise.strategies.outer_momentum import OuterMomentum
 
 _KEPT = 3  # versions of the outer parameters that groups can still fetch
 _RANK = 0  # of the receiver of a blob; groups have none
+_PROBE_INTERVAL = 0.25  # seconds between two looks whether the groups are alive
+_PROBE_TIME = 1.0  # seconds for a connection to a group
 
 _log = logging.getLogger("shardwise")
 
@@ -34,16 +42,28 @@ class _Round:
 
 
 @final
+@dataclass(frozen=True)
+class _Session:
+    """A process that has joined as a group, and the address at which its leader listens."""
+
+    name: str
+    address: str
+
+
+@final
 class OuterServer:
     """Holds the outer parameters of groups that train on their own, and updates them with their outer gradients.
 
-    It runs in threads of a process that outlives the groups. Groups join with an `OuterExchange`, at any time.
+    It runs in threads of a process that outlives the groups. Groups join with an `OuterExchange`, at any time. Nobody
+    waits for a group whose process has ended. Programs that join without a name are spares: one takes the place of a
+    group that has ended, or is late.
 
     Args:
         outer: the optimizer of outer gradients; by default, that of DiLoCo.
         deadline: the seconds after the first outer gradient of a round for which it waits for the others.
         max_staleness: the most updates that an outer gradient may have missed. An older one is dropped, and its group
             continues from the current parameters.
+        groups: names of groups whose places are free at first, for programs that join without a name.
         host: the address to listen on, which the groups reach. The traffic is not encrypted.
         port: the port; by default, any.
 
@@ -70,6 +90,7 @@ class OuterServer:
         *,
         deadline: float = 60.0,
         max_staleness: int = 2,
+        groups: Sequence[str] = (),
         host: str = "127.0.0.1",
         port: int = 0,
     ):
@@ -87,19 +108,32 @@ class OuterServer:
         self._version = 0
         self._round = _Round()
         self._awaited: set[str] = set()  # the groups for which a round waits
-        self._sessions: dict[str, str] = {}  # of each group: a group that joins again replaces the one before
+        self._sessions: dict[str, _Session] = {}  # of each group: a group that joins again replaces the one before
+        self._free = list(groups)  # groups whose places a spare can take
         self._counted: dict[str, int] = {}  # session → the number of its last gradient that counted
         self._blobs: BlobServer | None = None
         self._offer: Offer | None = None
-        self._has_ended = False
+        self._has_ended = threading.Event()
+        self._counted_gradients = 0
+        self._last_update, self._interval = (
+            0.0,
+            0.0,
+        )  # the time of the last update, and the seconds since the one before
         self._calls = CallServer(host, port, self._answer)
         self.ticket = self._calls.ticket
+        threading.Thread(target=self._probe_groups, name="shardwise outer groups", daemon=True).start()
 
     @property
     def version(self) -> int:
         """The number of updates so far."""
         with self._changed:
             return self._version
+
+    @property
+    def gradients(self) -> int:
+        """The number of outer gradients in all updates so far."""
+        with self._changed:
+            return self._counted_gradients
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -111,7 +145,7 @@ class OuterServer:
         """Stop. Groups that wait get an error."""
         self._calls.close()
         with self._changed:
-            self._has_ended = True
+            self._has_ended.set()
             if self._round.timer is not None:
                 self._round.timer.cancel()
             if self._blobs is not None:
@@ -121,7 +155,9 @@ class OuterServer:
     def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
         match request["kind"]:
             case "join":
-                return self._join(str(request["group"]), str(request["session"]), request["layout"], request["offer"])
+                return self._join(
+                    request["group"], str(request["session"]), request["layout"], Offer(**request["offer"])
+                )
             case "exchange":
                 return self._exchange(request)
             case "current":
@@ -131,11 +167,11 @@ class OuterServer:
                 return self._leave(str(request["group"]), str(request["session"]))
         raise ValueError(f"unknown kind {request['kind']!r:.40}")
 
-    def _join(self, group: str, session: str, layout: Sequence[Any], offer: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _join(self, group: str | None, session: str, layout: Sequence[Any], offer: Offer) -> Mapping[str, Any]:
         """Let a group take part. The parameters of the first one are the first outer parameters."""
         with self._changed:
             is_first = self._params is None
-        data = fetch(Offer(**offer), session, _RANK) if is_first else b""  # without the lock: the group may be slow
+        data = fetch(offer, session, _RANK) if is_first else b""  # without the lock: the group may be slow
         with self._changed:
             self._check_open()
             if self._params is None:
@@ -147,15 +183,24 @@ class OuterServer:
             if layout != self._layout:
                 differing = [one for one in [*layout, *self._layout] if one not in layout or one not in self._layout]
                 return {"error": f"its parameters differ from those of the other groups, such as {differing[:1]}"}
-            self._sessions[group] = session
-            self._awaited.add(group)
-            return self._current(deadline=self._deadline)
+            if group is None:
+                if not self._free:
+                    return {"group": None}
+                group = self._free[0]
+            self._set_free(group, False)
+            self._sessions[group] = _Session(session, offer.address)
+            if self._version == 0:  # later, the others do not wait while it trains for the first time
+                self._awaited.add(group)
+            return self._current(deadline=self._deadline, group=group)
 
     def _exchange(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Count an outer gradient, and return the parameters after the round."""
         group, session, number = str(request["group"]), str(request["session"]), int(request["number"])
         with self._changed:
-            if reason := self._reason_to_drop(group, session, int(request["version"])):
+            if not self._is_current(group, session):
+                return self._replaced()
+            if (missed := self._version - int(request["version"])) > self._max_staleness:
+                reason = f"it has missed {missed} updates, more than max_staleness={self._max_staleness}"
                 return self._current(dropped=reason)
             if self._counted.get(session, 0) >= number:  # the answer to an earlier request was lost
                 return self._after(self._round, group)
@@ -166,8 +211,8 @@ class OuterServer:
             self._check_open()
             if self._params is None or gradient.shape != self._params.shape:
                 raise ValueError(f"an outer gradient of {gradient.size} elements")
-            if self._sessions.get(group) != session:  # meanwhile
-                return self._current(dropped="another process has joined as this group")
+            if not self._is_current(group, session):  # meanwhile
+                return self._replaced()
             if self._counted.get(session, 0) >= number:  # the same request has arrived twice
                 return self._after(self._round, group)
             if not np.isfinite(gradient).all():
@@ -176,41 +221,65 @@ class OuterServer:
                 return self._current(dropped="it is not finite")
             current = self._round
             if not current.gradients:
-                current.timer = threading.Timer(self._deadline, self._close_at_deadline, (current,))
+                early = max(0.0, self._last_update + self._interval - time.monotonic())
+                current.timer = threading.Timer(early + self._deadline, self._close_at_deadline, (current,))
                 current.timer.daemon = True
                 current.timer.start()
             current.gradients[group] = gradient
             self._counted[session] = number
             self._awaited.add(group)
+            self._set_free(group, False)
             self._close_if_complete()
             return self._after(current, group)
 
     def _after(self, current: _Round, group: str) -> Mapping[str, Any]:
         """Return the parameters after a round in which a group takes part."""
         if group in current.gradients:
-            self._changed.wait_for(lambda: current.is_closed or self._has_ended)
+            self._changed.wait_for(lambda: current.is_closed or self._has_ended.is_set())
             if not current.is_closed:
                 self._check_open()
         return self._current()
 
     def _check_open(self) -> None:
-        if self._has_ended:
+        if self._has_ended.is_set():
             raise ConnectionAbortedError("the outer server is closed")
 
     def _leave(self, group: str, session: str) -> Mapping[str, Any]:
         with self._changed:
-            if self._sessions.get(group) == session:
-                del self._sessions[group]
-                self._awaited.discard(group)
-                self._close_if_complete()
+            if self._is_current(group, session):
+                self._remove(group)
+                self._set_free(group, False)
         return {}
 
-    def _reason_to_drop(self, group: str, session: str, version: int) -> str:
-        if self._sessions.get(group) != session:
-            return "another process has joined as this group"
-        if self._version - version > self._max_staleness:
-            return f"it has missed {self._version - version} updates, more than max_staleness={self._max_staleness}"
-        return ""
+    def _is_current(self, group: str, session: str) -> bool:
+        return group in self._sessions and self._sessions[group].name == session
+
+    def _replaced(self) -> Mapping[str, Any]:
+        return self._current(dropped="another process has joined as this group", is_replaced=True)
+
+    def _remove(self, group: str) -> None:
+        """Wait for a group no longer."""
+        del self._sessions[group]
+        self._awaited.discard(group)
+        self._close_if_complete()
+
+    def _set_free(self, group: str, is_free: bool) -> None:
+        """Record whether a spare can take the place of a group."""
+        if is_free != (group in self._free):
+            (self._free.append if is_free else self._free.remove)(group)
+
+    def _probe_groups(self) -> None:
+        """Remove groups that have ended. A host that does not answer says nothing: its group may be cut off."""
+        while not self._has_ended.wait(_PROBE_INTERVAL):
+            with self._changed:
+                sessions = dict(self._sessions)
+            for group, session in sessions.items():
+                if not _listens(session.address):
+                    with self._changed:
+                        if self._sessions.get(group) == session:
+                            _log.warning("the group %s has ended", group)
+                            self._set_free(group, True)
+                            self._remove(group)
 
     def _close_if_complete(self) -> None:
         if self._round.gradients and self._awaited <= self._round.gradients.keys():
@@ -218,7 +287,7 @@ class OuterServer:
 
     def _close_at_deadline(self, current: _Round) -> None:
         with self._changed:
-            if not current.is_closed and not self._has_ended:
+            if not current.is_closed and not self._has_ended.is_set():
                 self._close()
 
     def _close(self) -> None:
@@ -231,6 +300,12 @@ class OuterServer:
         mean = sum(gradients[group] for group in sorted(gradients)) / len(gradients)
         self._params, self._velocity = self._outer.update(self._params, self._velocity, mean)
         self._version += 1
+        self._counted_gradients += len(gradients)
+        now = time.monotonic()
+        self._interval = min(now - self._last_update, self._interval + self._deadline)
+        self._last_update = now
+        for group in late:
+            self._set_free(group, True)
         self._publish()
         self._awaited = set(gradients)
         self._round.is_closed = True
@@ -243,6 +318,17 @@ class OuterServer:
 
     def _current(self, **others: Any) -> Mapping[str, Any]:
         return {"version": self._version, "offer": self._offer and asdict(self._offer), **others}
+
+
+def _listens(address: str) -> bool:
+    """Return False if no process listens at an address of a host that answers."""
+    try:
+        with socket.create_connection(split_address(address, "the address of a group"), timeout=_PROBE_TIME):
+            return True
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
 
 
 def _dtype_of(layout: Sequence[Any]) -> np.dtype[Any]:

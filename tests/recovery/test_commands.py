@@ -6,6 +6,7 @@ import pytest
 
 from tests.recovery import campaign
 from tests.recovery.campaign import POINT_FAULTS, STEP_FAULTS, choose, judge
+from tests.recovery.group_soak import Groups, differences
 from tests.recovery.launches import Outcome
 from tests.recovery.soak import KINDS, Training, compare
 from tests.recovery.training import KINDS as INJECTED
@@ -67,3 +68,11 @@ def test_throughput_and_recovery_times_are_read():
     assert compare("a run", training, expected, 2) == []
     expected.losses[2] = {"0x1.9p+0"}
     assert "the losses of step 2" in compare("a run", training, expected, 2)[0]
+
+
+def test_losses_of_groups_are_compared_by_update():
+    groups = Groups()
+    for line in ("[0] ready 17", "[0] group 2 update 5 loss 0x1.0p+0", "[0] group 1 update 5 loss 0x1.0p+0", "[0] other"):
+        groups.read(line)
+    assert (groups.starts, groups.losses) == (1, {5: {"0x1.0p+0"}})
+    assert differences(groups, Groups(losses={4: {"0x1.0p+0"}, 5: {"0x1.0p+1"}})) == [0.5]

@@ -161,6 +161,82 @@ def test_a_round_keeps_no_timer(server):
         assert not thread.is_alive()
 
 
+def wait_until(condition):
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def end_without_leaving(exchange):
+    """Let the process of an exchange end, for the server: nobody listens at its address any more."""
+    exchange._blobs.close()
+
+
+def test_a_group_that_has_ended_is_not_awaited(server):
+    exchanges = joined(server, "a", "b")
+    together(exchanges, np.ones((2, 3)))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(exchanges[0].exchange, {"w": np.float32([1, 1, 1])})
+        wait_until(lambda: server._round.gradients)
+        end_without_leaving(exchanges[1])
+        waiting.result(LONG)
+    assert server.groups == ("a",) and (server.version, server.gradients) == (2, 3)
+
+
+def test_a_group_that_joins_later_is_awaited_after_its_first_gradient(server):
+    (first,) = joined(server, "a")
+    first.exchange({"w": np.ones(3, np.float32)})
+    (second,) = joined(server, "b")
+    first.exchange({"w": np.ones(3, np.float32)})  # does not wait for b
+    assert server.groups == ("a",)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second.exchange, {"w": np.ones(3, np.float32)})
+        wait_until(lambda: server._round.gradients)
+        first.exchange({"w": np.ones(3, np.float32)})
+        waiting.result(LONG)
+    assert server.groups == ("a", "b") and server.version == 3
+
+
+def test_a_spare_takes_the_place_of_a_group_that_has_ended_or_is_late(caplog):
+    server = strategies.OuterServer(groups=["a", "b"], deadline=0.5)
+    try:
+        first, second = joined(server, None, None)
+        assert (first.group, second.group) == ("a", "b")
+        together([first, second], np.ones((2, 3)))
+        spare = strategies.OuterExchange(server.ticket, None)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(spare.join, {"w": np.zeros(3, np.float32)})
+            first.exchange({"w": np.ones(3, np.float32)})  # until the deadline
+            waiting.result(LONG)
+            assert spare.group == "b" and spare.version == server.version == 2
+            replaced = pool.submit(second.exchange, {"w": np.ones(3, np.float32)})  # waits for a place again
+            wait_until(lambda: second.group is None)
+            assert "was dropped: another process has joined as this group" in caplog.text
+            end_without_leaving(first)
+            replaced.result(LONG)
+            assert second.group == "a" and second.version == server.version
+    finally:
+        server.close()
+
+
+def test_the_deadline_is_after_the_time_at_which_groups_are_expected():
+    server = strategies.OuterServer(deadline=0.1)
+    try:
+        exchanges = joined(server, "a", "b")
+        together(exchanges, np.ones((2, 3)))
+        server._interval = LONG  # between the last two updates
+        with ThreadPoolExecutor(1) as pool:
+            early = pool.submit(exchanges[0].exchange, {"w": np.ones(3, np.float32)})
+            time.sleep(0.5)
+            exchanges[1].exchange({"w": np.ones(3, np.float32)})
+            early.result(LONG)
+        assert (server.version, server.gradients) == (2, 4)
+        assert server._interval < 5, "one long interval delays the next deadline"
+    finally:
+        server.close()
+
+
 def test_a_group_that_leaves_is_not_awaited(server):
     a, b = joined(server, "a", "b")
     with ThreadPoolExecutor(1) as pool:

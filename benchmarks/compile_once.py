@@ -1,0 +1,101 @@
+"""The first step of a program that takes a minute to compile: one process alone, and several that compile it once.
+
+python -m benchmarks.compile_once [--processes 4] [--rounds 2] [--seconds 75] [--layers N]
+
+Every run has new processes and no compilation cache. Runs of one process with four devices, and of several processes
+with the same devices together, take turns. The model has so many layers, in a scan that is unrolled, that one process
+compiles for about SECONDS; short compilations of smaller models say how many. The exit code is 0 if one process has
+compiled the step, if the losses agree, and if the time from the end of the imports to the end of the first step is at
+most `BAR` of the time of one process alone.
+"""
+
+import argparse
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from statistics import median
+from typing import Any
+
+from benchmarks.measure import ROOT
+
+WORKER = "benchmarks/compile_once_worker.py"
+BAR = 1.15
+LEAST_SECONDS = 60.0  # of the compilation
+SMALLER = (8, 16)  # layers of the models that are compiled first
+CACHE_VARIABLES = ("SHARDWISE_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
+
+
+def run(processes: int, layers: int) -> list[dict[str, Any]]:
+    """Run the first step in new processes. Return what each of them prints."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if name not in CACHE_VARIABLES}
+    started = [
+        subprocess.Popen(
+            [sys.executable, WORKER, *map(str, (rank, processes, port, layers))],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+        )
+        for rank in range(processes)
+    ]
+    answers = [json.loads(process.communicate()[0] or "null") for process in started]
+    if None in answers:
+        raise SystemExit(f"a process has failed: exit codes {[process.returncode for process in started]}")
+    return answers
+
+
+def layers_for(seconds: float) -> int:
+    """Return the layers of a model that takes about these seconds to compile, by a power law through two others."""
+    times = [run(1, layers)[0]["executable"] for layers in SMALLER]
+    exponent = math.log(times[1] / times[0]) / math.log(SMALLER[1] / SMALLER[0])
+    return int(SMALLER[1] * (seconds / times[1]) ** (1 / exponent)) + 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_once", description="Time the first step.")
+    parser.add_argument("--processes", type=int, default=4, choices=(2, 4))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=75.0, help="the time of the compilation in one process")
+    parser.add_argument("--layers", type=int, help="the layers of the model, instead of so many that it takes SECONDS")
+    options = parser.parse_args(arguments)
+    layers = options.layers or layers_for(options.seconds)
+    print(f"{layers} layers", flush=True)
+    times: dict[int, list[float]] = {1: [], options.processes: []}
+    problems = []
+    losses: list[float] = []
+    for _ in range(options.rounds):
+        for processes, seconds in times.items():
+            answers = run(processes, layers)
+            seconds.append(max(answer["seconds"] for answer in answers))
+            losses += [answer["loss"] for answer in answers]
+            columns = {name: [answer[name] for answer in answers] for name in answers[0]}
+            before, executable = max(columns["before"]), max(columns["executable"])
+            print(
+                f"{processes} processes: first step after {seconds[-1]:.1f} s: {before:.1f} s before the executable, "
+                f"{executable:.1f} s for it; compiled modules {columns['compiled']}, of the step "
+                f"{columns['compiled steps']}",
+                flush=True,
+            )
+            if processes == 1 and executable < LEAST_SECONDS:
+                problems.append(f"one process compiles for {executable:.1f} s, less than {LEAST_SECONDS:.0f}")
+            if sum(columns["compiled steps"]) != 1:
+                problems.append(f"the step was compiled {sum(columns['compiled steps'])} times")
+    ratio = median(times[options.processes]) / median(times[1])
+    print(f"ratio {ratio:.3f} (bar {BAR})")
+    if ratio > BAR:
+        problems.append(f"the ratio {ratio:.3f} is above {BAR}")
+    if not all(math.isclose(loss, losses[0], rel_tol=1e-5) for loss in losses):
+        problems.append(f"the losses differ: {losses}")
+    for problem in problems:
+        print(f"WRONG: {problem}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
