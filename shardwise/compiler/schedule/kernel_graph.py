@@ -268,7 +268,10 @@ def _compute_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     """Return the seconds of all runs of a kernel, without collectives."""
     op = kernel.root.op
     if op.programs:
-        times = [KernelGraph.from_program(local, program, chip).seconds for program in op.programs]
+        times = [
+            sum(_compute_seconds(local, inner, chip) for inner in local.kernel_groups(program).kernels)
+            for program in op.programs
+        ]
         inner = max(times) if op.runs_one_program else sum(times)
         return inner * (1 if op.trip_count is None else op.trip_count)
     if not kernel.bytes_accessed or op.reads_host_memory or op.writes_host_memory or local.bytes_sent(kernel.root):

@@ -42,16 +42,32 @@ def split_collectives(graph: KernelGraph, launch_ids: Iterator[int]) -> Program:
         launch_ids: the ids of barriers.
     """
     splitter = _Splitter(graph, launch_ids)
-    seeds = [
-        equation
-        for equation in graph.critical_collectives
-        if graph.ready_time[equation.inputs[0]] and splitter.is_splittable(equation)
-    ]
+    seeds = _between_products(graph.program, filter(splitter.is_splittable, graph.critical_collectives))
     if splitter.seconds_of(seeds) < _MIN_SHARE * graph.seconds:
         return graph.program
     for seed in seeds:
         splitter.split_around(seed)
     return splitter.program()
+
+
+def _between_products(program: Program, collectives: Iterable[Equation]) -> list[Equation]:
+    """Return the collectives that depend on a product, and on which a product depends.
+
+    A gather of a weight waits for no product, and no product waits for a reduction of a gradient: XLA would hide several
+    short ones of these worse than a long one.
+    """
+    chosen = list(collectives)
+    if not chosen:
+        return chosen
+    after: set[Value] = set()  # the values that depend on a product
+    for equation in program.equations:
+        if equation.op.is_contraction or not after.isdisjoint(equation.inputs):
+            after.update(equation.outputs)
+    before: set[Value] = set()  # the values that a product depends on
+    for equation in reversed(program.equations):
+        if equation.op.is_contraction or not before.isdisjoint(equation.outputs):
+            before.update(equation.inputs)
+    return [each for each in chosen if not (after.isdisjoint(each.inputs) or before.isdisjoint(each.outputs))]
 
 
 class _Decision(NamedTuple):
@@ -175,9 +191,7 @@ class _Splitter:
     def _can_pay(self, region: SplitRegion) -> bool:
         """Return whether splitting a region may save time.
 
-        Its products and critical collectives take long enough, and there are products before and after a collective. A
-        gather of a weight waits for no product, and no product waits for a reduction of a gradient: XLA would hide
-        several short ones of these worse than a long one.
+        Its products and critical collectives take long enough, and it has products before and after a collective.
         """
         graph = self.graph
         compute = sum(graph.seconds_of(equation) for equation in region.dims if equation.op.is_contraction)
@@ -245,8 +259,7 @@ class _Splitter:
         local, chip = replace(self.graph.local, program=window), self.graph.chip
         graph = KernelGraph.from_program(local, window, chip)
         ordered = overlap_independent_products(graph, self.launch_ids)
-        scheduled = local if ordered is window else replace(local, program=ordered)
-        return graph.seconds, simulated_seconds(scheduled, chip)
+        return graph.seconds, simulated_seconds(local.rewritten(ordered), chip)
 
     def program(self) -> Program:
         """Return the program with all chosen regions in parts."""

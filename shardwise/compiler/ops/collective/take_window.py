@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -95,14 +96,15 @@ class TakeWindow(Collective):
         sent = sum(block.stop - block.start for block in self._blocks(shard_size) if block.distance)
         return sent * operand.nbytes / max(shard_size, 1)
 
-    def _blocks(self, shard_size: int) -> list[_Block]:
+    @registered_cache(maxsize=4096)  # every stage asks for the bytes that are sent
+    def _blocks(self, shard_size: int) -> tuple[_Block, ...]:
         """Return, for each distance between devices, the block that covers the needs of all devices."""
         ranges: dict[int, tuple[int, int]] = {}
         for piece in self._general(shard_size).pieces:
             distance = piece.source - piece.target
             first, last = ranges.get(distance, (shard_size, 0))
             ranges[distance] = min(first, piece.start), max(last, piece.start + piece.size)
-        return [_Block(distance, *ranges[distance]) for distance in sorted(ranges)]
+        return tuple(_Block(distance, *ranges[distance]) for distance in sorted(ranges))
 
     def lower(self, hlo: Hlo, x: HloValue) -> Any:
         shard_size = x.type.shape[self.dim]
