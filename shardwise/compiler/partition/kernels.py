@@ -56,14 +56,20 @@ class KernelGroups:
     """The kernels of a program.
 
     Attributes:
-        program: the program.
-        kernels: the kernels in order. A control op is a kernel; its programs are grouped on their own.
         expressions: the expressions that the kernels compute.
     """
 
-    program: Program
-    kernels: Sequence[Kernel]
     expressions: FusedExpressions
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+        return self.expressions.program
+
+    @cached_property
+    def kernels(self) -> Sequence[Kernel]:
+        """The kernels in order. A control op is a kernel; its programs are grouped on their own."""
+        return _Grouping(self.expressions).kernels()
 
     @property
     def storage(self) -> Mapping[Value, Value]:
@@ -72,7 +78,7 @@ class KernelGroups:
 
     def rewritten(self, program: Program) -> "KernelGroups":
         """Return the kernels of a program with some equations of this one: faster than `group_kernels`, and equal."""
-        return _grouped(self.expressions.rewritten(program))
+        return KernelGroups(self.expressions.rewritten(program))
 
     @cached_property
     def unstored(self) -> frozenset[Value]:
@@ -104,11 +110,7 @@ def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> K
         platform: "cpu" or "gpu" for the values that XLA stores there. By default, kernels are those of the model of
             memory traffic, with which the fractions of chips were fitted.
     """
-    return _grouped(FusedExpressions.from_program(program, mesh, platform))
-
-
-def _grouped(expressions: FusedExpressions) -> KernelGroups:
-    return KernelGroups(expressions.program, _Grouping(expressions).kernels(), expressions)
+    return KernelGroups(FusedExpressions.from_program(program, mesh, platform))
 
 
 @final

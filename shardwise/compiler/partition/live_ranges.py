@@ -210,7 +210,7 @@ class LiveRanges:
                 self._control(kernel.root, kernel.root.op, values, frame)
                 continue
             time = self._time
-            copies = operand_copies(kernel, groups.storage, self.platform)
+            copies = operand_copies(kernel.equations, groups.storage, self.platform)
             reads = [
                 (value, self._read(value, values, kernel, outer, time, copies.get(value)))
                 for value in kernel.reads

@@ -115,7 +115,7 @@ def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], ch
 
 
 def stored_bytes(local: LocalProgram, chip: Chip) -> int:
-    """Return the bytes of all values that XLA stores on a GPU, in nested programs too.
+    """Return the bytes of all values that XLA may store on a GPU, in nested programs too.
 
     Cached. This is an upper bound of the live bytes, closer than `total_bytes`: kernels compute most values inside.
     """
@@ -132,11 +132,12 @@ def _most_workspace(program: Program, chip: Chip | None) -> int:
 
 def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
     groups = local.kernel_groups(program, platform)
-    stored = sum(value.type.nbytes for value in (*program.inputs, *program.outputs))
-    for kernel in groups.kernels:
-        stored += sum(value.type.nbytes for value in kernel.writes)
-        stored += sum(copy.bytes for copy in operand_copies(kernel, groups.storage, platform).values())
-        stored += sum(_stored_bytes(local, inner, platform) for inner in kernel.root.op.programs)
+    uses = groups.expressions.uses
+    stored = sum([value.type.nbytes for value in (*program.inputs, *program.outputs)])
+    for equation in groups.expressions.roots:
+        stored += sum([value.type.nbytes for value in equation.outputs if uses.get(value)])
+        stored += sum([copy.bytes for copy in operand_copies((equation,), groups.storage, platform).values()])
+        stored += sum([_stored_bytes(local, inner, platform) for inner in equation.op.programs])
     return stored
 
 

@@ -5,7 +5,7 @@ that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shardwise.compiler.dtypes import DType
@@ -57,16 +57,18 @@ def _has_workspace(chip: Chip, shape: tuple[int, int, int, int], accessed: int, 
     return not chip.is_bound_by_memory(*shape, accessed / 2, dtype)
 
 
-def operand_copies(kernel: Kernel, storage: Mapping[Value, Value], platform: str) -> dict[Value, OperandCopy]:
+def operand_copies(
+    equations: Iterable[Equation], storage: Mapping[Value, Value], platform: str
+) -> dict[Value, OperandCopy]:
     """Return the copies that a kernel reads instead of operands of its contractions, by the values that are copied.
 
     Args:
-        kernel: the kernel.
+        equations: the equations of the kernel.
         storage: for views, the value whose memory they share.
         platform: the platform.
     """
     copies = {}
-    for equation in kernel.equations if platform else ():
+    for equation in equations if platform else ():
         op, inputs = equation.op, equation.inputs
         if op.is_contraction and not is_outer_product(equation):
             types = [value.type for value in inputs]

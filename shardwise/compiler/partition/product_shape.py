@@ -1,10 +1,12 @@
 """product_shape: a contraction as products of matrices."""
 
+from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ir.types import ArrayType
 
 
+@registered_cache(maxsize=4096)  # equal layers have equal products
 def product_shape(op: Op, types: tuple[ArrayType, ...]) -> tuple[int, int, int, int]:
     """Return a product of operands of these types as `batch` products of m × k and k × n matrices."""
     rule = factor_rule(op, types)
@@ -26,4 +28,4 @@ def product_shape(op: Op, types: tuple[ArrayType, ...]) -> tuple[int, int, int, 
 def is_outer_product(equation: Equation) -> bool:
     """Return whether an equation multiplies matrices without summing. XLA broadcasts and multiplies instead."""
     op = equation.op
-    return op.is_product and product_shape(op, tuple(value.type for value in equation.inputs))[3] == 1
+    return op.is_product and product_shape(op, tuple([value.type for value in equation.inputs]))[3] == 1

@@ -13,8 +13,9 @@ from shardwise.compiler.plan.chip import Chip
 
 def bytes_sent(local: LocalProgram, kernel: Kernel) -> float:
     """Return the bytes that each device sends when a kernel runs once; 0 if it is not a launch of collectives."""
-    launch = kernel.equations if kernel.root.op.launch is not None else (kernel.root,)
-    return sum(map(local.bytes_sent, launch))
+    if kernel.root.op.launch is None:
+        return local.bytes_sent(kernel.root)
+    return sum(map(local.bytes_sent, kernel.equations))
 
 
 def kernel_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:

@@ -91,10 +91,12 @@ def simulate_run(local: LocalProgram, chip: Chip, programs: Sequence[Program]) -
 def _simulate_kernel(local: LocalProgram, chip: Chip, kernel: Kernel) -> Task:
     op = kernel.root.op
     if not op.programs:
-        if not (local.bytes_sent(kernel.root) or kernel.bytes_accessed):
+        sent = bytes_sent(local, kernel)
+        if not (sent or kernel.bytes_accessed):
             return Task(kernel, 0.0, 0.0, 0, 0.0, COMPUTE)
         seconds = kernel_seconds(local, kernel, chip)
-        return Task(kernel, seconds, seconds, 1, bytes_sent(local, kernel), _stream(local, kernel))
+        copies = op.reads_host_memory or op.writes_host_memory
+        return Task(kernel, seconds, seconds, 1, sent, COMMUNICATION if sent else COPIES if copies else COMPUTE)
     groups = (op.programs,) if op.runs_programs_together else [(program,) for program in op.programs]
     runs = tuple(simulate_run(local, chip, programs) for programs in groups)
     if op.runs_one_program:
@@ -104,14 +106,6 @@ def _simulate_kernel(local: LocalProgram, chip: Chip, kernel: Kernel) -> Task:
     total = _pipelined_seconds(local, chip, kernel, once) if op.runs_programs_together else once * trip_count(kernel)
     sent = sum(task.sent for task in tasks) * trip_count(kernel)
     return Task(kernel, total, once, sum(task.steps for task in tasks), sent, _common_stream(tasks), runs)
-
-
-def _stream(local: LocalProgram, kernel: Kernel) -> int:
-    """Return the stream on which a kernel without programs runs."""
-    op = kernel.root.op
-    if local.bytes_sent(kernel.root):
-        return COMMUNICATION
-    return COPIES if op.reads_host_memory or op.writes_host_memory else COMPUTE
 
 
 def _common_stream(tasks: Iterable[Task]) -> int:

@@ -4,9 +4,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import accumulate, pairwise
-from operator import or_
 from typing import final
 
 from shardwise.compiler.ir.issue_groups import issue_groups
@@ -64,10 +63,8 @@ class KernelGraph:
         known: dict[Equation, str],
     ) -> "KernelGraph":
         seconds = (_compute_seconds(local, kernel, chip) for kernel in groups.kernels)
-        indices: dict[Equation, int] = {}
-        for index, kernel in enumerate(groups.kernels):
-            for equation in kernel.equations:
-                indices.setdefault(equation, index)
+        kernels = list(enumerate(groups.kernels))
+        indices = {equation: index for index, kernel in reversed(kernels) for equation in kernel.equations}
         collectives, movable = [], []
         for equation in program.equations:
             kind = known.get(equation)
@@ -138,13 +135,14 @@ class KernelGraph:
     @cached_property
     def asap(self) -> dict[Value, float]:
         """The time at which each value is ready, if short kernels and collectives run as soon as possible."""
+        bits, movable = self.bits, self.movable
         times = dict.fromkeys(self.program.inputs, 0.0)
         for group in self.groups:
-            ready = max(map(times.__getitem__, _inputs(group)), default=0.0)
+            ready = max([times[value] for value in _inputs(group)], default=0.0)
             for equation in group:
-                if equation in self.movable:
+                if equation in movable:
                     time = ready
-                elif equation in self.bits:
+                elif equation in bits:
                     time = ready + self.collective_seconds(equation)
                 else:
                     time = self.starts[self.kernel_index[equation] + 1]
@@ -155,34 +153,38 @@ class KernelGraph:
     @cached_property
     def first_use(self) -> dict[Value, float]:
         """The time at which a kernel first reads each value; outputs of the program are used at its end."""
-        times = dict.fromkeys(self.program.values(), self.seconds)
-        kernel_index, starts = self.kernel_index, self.starts
+        end, kernel_index, starts = self.seconds, self.kernel_index, self.starts
+        times = dict.fromkeys(self.program.values(), end)
         for group in reversed(self.groups):
-            passed_on: float | None = None
+            passed_on: float | None = None  # most equations are in kernels, whose times are known
             for equation in group:
                 index = kernel_index.get(equation)
                 if index is not None:
-                    _lower(times, equation.inputs, starts[index])
-                    continue
-                if passed_on is None:
-                    passed_on = min([times[value] for value in _outputs(group)], default=self.seconds)
-                _lower(times, equation.inputs, passed_on)
+                    time = starts[index]
+                else:
+                    if passed_on is None:
+                        passed_on = min([times[value] for value in _outputs(group)], default=end)
+                    time = passed_on
+                for value in equation.inputs:
+                    times[value] = min(times[value], time)
         return times
 
     @cached_property
     def alap(self) -> dict[Value, float]:
         """The time at which each value must be ready, if short kernels and collectives run as late as possible."""
-        times = dict.fromkeys(self.program.values(), self.seconds)
+        end, bits, movable = self.seconds, self.bits, self.movable
+        times = dict.fromkeys(self.program.values(), end)
         for group in reversed(self.groups):
-            passed_on = min(map(times.__getitem__, _outputs(group)), default=self.seconds)
+            passed_on = min([times[value] for value in _outputs(group)], default=end)
             for equation in group:
-                if equation in self.movable:
+                if equation in movable:
                     time = passed_on
-                elif equation in self.bits:
+                elif equation in bits:
                     time = passed_on - self.collective_seconds(equation)
                 else:
                     time = self.starts[self.kernel_index[equation]]
-                _lower(times, equation.inputs, time)
+                for value in equation.inputs:
+                    times[value] = min(times[value], time)
         return times
 
     def start_of(self, equation: Equation) -> float:
@@ -221,17 +223,8 @@ class KernelGraph:
     @cached_property
     def ancestors(self) -> dict[Equation, int]:
         """The collectives that each collective depends on, directly or not, as a set of bits."""
-        of_value = dict.fromkeys(self.program.inputs, 0)
-        ancestors: dict[Equation, int] = {}
-        for group in self.groups:
-            of_group = reduce(or_, map(of_value.__getitem__, _inputs(group)), 0)
-            for equation in group:
-                bit = self.bits.get(equation, 0)
-                if bit:
-                    ancestors[equation] = of_group
-                for value in equation.outputs:
-                    of_value[value] = of_group | bit
-        return ancestors
+        of_value = ancestor_bits(self.program, self.bits)
+        return {collective: of_value[collective.outputs[0]] ^ bit for collective, bit in self.bits.items()}
 
     @cached_property
     def critical_collectives(self) -> list[Equation]:
@@ -258,9 +251,13 @@ def ancestor_bits(program: Program, bits: Mapping[Equation, int]) -> dict[Value,
     """Return which of the equations that have a bit each value depends on, directly or not, as a set of bits."""
     of_value = dict.fromkeys(program.inputs, 0)
     for group in issue_groups(program):
-        of_group = reduce(or_, map(of_value.__getitem__, _inputs(group)), 0)
+        of_group = 0
+        for value in _inputs(group):
+            of_group |= of_value[value]
         for equation in group:
-            of_value.update(dict.fromkeys(equation.outputs, of_group | bits.get(equation, 0)))
+            of_result = of_group | bits.get(equation, 0)
+            for value in equation.outputs:
+                of_value[value] = of_result
     return of_value
 
 
@@ -277,12 +274,6 @@ def _compute_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     if not kernel.bytes_accessed or op.reads_host_memory or op.writes_host_memory or local.bytes_sent(kernel.root):
         return 0.0
     return kernel_seconds(local, kernel, chip)
-
-
-def _lower(times: dict[Value, float], values: Sequence[Value], time: float) -> None:
-    """Lower the times of values to `time` where they are later."""
-    for value in values:
-        times[value] = min(times[value], time)
 
 
 def is_movable(local: LocalProgram, equation: Equation) -> bool:

@@ -16,7 +16,10 @@ from shardwise.compiler.schedule.kernel_graph import KernelGraph
 
 
 def prefetch_for_remat(graph: KernelGraph) -> Program:
-    """Return the program in which weights that are gathered after a remat barrier pass through the preceding one."""
+    """Return the program in which weights that are gathered after a remat barrier pass through the preceding one.
+
+    It is the program itself if there are none.
+    """
     program = graph.program
     if not any(map(_is_remat_barrier, program.equations)):
         return program
@@ -25,19 +28,25 @@ def prefetch_for_remat(graph: KernelGraph) -> Program:
     known: set[Value] = set()  # the weights before the preceding barrier
     groups: list[list[Equation]] = []
     preceding: list[Equation] | None = None  # the last barrier with an operand that is no weight; one of `groups`
+    has_moved = False
     for group in graph.groups:
         kept = group
-        if are_remat_barriers(group):
+        if group[0].op.fusion.is_barrier and are_remat_barriers(group):
             early = [equation for equation in group if equation.inputs[0] in known and equation.outputs[0] in sent]
-            if preceding is not None and len(early) < len(group):
+            if early and preceding is not None and len(early) < len(group):
+                has_moved = True
                 preceding += early
                 kept = [equation for equation in group if equation not in early]
             if any(equation.inputs[0] not in weights for equation in kept):
                 preceding = kept = list(kept)  # the groups of the graph are not changed
                 known = set(weights)
         else:
-            weights.update(value for equation in group if _moves(equation, weights) for value in equation.outputs)
+            for equation in group:
+                if _moves(equation, weights):
+                    weights.update(equation.outputs)
         groups.append(kept)
+    if not has_moved:
+        return program
     return program.with_equations(equation for group in groups for equation in group)
 
 

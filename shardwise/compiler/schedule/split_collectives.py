@@ -53,8 +53,8 @@ def split_collectives(graph: KernelGraph, launch_ids: Iterator[int]) -> Program:
 def _between_products(program: Program, collectives: Iterable[Equation]) -> list[Equation]:
     """Return the collectives that depend on a product, and on which a product depends.
 
-    A gather of a weight waits for no product, and no product waits for a reduction of a gradient: XLA would hide several
-    short ones of these worse than a long one.
+    A gather of a weight waits for no product, and no product waits for a reduction of a gradient: XLA would hide
+    several short ones of these worse than a long one.
     """
     chosen = list(collectives)
     if not chosen:

@@ -98,10 +98,12 @@ class _Graph:
         for start, equations in enumerate(self.nodes):
             if sorted_nodes[start]:
                 continue
-            if len(equations) == 1:  # most nodes
-                is_ready = defined.issuperset(equations[0].inputs)
-            else:
-                is_ready = all([defined.issuperset(equation.inputs) for equation in equations])
+            if start not in effects and len(equations) == 1 and defined.issuperset(equations[0].inputs):  # most nodes
+                order.append(start)
+                sorted_nodes[start] = True
+                defined.update(equations[0].outputs)
+                continue
+            is_ready = all([defined.issuperset(equation.inputs) for equation in equations])
             is_ready = is_ready and (start not in effects or effects[start] <= last_effect)
             for node in (start,) if is_ready else self._sorted_ancestors(start, sorted_nodes):
                 order.append(node)
@@ -144,14 +146,10 @@ class _Graph:
 
     def _predecessors(self, node: int) -> list[int]:
         """Return the direct predecessors of a node, one for each operand."""
-        values = (value for equation in self.nodes[node] for value in equation.inputs)
-        before = [self._producers[value] for value in values if value in self._producers]
-        effect = self._preceding_effect(node)
+        producers, effect = self._producers, self._effects.get(node, -1)
+        values = [value for equation in self.nodes[node] for value in equation.inputs]
+        before = [producers[value] for value in values if value in producers]
         return before if effect < 0 else [*before, effect]
-
-    def _preceding_effect(self, node: int) -> int:
-        """Return the node with an effect before a node with an effect, which keep their order; -1 if there is none."""
-        return self._effects.get(node, -1)
 
     @cached_property
     def _producers(self) -> dict[Value, int]:
@@ -162,7 +160,7 @@ class _Graph:
 
     @cached_property
     def _effects(self) -> dict[int, int]:
-        """The nodes with effects, each with the one before it."""
+        """The nodes with effects, which keep their order: each with the one before it, or -1."""
         nodes = [index for index, node in enumerate(self.nodes) for equation in node if equation.op.effect]
         nodes = list(dict.fromkeys(nodes))
         return dict(zip(nodes, (-1, *nodes), strict=False))

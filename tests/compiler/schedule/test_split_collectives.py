@@ -66,6 +66,14 @@ def test_other_collectives_are_not_split(shape):
     assert split(local).program is local.program
 
 
+def test_around_a_reduced_gradient_no_region_is_grown(monkeypatch):
+    """No product depends on it, so that splitting it saves no time."""
+    monkeypatch.setattr(module.RegionFinder, "region", None)
+    x = "bf16[16384,16384]"
+    local = local_of(f"(x: {x}, g: {x}) {{\ny: {x} = {DOT} x g\nr: {x} = {REDUCE} y\nreturn r\n}}")
+    assert split(local).program is local.program
+
+
 def test_a_loop_is_split_and_computes_the_same():
     large = schedule(local_of(scanned(16384, 4096, 4096)), H200)
     (loop,) = [equation for equation in large.program.equations if equation.op.programs]
@@ -160,6 +168,7 @@ def test_parts_take_no_more_memory_where_nothing_is_joined():
 def test_training_steps_in_parts_compute_the_same(mesh, overlapping, monkeypatch, how, scanned):  # noqa: F811
     """Every region is split, whether or not it pays: recomputed layers, pipelined loops, and weights along columns."""
     monkeypatch.setattr(module, "_MAX_SLOWDOWN", 1e9)
+    monkeypatch.setattr(module, "_between_products", lambda program, collectives: list(collectives))
     monkeypatch.setattr(module._Splitter, "_can_pay", lambda self, region: bool(region.dims))
     monkeypatch.setattr(module._Splitter, "_fastest", lambda self, window, regions: regions[0].parts)
     monkeypatch.setattr(schedule_module, "_is_slower", lambda *programs: False)
