@@ -34,6 +34,9 @@ GROUPS := $(notdir $(wildcard tests/ecosystem/programs/*))
 # Environments are installed at the same time; the commands of a target run one after the other.
 MAKEFLAGS += --jobs=2
 
+# The tests start hundreds of processes, each of which would compile the package again where this variable is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 OLDER_EMITTERS := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin

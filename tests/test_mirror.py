@@ -39,11 +39,17 @@ def module_paths() -> set[str]:
     return {path for path in paths if not path.endswith("__init__")}
 
 
-def is_test_of(test: PurePosixPath, module: str) -> bool:
-    """Return whether a test file has the path of a module. Leading underscores of a module's name are left out."""
-    folder, _, name = module.rpartition("/")
-    stem = f"test_{name.lstrip('_')}"
-    return test.parent == PurePosixPath(folder) and (test.stem == stem or test.stem.startswith(f"{stem}_"))
+def path_without_underscores(module: str) -> str:
+    """Return the path of a module without the leading underscores of its name, which the names of its tests omit."""
+    folder, slash, name = module.rpartition("/")
+    return f"{folder}{slash}{name.lstrip('_')}"
+
+
+def paths_of_tested(test: PurePosixPath) -> set[str]:
+    """Return all paths of modules that a test file can belong to: of test_a_b.py, those of the modules a_b and a."""
+    words = test.stem.removeprefix("test_").split("_")
+    names = ("_".join(words[: count + 1]) for count in range(len(words)))
+    return {test.with_name(name).as_posix() for name in names if name}
 
 
 def is_mirrored(test: PurePosixPath) -> bool:
@@ -56,17 +62,15 @@ def covered_by_folder(module: str) -> list[str]:
 
 TEST_FILES = {PurePosixPath(path.relative_to(TESTS).as_posix()) for path in TESTS.rglob("test_*.py")}
 MODULE_PATHS = module_paths()
-OWN = {module for module in MODULE_PATHS if any(is_test_of(test, module) for test in TEST_FILES)}
+TESTED = set().union(*map(paths_of_tested, TEST_FILES))
+OWN = {module for module in MODULE_PATHS if path_without_underscores(module) in TESTED}
 
 
 def test_every_test_file_has_the_path_of_a_module_or_a_package():
     packages = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
     own_names = {f"{package}/{PurePosixPath(package).name}" for package in packages}
-    strays = [
-        str(test)
-        for test in sorted(TEST_FILES)
-        if is_mirrored(test) and not any(is_test_of(test, path) for path in MODULE_PATHS | own_names)
-    ]
+    paths = set(map(path_without_underscores, MODULE_PATHS | own_names))
+    strays = [str(test) for test in sorted(TEST_FILES) if is_mirrored(test) and paths.isdisjoint(paths_of_tested(test))]
     assert strays == []
 
 
@@ -93,8 +97,10 @@ def test_folders_that_do_not_mirror_the_package_exist(folder):
 
 
 def test_the_rule():
-    assert is_test_of(PurePosixPath("api/test_jit.py"), "api/jit")
-    assert is_test_of(PurePosixPath("api/test_jit_threads.py"), "api/jit")
-    assert is_test_of(PurePosixPath("base/test_jaxlib.py"), "base/_jaxlib")
-    assert not is_test_of(PurePosixPath("api/test_jitted.py"), "api/jit")
-    assert not is_test_of(PurePosixPath("test_jit.py"), "api/jit")
+    assert paths_of_tested(PurePosixPath("api/test_jit.py")) == {"api/jit"}
+    assert paths_of_tested(PurePosixPath("api/test_jit_of_threads.py")) == {
+        "api/jit",
+        "api/jit_of",
+        "api/jit_of_threads",
+    }
+    assert path_without_underscores("base/_jaxlib") == "base/jaxlib"
