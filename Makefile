@@ -106,7 +106,7 @@ test-torch: .venv-torch/.installed
 faults: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m faults
 
-# Training on four processes and a spare, with a random fault every 29 s, beside a run without faults and one that restarts
+# Training on four processes and two spares, with a random fault every 29 s, beside a run without faults and one that restarts
 # from disk, for MINUTES each; then local updates of four groups and a spare, with such faults and without. The events are
 # in build/soak.log and build/soak-groups.log.
 soak: .venv/.checks-installed

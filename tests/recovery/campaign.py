@@ -1,24 +1,33 @@
-"""Launches with random faults, by seeds: python -m tests.recovery.campaign [--faults 100] [--seed 0] [--log FILE]
+"""Launches with faults, by seeds: python -m tests.recovery.campaign [--faults 100] [--seed 0] [--jobs 1] [--log FILE]
 
-Each launch has two to four processes, up to two spares, and two to eight faults of all kinds: at the beginning of a
-step, while a snapshot is sent, while processes join a generation, or while they restore. A launch is right if it ends
-with the losses of a run without faults: bit for bit if the number of processes did not change, within rounding
-otherwise. It is right too if it ends with an error that says what was lost. The exit code is 0 if all launches are
-right.
+First the launches of `SCRIPTED`, which have every kind of fault in every situation; then random ones. Each of these has
+two to four processes, up to two spares, and two to eight faults of all kinds: at the beginning of a step, while a
+snapshot is sent, while processes join a generation, or while they restore. A launch is right if it ends with the losses
+of a run without faults: bit for bit if the number of processes did not change, within rounding otherwise. It is right
+too if it ends with an error that says what was lost. In each case, the newest checkpoint on disk must be intact. The
+exit code is 0 if all launches are right, and if they have had every fault of `REQUIRED`.
 """
 
 import argparse
 import json
+import math
 import random
+import re
+import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
+from typing import TextIO
 
-import pytest
-
+from shardwise.errors import CheckpointError
 from tests.recovery.launches import ROOT, Outcome, run, undisturbed
 from tests.recovery.training import POINTS
+
+Launch = tuple[int, int, list[str]]  # the number of processes, the number of spares, and the faults
 
 STEPS, PAUSE = 60, 0.2
 STEP_FAULTS = ("kill", "kill", "stop", "raise", "coordinator", "drop", "gloo", "disk")
@@ -30,8 +39,27 @@ LOST = (
 )
 
 
-def choose(chance: random.Random) -> tuple[int, int, list[str]]:
-    """Return the number of processes, the number of spares, and the faults of a launch."""
+TIME_LIMIT = 240.0  # seconds after which a launch counts as stuck
+SCRIPTED: tuple[Launch, ...] = (
+    (3, 2, ["kill@8:1", "drop@20:2", "stop@32:0", "disk@44:1"]),
+    (3, 2, ["coordinator@8:0", "raise@20:2", "gloo@32:1", "disk@44:2"]),
+    (4, 2, ["kill.send@0:1", "kill@20:2", "kill.send@2:3", "kill@45:0"]),
+    (4, 2, ["kill@10:1", "kill.send@1:2", "kill@45:0", "stop.join@3:2"]),
+    (4, 2, ["kill@10:1", "kill.fetch@1:3", "kill@45:0", "kill.choose@3:2"]),
+    (4, 0, ["kill@10:1", "kill.fetch@1:1", "raise@50:1"]),  # the process that had rank 3
+    (4, 0, ["kill@10:1", "kill.send@1:2", "stop@50:1"]),
+    (4, 0, ["kill@10:1", "kill.fetch@2:3", "drop@50:0"]),
+    (3, 0, ["kill@10:1", "kill.send@2:0", "coordinator@50:0"]),
+)
+STEP_KINDS = ("kill", "stop", "raise", "coordinator", "drop", "gloo", "disk")
+REQUIRED = (
+    *(f"{kind} at a step" for kind in STEP_KINDS),
+    *(f"kill during a {situation}" for situation in ("snapshot", "recovery", "shrink", "grow")),
+)
+
+
+def choose(chance: random.Random) -> Launch:
+    """Return a random launch."""
     processes, spares = chance.randint(2, 4), chance.randint(0, 2)
     faults = []
     for index in range(chance.randint(2, 8)):
@@ -40,8 +68,33 @@ def choose(chance: random.Random) -> tuple[int, int, list[str]]:
             faults.append(f"{chance.choice(STEP_FAULTS)}@{chance.randrange(3, STEPS - 3)}:{rank}")
         else:
             kind, point = chance.choice(POINT_FAULTS), chance.choice(list(POINTS))
-            faults.append(f"{kind}.{point}@{0 if point == 'send' else chance.randint(1, 4)}:{rank}")
+            faults.append(f"{kind}.{point}@{chance.randint(0 if point == 'send' else 1, 4)}:{rank}")
     return processes, spares, sorted(set(faults))
+
+
+def situation_of(fault: str, sizes: list[int]) -> str:
+    """Return a fault with what the processes did when it happened.
+
+    Args:
+        fault: the fault.
+        sizes: the number of processes of each generation.
+    """
+    kind, _, place = fault.partition("@")
+    name, _, point = kind.partition(".")
+    if not point:
+        return f"{name} at a step"
+    generation = int(place.partition(":")[0])
+    if generation == 0:
+        return f"{name} during a {'snapshot' if point == 'send' else 'start'}"
+    if generation >= len(sizes) or sizes[generation] == sizes[generation - 1]:
+        return f"{name} during a recovery"
+    return f"{name} during a {'shrink' if sizes[generation] < sizes[generation - 1] else 'grow'}"
+
+
+def situations(outcome: Outcome, processes: int) -> list[str]:
+    """Return the faults of a launch that have happened, each with what the processes did then."""
+    continued = re.findall(r"(\d+) process(?:es continue| continues)", outcome.stderr)
+    return [situation_of(fault, [processes, *map(int, continued)]) for fault in outcome.happened]
 
 
 def judge(outcome: Outcome, processes: int) -> str:
@@ -49,7 +102,7 @@ def judge(outcome: Outcome, processes: int) -> str:
     expected = undisturbed(processes, STEPS)
     for step, losses in outcome.losses.items():
         (wanted,) = map(float.fromhex, expected[step])
-        if [float.fromhex(loss) for loss in losses] != pytest.approx([wanted] * len(losses), rel=1e-4):
+        if not all(math.isclose(float.fromhex(loss), wanted, rel_tol=1e-4) for loss in losses):
             return f"WRONG: the losses of step {step} are {losses}, not {expected[step]}"
     if outcome.code:
         lost = next((reason for reason in LOST if reason in outcome.stderr), None)
@@ -65,38 +118,80 @@ def judge(outcome: Outcome, processes: int) -> str:
     return "recovered, bit for bit"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Launch programs with random faults.")
-    parser.add_argument("--faults", type=int, default=100, help="the number of faults that happen")
-    parser.add_argument("--minutes", type=float, default=1e9, help="the most minutes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log", type=Path, default=ROOT / "build/recovery.log", help="the file of all launches")
-    options = parser.parse_args(arguments)
-    chance = random.Random(options.seed)
-    options.log.parent.mkdir(parents=True, exist_ok=True)
-    ends, happened = Counter[str](), 0
-    limit = time.monotonic() + 60 * options.minutes
-    with options.log.open("w") as log:
-        while happened < options.faults and time.monotonic() < limit:
-            processes, spares, faults = choose(chance)
-            start = time.monotonic()
-            outcome = run(*faults, processes=processes, spares=spares, fewest=1, steps=STEPS, pause=PAUSE)
-            end = judge(outcome, processes)
-            ends[end.partition(": ")[0] if end.startswith("WRONG") else end] += 1
-            happened += len(outcome.happened)
-            record = {
-                "processes": processes,
-                "spares": spares,
-                "faults": faults,
-                "happened": outcome.happened,
-                "end": end,
-            }
-            record |= {"seconds": round(time.monotonic() - start, 1), "starts": outcome.starts}
-            if end.startswith("WRONG"):
+class Campaign:
+    """The launches of a campaign, in threads, and what has happened in them."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.ends, self.happened = Counter[str](), Counter[str]()
+        self._options = options
+        self._lock, self._launches = Lock(), self._choose_launches()
+        self._limit = time.monotonic() + 60 * options.minutes
+
+    def _choose_launches(self) -> Iterator[Launch]:
+        yield from SCRIPTED
+        chance = random.Random(self._options.seed)
+        while True:
+            yield choose(chance)
+
+    def run(self) -> None:
+        """Launch programs until enough faults have happened, or the time is over."""
+        for processes in (2, 3, 4):
+            undisturbed(processes, STEPS)
+        self._options.log.parent.mkdir(parents=True, exist_ok=True)
+        with self._options.log.open("w") as log, ThreadPoolExecutor(self._options.jobs) as pool:
+            for work in [pool.submit(self._work, log) for _ in range(self._options.jobs)]:
+                work.result()
+
+    def _work(self, log: TextIO) -> None:
+        while True:
+            with self._lock:
+                if self.happened.total() >= self._options.faults or time.monotonic() > self._limit:
+                    return
+                launch = next(self._launches)
+            record = self._launch(*launch)
+            with self._lock:
+                print(json.dumps(record), file=log, flush=True)
+
+    def _launch(self, processes: int, spares: int, faults: list[str]) -> dict[str, object]:
+        """Run a program to its end, and return what has happened."""
+        start = time.monotonic()
+        record: dict[str, object] = {"processes": processes, "spares": spares, "faults": faults}
+        try:
+            outcome = run(
+                *faults, processes=processes, spares=spares, fewest=1, steps=STEPS, pause=PAUSE, time_limit=TIME_LIMIT
+            )
+        except subprocess.TimeoutExpired as error:
+            record |= {"end": f"WRONG: the launch has not ended in {TIME_LIMIT:.0f} s", "stdout": str(error.stdout)}
+        except CheckpointError as error:
+            record |= {"end": f"WRONG: the newest checkpoint on disk is not intact: {error}"}
+        else:
+            record |= {"end": judge(outcome, processes), "happened": situations(outcome, processes)}
+            record |= {"starts": outcome.starts, "verified": outcome.verified}
+            if str(record["end"]).startswith("WRONG"):
                 record |= {"stdout": outcome.stdout, "stderr": outcome.stderr}
-            print(json.dumps(record), file=log, flush=True)
-    print(f"{happened} faults in {ends.total()} launches: {dict(ends)}")
-    return 1 if ends["WRONG"] else 0
+            with self._lock:
+                self.happened.update(situations(outcome, processes))
+        end = str(record["end"])
+        with self._lock:
+            self.ends[end.partition(": ")[0] if end.startswith("WRONG") else end] += 1
+        return record | {"seconds": round(time.monotonic() - start, 1)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Launch programs with faults.")
+    parser.add_argument("--faults", type=int, default=100, help="the number of faults that happen")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no launch after so many minutes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="the number of launches at the same time")
+    parser.add_argument("--log", type=Path, default=ROOT / "build/recovery.log", help="the file of all launches")
+    campaign = Campaign(parser.parse_args(arguments))
+    campaign.run()
+    print(f"{campaign.happened.total()} faults in {campaign.ends.total()} launches:")
+    for text, count in (*campaign.ends.most_common(), *campaign.happened.most_common()):
+        print(f"  {count:4} {text}")
+    missing = [fault for fault in REQUIRED if fault not in campaign.happened]
+    print(f"did not happen: {', '.join(missing) or 'none'}")
+    return 1 if campaign.ends["WRONG"] or missing else 0
 
 
 if __name__ == "__main__":

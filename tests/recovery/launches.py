@@ -28,6 +28,7 @@ class Outcome:
         happened: the faults that have happened.
         starts: for each call of the training function, the number of processes and the first step.
         compiled: the numbers of modules that each process has compiled in its last call of the training function.
+        verified: the step of the newest checkpoint on disk, which is intact; None without one.
         stderr: the standard error.
     """
 
@@ -36,8 +37,26 @@ class Outcome:
     happened: list[str]
     starts: list[tuple[int, int]]
     compiled: list[int]
+    verified: int | None
     stderr: str
     stdout: str = field(repr=False, default="")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a launch."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "SHARDWISE_PLATFORMS": "cpu", **variables}
+
+
+def verify_newest(folder: str) -> int | None:
+    """Return the step of the newest checkpoint on disk that a program has saved; None if it has saved none.
+
+    Raises:
+        CheckpointError: if it is not intact. Whatever has happened, it must be.
+    """
+    steps = list_steps(location_of(f"{folder}/disk"))
+    if steps:
+        checkpoints.verify(f"{folder}/disk/{step_name(steps[-1])}")
+    return steps[-1] if steps else None
 
 
 def run(
@@ -48,6 +67,7 @@ def run(
     steps: int = 12,
     pause: float = 0,
     straggler_seconds: float = 0,
+    time_limit: float = TIME_LIMIT,
 ) -> Outcome:
     """Run the program to its end.
 
@@ -59,6 +79,11 @@ def run(
         steps: the number of steps.
         pause: the seconds that each step takes at least.
         straggler_seconds: the seconds after which a slow process is replaced; 0 for never.
+        time_limit: the seconds after which the launch is killed.
+
+    Raises:
+        TimeoutExpired: if the launch takes longer.
+        CheckpointError: if the newest checkpoint on disk is not intact.
     """
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
         launch = subprocess.run(
@@ -71,20 +96,19 @@ def run(
             ],
             capture_output=True,
             text=True,
-            timeout=TIME_LIMIT,
+            timeout=time_limit,
             check=False,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SHARDWISE_STRAGGLER_SECONDS": str(straggler_seconds)},
+            env=environment(SHARDWISE_STRAGGLER_SECONDS=str(straggler_seconds)),
         )
         happened = sorted(path.name for path in Path(folder).glob("*@*"))
-        if steps := list_steps(location_of(f"{folder}/disk")):  # whatever has happened, the newest one is intact
-            checkpoints.verify(f"{folder}/disk/{step_name(steps[-1])}")
+        verified = verify_newest(folder)
     losses: dict[int, set[str]] = {}
     for step, loss in re.findall(r"\] step (\d+) loss (\S+)", launch.stdout):
         losses.setdefault(int(step), set()).add(loss)
     starts = [tuple(map(int, each)) for each in re.findall(r"of (\d+) starts at step (\d+)", launch.stdout)]
     compiled = [int(count) for count in re.findall(r"\] compiled (\d+):", launch.stdout)]
-    return Outcome(launch.returncode, losses, happened, starts, compiled, launch.stderr, launch.stdout)
+    return Outcome(launch.returncode, losses, happened, starts, compiled, verified, launch.stderr, launch.stdout)
 
 
 @cache

@@ -5,10 +5,12 @@ training.py FOLDER [--steps N] [--pause SECONDS] [--every N] [--from-disk] [--fa
 FOLDER has a folder `disk` with checkpoints, and one file for each fault that has happened. A fault is KIND@STEP:RANK:
 it happens once, in the process that has the rank when it begins the step. KIND.POINT@GENERATION:RANK happens in the
 middle of a snapshot or of a recovery, in the process that has the rank in this generation; POINT is one of `POINTS`. A
-file `now-NUMBER` in FOLDER with KIND:RANK is a fault that happens at the next step.
+file `now-NUMBER` in FOLDER with KIND:RANK is a fault that happens at the next step, and one with KIND.POINT:RANK at the
+next time that the process with the rank reaches the point. The fault `disk` lasts until a checkpoint is due.
 
-Each process prints its losses. Each step takes PAUSE seconds or more. With --from-disk, the program does not recover:
-it restores the newest checkpoint on disk when it is started again.
+Each process prints its losses, and the number of programs that it has compiled in this call of the function. Each step
+takes PAUSE seconds or more. With --from-disk, the program does not recover: it restores the newest checkpoint on disk
+when it is started again.
 """
 
 import argparse
@@ -135,6 +137,7 @@ class Faults:
 
     def __init__(self, folder, faults):
         self._folder, self._faults = Path(folder), faults
+        self._full_steps = 0  # that this process has begun with a full disk
         for point, (owner, name) in POINTS.items():
             self._wrap(point, owner, name)
 
@@ -144,19 +147,28 @@ class Faults:
         def wrapper(*arguments):
             rank = int(os.environ["SHARDWISE_PROCESS_ID"])
             self._happen(lambda kind, place: kind.endswith(f".{point}") and place == f"{generations.number}:{rank}")
+            self._obey(f".{point}:{rank}")
             return function(*arguments)
 
         setattr(owner, name, wrapper)
 
     def begin_step(self, step):
         """Let the faults of this step happen."""
-        empty_disk()
+        if resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 0:
+            self._full_steps += 1
+            if self._full_steps > SAVED_STEPS + 1:
+                self._full_steps = 0
+                empty_disk()
         rank = sw.process_index()
         self._happen(lambda kind, place: "." not in kind and place == f"{step}:{rank}")
+        self._obey(f":{rank}")
+
+    def _obey(self, place):
+        """Let the faults happen that a command orders for a place: `:RANK` or `.POINT:RANK`."""
         for command in self._folder.glob("now-*"):
-            kind, _, target = command.read_text().partition(":")
-            if target == str(rank):
-                with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # another process has obeyed it
+                text = command.read_text()
+                if text.endswith(place) and (kind := text.removesuffix(place)) in KINDS:
                     command.rename(command.with_name(f"happened-{command.name}"))
                     KINDS[kind]()
 
@@ -164,7 +176,7 @@ class Faults:
         for fault in self._faults:
             kind, _, place = fault.partition("@")
             if is_due(kind, place) and not (mark := self._folder / fault).exists():
-                mark.write_text(str(time.time()))
+                mark.touch()  # a full disk has room for it
                 KINDS[kind.partition(".")[0]]()
 
 
@@ -209,7 +221,8 @@ def main():
             faults.begin_step(step)
             time.sleep(options.pause + sum(slow_steps))
             arrays, loss = train_step({name: state[name] for name in ("weights", "momentum")}, x, y)
-            print(f"step {step} loss {float(loss).hex()} at {time.time():.3f}", flush=True)
+            loss_text = f"{float(loss).hex()} at {time.time():.3f}"
+            print(f"step {step} loss {loss_text} compiled {len(compiled)}", flush=True)
             state = {**arrays, "next": step + 1, "host": np.full(2, float(step))}
             if snapshots is not None:
                 snapshots.save(step, state)
