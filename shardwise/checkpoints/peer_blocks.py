@@ -129,28 +129,6 @@ def take_blocks(step: int, tree: object, rank: int) -> HeldSnapshot:
     return HeldSnapshot(step, types, holders, blocks, values, {rank: pack_values(values)})
 
 
-def partners(hosts: Mapping[int, str]) -> dict[int, int]:
-    """Return the partner of each process, which keeps copies of its blocks: on another host, if there are several.
-
-    The processes of a host have different partners, as far as the next host has enough processes. A single process has
-    none.
-    """
-    by_host: dict[str, list[int]] = {}
-    for rank, host in sorted(hosts.items()):
-        by_host.setdefault(host, []).append(rank)
-    if len(hosts) == 1:
-        return {}
-    if len(by_host) == 1:
-        ranks = sorted(hosts)
-        return {rank: ranks[(position + 1) % len(ranks)] for position, rank in enumerate(ranks)}
-    names = list(by_host)
-    result: dict[int, int] = {}
-    for index, name in enumerate(names):
-        following = by_host[names[(index + 1) % len(names)]]
-        result |= {rank: following[position % len(following)] for position, rank in enumerate(by_host[name])}
-    return result
-
-
 def blocks_to_send(snapshot: HeldSnapshot, rank: int, hosts: Mapping[int, str]) -> list[BlockKey]:
     """Return the blocks that a process sends to its partner: those that no process on another host holds.
 

@@ -23,7 +23,6 @@ from shardwise.checkpoints.peer_blocks import (
     blocks_to_send,
     overlapping,
     pack,
-    partners,
     take_blocks,
     unpack,
 )
@@ -33,6 +32,7 @@ from shardwise.checkpoints.target import Target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, PeerFailure
 from shardwise.processes.blob_server import BlobServer, Offer, fetch
+from shardwise.processes.partners import partners
 from shardwise.random import wrap_key_data
 from shardwise.runtime.array import ArrayImpl, key_data_sharding
 from shardwise.runtime.box import box_of

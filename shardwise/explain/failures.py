@@ -75,6 +75,7 @@ class Failures:
         wide_share: the share of interruptions that take the memory of many nodes, such as failed switches; the
             nodes themselves return. The job then restores the newest checkpoint on disk.
         devices_per_node: the devices that fail together.
+        processes_per_node: the processes of a node, each of which keeps snapshots of its devices in host memory.
         replica_nodes: the nodes of a data-parallel replica: a job shrinks and grows by whole replicas.
         spare_nodes: the spare nodes of policies with spares; by default, one per 256 nodes.
         replacement_seconds: from the failure of a node until it, or another one, is ready in its place.
@@ -109,6 +110,7 @@ class Failures:
     node_share: float = _LLAMA3_HARDWARE - _LLAMA3_NETWORK
     wide_share: float = _LLAMA3_NETWORK
     devices_per_node: int = 8
+    processes_per_node: int = 1
     replica_nodes: int = 1
     spare_nodes: int | None = None
     replacement_seconds: float = 3600.0
@@ -138,9 +140,14 @@ class Failures:
                 raise ValueError(f"Failures: {field.name} must be finite and not negative, not {value}")
             if abs(value) > _MOST:
                 raise ValueError(f"Failures: {field.name} must be at most {_MOST:g}")
-        for name in ("days", "devices_per_node", "replica_nodes", "trials"):
+        for name in ("days", "devices_per_node", "processes_per_node", "replica_nodes", "trials"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Failures: {name} must be positive, not {getattr(self, name)}")
+        if self.devices_per_node % self.processes_per_node:
+            raise ValueError(
+                f"Failures: processes_per_node ({self.processes_per_node}) must divide devices_per_node "
+                f"({self.devices_per_node}): each process has as many devices"
+            )
         for name in ("snapshot_interval", "checkpoint_interval"):
             value = getattr(self, name)
             if value is not None and value < SHORTEST_INTERVAL:

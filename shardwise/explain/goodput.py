@@ -10,6 +10,7 @@ from shardwise.explain.failing_job import simulate_job
 from shardwise.explain.failures import SHORTEST_INTERVAL, Failures, RecoveryPolicy
 from shardwise.explain.save_interval import best_interval
 from shardwise.explain.save_schedule import SaveSchedule
+from shardwise.explain.snapshot_memory import SnapshotMemory
 
 _DAY = 86400.0
 _ROUNDING = 1e-9  # of a ratio of intervals
@@ -82,11 +83,13 @@ class Goodput:
     Attributes:
         failures: the failures, and what recovery costs.
         devices: the number of devices that train.
+        snapshot_memory: the host memory of the snapshots of policies with snapshots.
         rows: one per policy.
     """
 
     failures: Failures
     devices: int
+    snapshot_memory: SnapshotMemory
     rows: tuple[GoodputRow, ...]
 
     @property
@@ -100,13 +103,23 @@ class Goodput:
         lines = text.align([heads, *map(_cells, self.rows)], (10, -14, -11, -9, -11, *(-6 for _ in _PARTS), -9))
         return (
             f"{self.failures.days:g} days on {self.devices:,} devices with {expected:,.1f} expected interruptions "
-            f"(means of {self.failures.trials} simulated jobs):\n" + "\n".join(lines)
+            f"(means of {self.failures.trials} simulated jobs):\n" + "\n".join(lines) + self._memory_line()
+        )
+
+    def _memory_line(self) -> str:
+        if not any(row.policy.snapshots for row in self.rows):
+            return ""
+        memory = self.snapshot_memory
+        own, copies, held, peak = map(text.human_bytes, (memory.own, memory.copies, memory.held, memory.peak))
+        return (
+            f"\nsnapshots take {held} of host memory per process ({own} of its own devices, {copies} of others), and "
+            f"{peak} while one is copied"
         )
 
     __repr__ = __str__
 
 
-def predict_goodput(failures: Failures, devices: int, times: SaveTimes) -> Goodput:
+def predict_goodput(failures: Failures, devices: int, times: SaveTimes, memory: SnapshotMemory) -> Goodput:
     """Simulate jobs of all policies, with intervals that are given or best.
 
     Raises:
@@ -120,7 +133,7 @@ def predict_goodput(failures: Failures, devices: int, times: SaveTimes) -> Goodp
             f"{_MOST_INTERRUPTIONS:,}"
         )
     return Goodput(
-        failures, devices, tuple(_simulate(failures, policy, devices, times) for policy in failures.policies)
+        failures, devices, memory, tuple(_simulate(failures, policy, devices, times) for policy in failures.policies)
     )
 
 

@@ -28,6 +28,7 @@ from shardwise.explain import page, text
 from shardwise.explain.failures import Failures
 from shardwise.explain.goodput import Goodput, SaveTimes, predict_goodput
 from shardwise.explain.plan import prepare
+from shardwise.explain.snapshot_memory import snapshot_memory
 from shardwise.sharding import AbstractMesh, Mesh, NamedSharding
 
 _PRODUCTS, _MEMORY, _EXPOSED, _IDLE = "products", "memory", "exposed communication", "idle"
@@ -93,8 +94,10 @@ class Simulation(HtmlReport):
     def with_failures(self, failures: Failures) -> "Simulation":
         """Return the same simulation with the `goodput` of a long job of such calls."""
         result = copy(self)
-        times = self._save_times(failures)
-        result.goodput = predict_goodput(failures, self.plan.mesh.device_count, times)
+        times, devices = self._save_times(failures), self.plan.mesh.device_count
+        nodes = failures.devices_per_node, failures.processes_per_node
+        memory = snapshot_memory(self.plan.inputs, devices, *nodes)
+        result.goodput = predict_goodput(failures, devices, times, memory)
         return result
 
     def _save_times(self, failures: Failures) -> SaveTimes:

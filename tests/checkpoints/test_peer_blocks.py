@@ -1,4 +1,4 @@
-"""Blocks of snapshots: partners on other hosts, which blocks they get, and their bytes."""
+"""Blocks of snapshots: which blocks partners get, and their bytes."""
 
 import ml_dtypes
 import numpy as np
@@ -12,20 +12,12 @@ from shardwise.checkpoints.peer_blocks import (
     intersection,
     overlapping,
     pack,
-    partners,
     take_blocks,
     unpack,
 )
 from shardwise.errors import CheckpointError
 
 TOP, BOTTOM, WHOLE = ((0, 2), (0, 3)), ((2, 4), (0, 3)), ((0, 4), (0, 3))
-
-
-def test_partners_are_on_other_hosts():
-    assert partners({0: "a", 1: "a", 2: "a"}) == {0: 1, 1: 2, 2: 0}
-    assert partners({0: "a", 1: "a", 2: "b", 3: "b"}) == {0: 2, 1: 3, 2: 0, 3: 1}
-    assert partners({0: "a", 1: "b", 2: "a", 3: "c"}) == {0: 1, 2: 1, 1: 3, 3: 0}
-    assert partners({3: "a", 5: "a"}) == {3: 5, 5: 3}
 
 
 @pytest.mark.parametrize(

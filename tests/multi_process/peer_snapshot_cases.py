@@ -124,6 +124,26 @@ def case_a_snapshot_that_does_not_arrive_is_dropped():
     assert snapshots.latest() is None
 
 
+def case_the_plan_has_the_memory_of_snapshots():
+    mesh = meshes()[0]
+    specs = {"both": P("data", "model"), "data": P("data"), "model": P(None, "model"), "all": P()}
+    values = {name: np.ones((12, 4 << index), np.float32) for index, name in enumerate(specs)}
+    tree = {
+        name: sw.make_array_from_callback(
+            value.shape, NamedSharding(mesh, specs[name]), lambda index, value=value: value[index]
+        )
+        for name, value in values.items()
+    }
+    processes, devices = sw.process_count(), len(sw.devices())
+    failures = sw.Failures(days=1, trials=1, devices_per_node=devices, processes_per_node=processes)
+    goodput = sw.simulate(lambda tree: sw.tree.map(jnp.sin, tree), hardware="h100", failures=failures)(tree).goodput
+    snapshots = checkpoints.PeerSnapshots(every_steps=1)
+    snapshots.save(0, tree)
+    snapshots.wait()
+    assert snapshots.nbytes == goodput.snapshot_memory.held
+    snapshots.close()
+
+
 def case_replicated_states_are_not_sent():
     mesh = meshes()[0]
     array = sw.device_put(np.ones((64, 64), np.float32), NamedSharding(mesh, P()))
