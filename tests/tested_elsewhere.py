@@ -37,6 +37,7 @@ MODULES = {
     "ad_checkpoint": "api/transformations/test_remat.py",
     "api/ahead_of_time/shape_dtype_struct": "api/ahead_of_time/test_aot.py",
     "api/interchange": "test_dlpack.py",
+    "api/attention_calls": "parallel/test_context_parallel_attention.py",
     "api/layer_scans": "parallel/test_pipelined_scan.py",
     "api/jaxprs/effects": "test_parameters_like_jax.py",
     "api/jaxprs/jaxpr_forms": "api/jaxprs/test_jaxpr.py",

@@ -38,7 +38,8 @@ def strategy_text(alternative: Alternative) -> str:
     """Return the mesh, the family, the microbatches of a pipeline, and the recomputation of an alternative."""
     mesh = " × ".join(f"{axis}={size}" for axis, size in alternative.mesh.shape.items())
     microbatches, recomputed = alternative.variant.microbatches, RECOMPUTED[alternative.variant.remat]
-    parts = [mesh, alternative.name, f"{microbatches} microbatches" if microbatches else "", recomputed]
+    attention = f"{alternative.variant.attention} attention" if alternative.variant.attention else ""
+    parts = [mesh, alternative.name, attention, f"{microbatches} microbatches" if microbatches else "", recomputed]
     return ", ".join(filter(None, parts))
 
 

@@ -45,19 +45,27 @@ class Variant:
         remat: the values that derivatives of scans rematerialize: `none`, `all`, or `products`, which are all values
             but products with weights.
         microbatches: the number of microbatches of a pipelined step; None for other steps.
-        mesh: the mesh of a pipelined step; None for other steps.
+        mesh: the mesh of a pipelined step, or of ring attention; None for other steps.
         chunks: the number of stages on each device of a pipelined step that has such a parameter.
+        attention: how attention over a sharded sequence runs: `ring`, or `balanced ring`, in which the work of causal
+            attention is equal; empty if the planner decides.
     """
 
     remat: str = "none"
     microbatches: int | None = None
     mesh: AbstractMesh | None = None
     chunks: int = 1
+    attention: str = ""
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the step runs as a pipeline, perhaps of one stage."""
+        return self.microbatches is not None
 
     @property
     def stages(self) -> int:
         """The number of devices along the pipeline axis."""
-        return 1 if self.mesh is None else self.mesh.shape[STAGE]
+        return self.mesh.shape[STAGE] if self.is_pipelined and self.mesh is not None else 1
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -70,6 +78,7 @@ class Variant:
 
 
 PLAIN = Variant()
+RING, BALANCED_RING = "ring", "balanced ring"  # values of `attention`
 
 
 @final
@@ -197,7 +206,7 @@ class Evaluator:
     ) -> Alternative | None:
         """Return the costs of a pipelined step with the plan of another variant; None if there is none."""
         reference = self.state.reference
-        if reference is None or self.variant.mesh is None:
+        if reference is None or not self.variant.is_pipelined:
             return None
         picks = transfer_picks(reference[1], reference[0], problem)
         if picks is None:
@@ -210,7 +219,7 @@ class Evaluator:
         """Return the costs of a program with its cheapest plan."""
         state, limit = self.state, self.memory_limit
         self.planned_equations += len(problem.planned)
-        if self.variant.mesh is None:
+        if not self.variant.is_pipelined:
             plan = choose(problem, self.chip, state.tables)
         else:
             picks = choose_candidates(problem, Costs(self.chip, problem.mesh), cache=state.tables)
@@ -228,7 +237,7 @@ class Evaluator:
             result = self._alternative(local, name, mesh, layouts)
         if result.fits and result.seconds < state.fastest:
             state.fastest = result.seconds
-            state.reference = None if self.variant.mesh is None else (problem, picks)
+            state.reference = (problem, picks) if self.variant.is_pipelined else None
         return result
 
     def _may_be_changed_to_fit(self, local: LocalProgram, result: Alternative, limit: int) -> bool:

@@ -4,7 +4,7 @@ The batch is sharded along the first dim of each batch argument whose dim group 
 sharded along its largest dims.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -25,20 +25,32 @@ def pinned_layouts(step: Step) -> list[Layout]:
 
 def with_batch(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axes: Sequence[str]) -> tuple[Layout, ...]:
     """Return the layouts with batch arguments sharded along their batch dim, over as many of `axes` as divide it."""
-    parameter_groups = {
-        step.groups.find(step.program.inputs[index], dim)
-        for index, role in enumerate(step.roles)
-        if role in (PARAMETER, STATE)
-        for dim in range(step.types[index].ndim)
-    }
     sharded = list(layouts)
     for index, role in enumerate(step.roles):
-        if role != BATCH:
-            continue
-        value = step.program.inputs[index]
-        dim = next((d for d in step.dims(index) if step.groups.find(value, d) not in parameter_groups), None)
+        if role == BATCH:
+            shape = step.types[index].shape
+            sharded[index] = _add_axes(sharded[index], shape, step.batch_dims(index)[:1], axes, mesh)
+    return tuple(sharded)
+
+
+def with_sequences(step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis: str) -> tuple[Layout, ...]:
+    """Return the layouts with batch arguments sharded along the dim after their batch dim."""
+    sharded = list(layouts)
+    for index, role in enumerate(step.roles):
+        if role == BATCH:
+            shape = step.types[index].shape
+            sharded[index] = _add_axes(sharded[index], shape, step.batch_dims(index)[1:2], [axis], mesh)
+    return tuple(sharded)
+
+
+def with_axis_on_dims(
+    step: Step, mesh: AbstractMesh, layouts: Sequence[Layout], axis: str, dims: Mapping[int, int | None]
+) -> tuple[Layout, ...]:
+    """Return the layouts with inputs sharded over an axis along these dims, which may be sharded over others too."""
+    sharded = list(layouts)
+    for index, dim in dims.items():
         if dim is not None:
-            sharded[index] = _add_axes(sharded[index], value.type.shape, [dim], axes, mesh)
+            sharded[index] = _add_axes(sharded[index], step.types[index].shape, [dim], [axis], mesh)
     return tuple(sharded)
 
 

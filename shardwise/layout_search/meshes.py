@@ -4,7 +4,9 @@ from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 STAGE = "stage"  # the axis of pipelined steps
-AXES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
+CONTEXT = "context"  # the axis that shards sequences
+DATA, MODEL = "data", "model"
+AXES = {1: (DATA,), 2: (DATA, MODEL), 3: ("replica", DATA, MODEL)}
 
 
 def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
@@ -27,6 +29,25 @@ def stage_mesh_shapes(count: int, stages: int, chip: Chip) -> list[AbstractMesh]
     """Return meshes for a pipeline of this many stages: an outer stage axis, and one or two inner axes."""
     inner = [mesh for mesh in mesh_shapes(count // stages, chip) if len(mesh.axis_names) < 3]
     return [AbstractMesh((stages, *mesh.axis_sizes), (STAGE, *mesh.axis_names)) for mesh in inner]
+
+
+def context_mesh_shapes(count: int, rows: int, length: int, chip: Chip) -> list[AbstractMesh]:
+    """Return meshes whose axis `context` shards sequences, those with the fewest devices along it first.
+
+    Args:
+        count: the number of devices.
+        rows: the number of sequences, which the axis `data` divides.
+        length: the length of the sequences, which the axis `context` divides.
+        chip: the chip. Devices along `context` are within a node, or in an integer number of nodes.
+    """
+    node = chip.fast_domain_size
+    sizes = [size for size in _divisors(count) if size > 1 and (size <= node or size % node == 0)]
+    meshes = []
+    for size in sizes:
+        if rows % (count // size) == 0 and length % size == 0:
+            shape, names = ((count // size, size), (DATA, CONTEXT)) if size < count else ((count,), (CONTEXT,))
+            meshes.append(AbstractMesh(shape, names))
+    return meshes
 
 
 def _divisors(count: int) -> list[int]:

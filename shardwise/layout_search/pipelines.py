@@ -62,8 +62,8 @@ class PipelineSearch:
         self._searches: dict[Variant, LayoutSearch] = {}
         self._effort = 0.0
 
-    def run(self, count: int, mesh: AbstractMesh | None, effort: float, remat: str = "none") -> list[Evaluator]:
-        """Return the evaluators of the tried variants; none if no number of microbatches divides the batch.
+    def run(self, count: int, mesh: AbstractMesh | None, effort: float, remat: str = "none") -> None:
+        """Evaluate variants; none if no number of microbatches divides the batch.
 
         Args:
             count: the number of devices.
@@ -90,7 +90,7 @@ class PipelineSearch:
             ]
         starts = [first_variant(_inner_axis_in_node(meshes, self.chip)) for meshes in shapes.values() if meshes]
         if not starts:
-            return []
+            return
         middle = starts[len(starts) // 2]
         for variant in starts if len(starts) <= _ALL_STAGES else [middle]:
             self._attempt(variant)
@@ -104,7 +104,6 @@ class PipelineSearch:
         numbers = self._microbatch_counts(chosen, rows, best.chunks)
         self._descend([replace(best, microbatches=number) for number in numbers])
         self._searches[self._best.variant].run()
-        return [search.evaluator for search in self._searches.values()]
 
     def _rows_and_layers(self, count: int, mesh: AbstractMesh | None) -> tuple[int, int]:
         """Return the number of rows that microbatches divide, and the number of layers."""
@@ -124,7 +123,7 @@ class PipelineSearch:
         """Evaluate fully sharded layouts of a variant."""
         if variant not in self._searches:
             assert variant.mesh is not None
-            known = next((other.tensor_layouts for other in self._searches.values() if other.tensor_layouts), None)
+            known = next((other.tensor_dims for other in self._searches.values() if other.tensor_dims), None)
             search = LayoutSearch(self.evaluator(variant), [variant.mesh], _LAYOUTS * self._effort, known)
             search.try_fully_sharded()
             self._searches[variant] = search

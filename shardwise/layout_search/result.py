@@ -52,6 +52,7 @@ def _bubble(alternative: Alternative) -> str:
 _COLUMNS = (
     _Column("plan", 24, lambda plan: plan.name),
     _Column("mesh", 20, lambda plan: str(plan.mesh)),
+    _Column("attention", 9, lambda plan: plan.variant.attention, lambda plan: bool(plan.variant.attention)),
     _Column("schedule", 8, _schedule, _has_pipeline),
     _Column("stages", -6, lambda plan: str(plan.variant.stages), _has_pipeline),
     _Column("microbatches", -12, lambda plan: str(plan.variant.microbatches or ""), _has_pipeline),
@@ -135,6 +136,11 @@ class AutoSharding:
     def remat(self) -> str:
         """The values that scan derivatives rematerialize: `none`, `products` (all but products with weights), `all`."""
         return self.best.variant.remat
+
+    @property
+    def attention(self) -> str:
+        """How attention runs over sharded sequences: `ring`, `balanced ring`, or empty if the planner places it."""
+        return self.best.variant.attention
 
     @property
     def stages(self) -> int:
@@ -228,6 +234,7 @@ class AutoSharding:
         best, name = self.best, function_name(self._jitted.function)
         limit = "" if self.memory_limit is None else f" of {human_bytes(self.memory_limit)}"
         remat = "" if self.remat == "none" else f", {RECOMPUTED[self.remat]}"
+        attention = f", {self.attention} attention" if self.attention else ""
         pipeline = "" if self.microbatches is None else f", stages={self.stages}, microbatches={self.microbatches}"
         pipeline += f", chunks={self.chunks}" if self.chunks > 1 else ""
         shown = self.alternatives[:_ROWS]
@@ -237,7 +244,7 @@ class AutoSharding:
         more = len(self.alternatives) - _ROWS
         return "\n".join(
             [
-                f"{name} on {self._chip.name}, mesh {best.mesh}: {best.name}{pipeline}{remat}",
+                f"{name} on {self._chip.name}, mesh {best.mesh}: {best.name}{attention}{pipeline}{remat}",
                 f"  {human_seconds(best.seconds)} per call, {human_bytes(best.wire_bytes)} sent, "
                 f"{human_bytes(best.peak_bytes)}{limit} per device",
                 "",

@@ -9,7 +9,7 @@ The effort is limited by the number of planned equations instead of time, so tha
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import final
 
@@ -23,12 +23,14 @@ from shardwise.layout_search.evaluate import Alternative, Evaluator
 from shardwise.layout_search.families import (
     may_be_divided,
     pinned_layouts,
+    with_axis_on_dims,
     with_batch,
     with_experts,
+    with_sequences,
     with_sharded_state,
     with_stages,
 )
-from shardwise.layout_search.meshes import STAGE
+from shardwise.layout_search.meshes import CONTEXT, DATA, MODEL, STAGE
 from shardwise.layout_search.step import BATCH, STATE, Step
 
 MAX_EQUATIONS = 6_500  # the most equations to plan, over all attempts
@@ -49,7 +51,8 @@ class LayoutSearch:
         meshes: the meshes to try.
         effort: the number of equations that may be planned; more for a program that is so large that this allows only a
             few plans.
-        tensor_layouts: the first tensor-parallel layouts that were found, on this mesh or another.
+        tensor_dims: the tensor-parallel dim of each input that is state, or None for an input without one, as they were
+            first found, on this mesh or another.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class LayoutSearch:
         evaluator: Evaluator,
         meshes: Sequence[AbstractMesh],
         effort: float = MAX_EQUATIONS,
-        tensor_layouts: tuple[Layout, ...] | None = None,
+        tensor_dims: Mapping[int, int | None] | None = None,
     ):
         self.evaluator = evaluator
         self.step: Step = evaluator.step
@@ -65,10 +68,10 @@ class LayoutSearch:
         self.effort = max(effort, effort / MAX_EQUATIONS * _MIN_PLANS * len(self.step.unfolded.equations))
         self.base: Sequence[Layout] = pinned_layouts(self.step)
         variant = evaluator.variant
-        self.stage_axes = () if variant.mesh is None else (STAGE,)
-        if variant.mesh is not None:
+        self.stage_axes = (STAGE,) if variant.is_pipelined else ()
+        if variant.is_pipelined and variant.mesh is not None:
             self.base = with_stages(self.step, variant.mesh, self.base, STAGE)
-        self.tensor_layouts = tensor_layouts
+        self.tensor_dims = tensor_dims
 
     def run(self) -> list[Alternative]:
         """Return all alternatives, the best first."""
@@ -90,6 +93,22 @@ class LayoutSearch:
         """Evaluate fully sharded layouts on every mesh, to compare meshes."""
         for mesh in self.meshes:
             self._evaluate(*self._fully_sharded(mesh))
+
+    def try_context_parallel(self, mesh: AbstractMesh) -> Alternative:
+        """Evaluate layouts with sequences sharded over the axis `context`, and state over all axes.
+
+        Where it can, `context` shards the tensor-parallel dims of state, so that attention may shard heads over it.
+        """
+        layouts = with_batch(self.step, mesh, self.base, [axis for axis in mesh.axis_names if axis == DATA])
+        layouts = with_sequences(self.step, mesh, layouts, CONTEXT)
+        name = "FSDP × context parallel"
+        if MODEL in mesh.axis_names:
+            name, layouts = f"{name} × tensor parallel", self._with_model_axis(mesh, layouts, MODEL)
+        if self.tensor_dims is None:
+            layouts = self._with_model_axis(mesh, layouts, CONTEXT)
+        else:
+            layouts = with_axis_on_dims(self.step, mesh, layouts, CONTEXT, self.tensor_dims)
+        return self._evaluate(name, mesh, with_sharded_state(self.step, mesh, layouts, mesh.axis_names))
 
     def axes(self, mesh: AbstractMesh) -> tuple[str, ...]:
         """Return the axes of a mesh without the pipeline axis."""
@@ -188,24 +207,22 @@ class LayoutSearch:
         return "ZeRO 1 × tensor parallel", mesh, sharded
 
     def _tensor_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...]:
-        """Return the layouts with the batch sharded over the outer axes, and state chosen along the last axis.
+        """Return the layouts with the batch sharded over the outer axes, and state chosen along the last axis."""
+        *outer, model = self.axes(mesh)
+        return self._with_model_axis(mesh, with_batch(self.step, mesh, self.base, outer), model)
+
+    def _with_model_axis(self, mesh: AbstractMesh, layouts: tuple[Layout, ...], model: str) -> tuple[Layout, ...]:
+        """Return the layouts with the state chosen along an axis.
 
         The dims that were chosen on the first mesh are reused for all other meshes that divide them.
         """
-        *outer, model = self.axes(mesh)
-        layouts = with_batch(self.step, mesh, self.base, outer)
-        known = self.tensor_layouts
-        if known is not None:
+        if (dims := self.tensor_dims) is not None:
             size = mesh.shape[model]
-            dims = {n: known[n].dim_of(model) for n in self.state_inputs()}
             if all(dim is None or may_be_divided(self.step.types[n].shape[dim], size) for n, dim in dims.items()):
-                return tuple(
-                    layout if dims.get(n) is None else layout.with_dim(dims[n], (model,))  # type: ignore[arg-type]
-                    for n, layout in enumerate(layouts)
-                )
+                return with_axis_on_dims(self.step, mesh, layouts, model, dims)
         chosen = self.choose_layouts(mesh, layouts, (model,), STORAGE_COSTS[-1], self.state_inputs())
-        if known is None:
-            self.tensor_layouts = chosen
+        if dims is None:
+            self.tensor_dims = {n: chosen[n].dim_of(model) for n in self.state_inputs()}
         return chosen
 
     def _families(self, mesh: AbstractMesh) -> Iterator[Candidate]:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial, update_wrapper
 from typing import Any, final
 
+from shardwise.api.attention_calls import attention_calls
 from shardwise.api.jit import Jitted
 from shardwise.api.layer_scans import layer_scans
 from shardwise.base.config import config
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.layout_search.evaluate import Variant
-from shardwise.layout_search.meshes import STAGE
+from shardwise.layout_search.evaluate import BALANCED_RING, Variant
+from shardwise.layout_search.meshes import CONTEXT, STAGE
 from shardwise.layout_search.step import Step, trace_step
+from shardwise.parallel.context_parallel_attention import ContextParallelAttention, SelfAttentionRecorder
 from shardwise.parallel.pipelined_scan import LayerScan, LayerScanRecorder, PipelinedScan
 
 PIPELINE_PARAMETERS = ("mesh", "microbatches")
@@ -64,12 +66,24 @@ class StepSource:
             self.jitted.trace(*self.args)
         return recorder.found
 
+    @cached_property
+    def self_attention(self) -> SelfAttentionRecorder:
+        """The calls of attention of an ordinary step that may run as ring attention."""
+        recorder = SelfAttentionRecorder()
+        with overridden(self.settings), attention_calls(recorder):
+            self.jitted.trace(*self.args)
+        return recorder
+
     def bind(self, variant: Variant, mesh: Mesh | AbstractMesh | None = None) -> Jitted[..., Any]:
         """Return the step of a variant. `mesh` has devices, or is the variant's mesh."""
         function = self.jitted.function
         if not self.is_pipelined:
             if variant.mesh is None:
                 return self.jitted
+            if variant.attention:
+                is_balanced = variant.attention == BALANCED_RING
+                attention = ContextParallelAttention(mesh or variant.mesh, CONTEXT, is_balanced)
+                return Jitted(attention.applied(function), self.jitted.options)
             assert self.layer_scan is not None and variant.microbatches is not None
             positions = self._layer_scans[self.layer_scan]
             scan = PipelinedScan(self.layer_scan, positions, mesh or variant.mesh, STAGE, variant.microbatches)

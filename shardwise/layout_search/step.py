@@ -5,6 +5,7 @@ The output has the same path in its tree; for an argument that is an array, the 
 All other arguments are *batch*. State on which other outputs depend, such as the loss, is *parameters*.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,6 +76,27 @@ class Step:
     def loop_groups(self) -> set[int]:
         """The dim groups along which loops slice: the layers of a stack, microbatches."""
         return loop_groups(self.unfolded.equations, self.groups)
+
+    @cached_property
+    def state_groups(self) -> set[int]:
+        """The dim groups of parameters and of the optimizer's state."""
+        return {
+            self.groups.find(self.program.inputs[index], dim)
+            for index, role in enumerate(self.roles)
+            if role in (PARAMETER, STATE)
+            for dim in range(self.types[index].ndim)
+        }
+
+    def batch_dims(self, index: int) -> list[int]:
+        """Return the dims of a batch argument that no state has: the rows, and the positions in their sequences."""
+        value = self.program.inputs[index]
+        return [dim for dim in self.dims(index) if self.groups.find(value, dim) not in self.state_groups]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the batch: the greatest common divisor over its arguments; 1 without any."""
+        batches = [index for index, role in enumerate(self.roles) if role == BATCH]
+        return math.gcd(*(self.types[index].shape[dim] for index in batches for dim in self.batch_dims(index)[:1])) or 1
 
     @cached_property
     def expert_groups(self) -> set[int]:

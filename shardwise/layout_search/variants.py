@@ -1,7 +1,7 @@
-"""Variants of a step: the rematerialized values, and for a pipelined step its mesh, microbatches and chunks.
+"""Variants of a step: the rematerialized values; the mesh, microbatches and chunks of a pipeline; ring attention.
 
 Each variant is traced separately. `LayoutSearch` searches the layouts of one variant, `PipelineSearch` the variants of
-a pipelined step. All alternatives are ranked together.
+a pipelined step, and `ContextSearch` those whose sequences are sharded. All alternatives are ranked together.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from shardwise.base.config import config
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.layout_search.contexts import ContextSearch
 from shardwise.layout_search.evaluate import PLAIN, Alternative, Evaluator, SearchState, Variant
-from shardwise.layout_search.meshes import STAGE, mesh_shapes
+from shardwise.layout_search.meshes import CONTEXT, STAGE, mesh_shapes
 from shardwise.layout_search.pipelines import PipelineOptions, PipelineSearch
 from shardwise.layout_search.search import MAX_EQUATIONS, LayoutSearch
 from shardwise.layout_search.source import StepSource
@@ -47,6 +48,7 @@ class VariantSearch:
         self.options = options
         self.expert_imbalance = expert_imbalance
         self._state = SearchState()
+        self._evaluators: dict[Variant, Evaluator] = {}
 
     def run(self, count: int, mesh: AbstractMesh | None, effort: float = MAX_EQUATIONS) -> list[Alternative]:
         """Return all alternatives, best first; none if no number of microbatches divides the batch evenly.
@@ -57,41 +59,55 @@ class VariantSearch:
             effort: the number of equations that may be planned for each variant.
         """
         self._state = SearchState(self._state.tables)
-        evaluators: list[Evaluator] = []
+        self._evaluators = {}
+        tensor_dims = None
         if self.source.is_pipelined:
-            evaluators = self._pipelines(count, mesh, effort)
+            self._try_pipelines(count, mesh, effort)
         elif self.options.stages is None or 1 in self.options.stages:
-            evaluators = [self._evaluator(PLAIN)]
-            meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
-            LayoutSearch(evaluators[0], meshes, effort).run()
+            search = LayoutSearch(
+                self._evaluator(PLAIN), [mesh] if mesh is not None else mesh_shapes(count, self.chip), effort
+            )
+            search.run()
+            tensor_dims = search.tensor_dims
         elif self.source.layer_scan is not None:
-            evaluators = self._pipelines(count, mesh, effort)
-        if not evaluators:
+            self._try_pipelines(count, mesh, effort)
+        if not self._evaluators:
             return []
-        best = min(evaluators, key=lambda evaluator: evaluator.best.order)
+        best = self._best
+        has_scan = any(isinstance(equation.op, Scan) for equation in best.step.program.walk())
+        may_remat = has_scan and config.checkpoint_scans == "none"
         for remat in REMAT:
-            alternatives = _ranked(evaluators)
-            has_scan = any(isinstance(equation.op, Scan) for equation in best.step.program.walk())
-            if not has_scan or config.checkpoint_scans != "none" or not _memory_is_short(alternatives):
+            if not may_remat or not _memory_is_short(self._ranked()):
                 break
             variant = best.variant.with_remat(remat)
             step = self.source.trace(variant)
             if step.program == best.step.program:  # scans save no more than this, or call `checkpoint` themselves
                 continue
             meshes = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
-            evaluator = self._evaluator(variant)
-            LayoutSearch(evaluator, meshes, effort / 2).run()
-            evaluators.append(evaluator)
-        if best.variant.mesh is None and self._may_be_pipelined(count, mesh):
-            remat = min(evaluators, key=lambda evaluator: evaluator.best.order).variant.remat
-            evaluators += self._pipelines(count, mesh, _PIPELINES * effort, remat)
-        return _ranked(evaluators)
+            LayoutSearch(self._evaluator(variant), meshes, effort / 2).run()
+        if best.variant == PLAIN:
+            remat = self._best.variant.remat
+            if self._may_be_context_parallel(count, mesh, best.step.rows):
+                contexts = ContextSearch(self.source, self.chip, self._evaluator, tensor_dims)
+                contexts.run(count, mesh, best.step.rows, remat, may_remat)
+            if self._may_be_pipelined(count, mesh):
+                self._try_pipelines(count, mesh, _PIPELINES * effort, remat)
+        return self._ranked()
 
-    def _pipelines(
-        self, count: int, mesh: AbstractMesh | None, effort: float, remat: str = PLAIN.remat
-    ) -> list[Evaluator]:
-        search = PipelineSearch(self.source, self.chip, self.options, self._evaluator)
-        return search.run(count, mesh, effort, remat)
+    @property
+    def _best(self) -> Evaluator:
+        return min(self._evaluators.values(), key=lambda evaluator: evaluator.best.order)
+
+    def _ranked(self) -> list[Alternative]:
+        known = [alternative for evaluator in self._evaluators.values() for alternative in evaluator.known.values()]
+        return sorted(known, key=lambda alternative: alternative.order)
+
+    def _try_pipelines(self, count: int, mesh: AbstractMesh | None, effort: float, remat: str = PLAIN.remat) -> None:
+        PipelineSearch(self.source, self.chip, self.options, self._evaluator).run(count, mesh, effort, remat)
+
+    def _may_be_context_parallel(self, count: int, mesh: AbstractMesh | None, rows: int) -> bool:
+        """Return whether to shard sequences: by default, if all devices together do not divide the rows."""
+        return rows % count != 0 if mesh is None else CONTEXT in mesh.axis_names
 
     def _may_be_pipelined(self, count: int, mesh: AbstractMesh | None) -> bool:
         """Return whether to try pipelines of an ordinary step.
@@ -106,14 +122,14 @@ class VariantSearch:
         return may_be and self.source.layer_scan is not None
 
     def _evaluator(self, variant: Variant) -> Evaluator:
-        step = self.source.trace(variant)
-        donated = [index for index, is_donated in enumerate(step.request.donated) if is_donated]
-        return Evaluator(step, self.chip, self.memory_limit, donated, variant, self._state, self.expert_imbalance)
-
-
-def _ranked(evaluators: Sequence[Evaluator]) -> list[Alternative]:
-    alternatives = [alternative for evaluator in evaluators for alternative in evaluator.known.values()]
-    return sorted(alternatives, key=lambda alternative: alternative.order)
+        """Return the evaluator of a variant."""
+        if variant not in self._evaluators:
+            step = self.source.trace(variant)
+            donated = [index for index, is_donated in enumerate(step.request.donated) if is_donated]
+            self._evaluators[variant] = Evaluator(
+                step, self.chip, self.memory_limit, donated, variant, self._state, self.expert_imbalance
+            )
+        return self._evaluators[variant]
 
 
 def _memory_is_short(alternatives: Sequence[Alternative]) -> bool:

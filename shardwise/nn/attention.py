@@ -18,6 +18,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.api.attention_calls import attention_calls
 from shardwise.api.transformations.custom import custom_vjp
 from shardwise.base.config import config
 from shardwise.compiler.arrays.methods import Array
@@ -146,6 +147,10 @@ def dot_product_attention(
         raise NotImplementedError(f"{name}: cuDNN's kernel cannot be used: {obstacle}. Leave out `implementation`.")
     if implementation == "cudnn" or (implementation is None and prefers_fused(options, query_type)):
         options = replace(options, fused=True)
+    if attention_calls.value is not None and not return_residual:
+        result = attention_calls.value(query, key, value, options)
+        if result is not None:
+            return result
     results = compiled_attention(query, key, value, *passed.values(), options=options, residual=return_residual)
     return tuple(results) if return_residual else results[0]
 

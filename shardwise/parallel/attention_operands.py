@@ -126,7 +126,7 @@ def _shard_type(name: str, region: AxisRegion, type: ArrayType, what: str, zigza
     if zigzag and size % 2:
         raise StrategyError(
             f"{name}: {what} is {region.global_size(length)}, which is not divisible by {2 * region.size}, the number "
-            "of chunks of layout='zigzag'"
+            "of chunks in zigzag order"
         )
     lead = type.shape[:-3] or (1,)
     return type.with_shape((*lead, size, *type.shape[-2:]))

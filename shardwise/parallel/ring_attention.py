@@ -28,12 +28,14 @@ from shardwise.api.transformations.custom import custom_vjp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.errors import StrategyError
 from shardwise.nn.attention import prefers_fused
 from shardwise.nn.blockwise_attention import AttentionOptions
 from shardwise.parallel.attention_operands import SequenceAttention, run_attention
 from shardwise.parallel.axis_region import MeshAxes
 from shardwise.parallel.partial_attention import Partial, attend_part, attend_part_gradients
 from shardwise.parallel.ring import Ring, repeat_steps
+from shardwise.parallel.zigzag_exchange import exchange_from_zigzag, exchange_to_zigzag
 from shardwise.typing import ArrayLike
 
 _T = TypeVar("_T")
@@ -52,6 +54,7 @@ def ring_attention(
     segment_ids: ArrayLike | None = None,
     scale: float | None = None,
     layout: str = "contiguous",
+    balanced: bool = False,
     mesh: Mesh | AbstractMesh | None = None,
 ) -> Array:
     """Compute attention over a sequence that is sharded along a mesh axis: keys and values travel around a ring.
@@ -72,6 +75,8 @@ def ring_attention(
         scale: the factor of the scores; by default `1 / sqrt(H)`.
         layout: "contiguous", or "zigzag" if the sequence has the order of `zigzag`, in which causal attention gives
             every device the same work.
+        balanced: with `causal` and contiguous order, whether the operands are exchanged for shards in zigzag order, and
+            the result back. All devices then have the same work, and send queries, keys, values and results once more.
         mesh: the mesh; by default the current one.
 
     Returns:
@@ -79,7 +84,7 @@ def ring_attention(
 
     Raises:
         StrategyError: if the mesh has no such axis, if the shapes or dtypes do not match, if the devices do not divide
-            the sequence, or if `layout` is unknown.
+            the sequence, if `layout` is unknown, or if `balanced` is passed without `causal`, or with a zigzag order.
         TypeError: if an operand is not an array.
 
     Example:
@@ -88,8 +93,11 @@ def ring_attention(
         >>> jax.parallel.ring_attention(x, x, x, axis="sequence", causal=True, mesh=mesh).sharding.spec
         P(None, 'sequence')
     """
-    options = (axis, causal, segment_ids, scale, layout, mesh)
-    return run_attention("ring_attention", _attend_shards, _check_nothing, query, key, value, *options)
+    if balanced and (not causal or layout == "zigzag"):
+        raise StrategyError("ring_attention: balanced=True needs causal=True and layout='contiguous'")
+    attend, order = (_attend_exchanged, "zigzag") if balanced else (_attend_shards, layout)
+    options = (axis, causal, segment_ids, scale, order, mesh)
+    return run_attention("ring_attention", attend, _check_nothing, query, key, value, *options)
 
 
 def _check_nothing(attention: SequenceAttention, query: ArrayType, key: ArrayType) -> None:
@@ -158,6 +166,15 @@ def _backward(
 
 
 _attend_shards.defvjp(_forward, _backward)
+
+
+def _attend_exchanged(attention: SequenceAttention, q: Array, k: Array, v: Array, segments: tuple[Array, ...]) -> Array:
+    """Return the result of one device's queries in contiguous order, by attention in zigzag order."""
+    ring = Ring(attention.axes, attention.size)
+    pair = exchange_to_zigzag(jnp.stack([k, v], 2), ring)
+    q, *ids = (exchange_to_zigzag(x, ring) for x in (q, *segments))
+    out = _attend_shards(attention, q, pair[:, :, 0], pair[:, :, 1], tuple(ids))
+    return exchange_from_zigzag(out, ring)
 
 
 class _Rows(NamedTuple):

@@ -33,10 +33,10 @@ def check(mesh, sizes, axis, shards, causal, has_segments, layout, scale=None):
     *operands, ids = sizes.operands()
     segments = ids if has_segments else None
 
+    order = {"balanced": True} if layout == "balanced" else {"layout": layout}
+
     def attend(q, k, v, segments):
-        return ring_attention(
-            q, k, v, axis=axis, causal=causal, segment_ids=segments, scale=scale, layout=layout, mesh=mesh
-        )
+        return ring_attention(q, k, v, axis=axis, causal=causal, segment_ids=segments, scale=scale, **order, mesh=mesh)
 
     function = zigzagged(attend, shards) if layout == "zigzag" else attend
     assert_like_reference(
@@ -49,7 +49,10 @@ def check(mesh, sizes, axis, shards, causal, has_segments, layout, scale=None):
     ("axis", "shards", "causal", "has_segments", "layout"),
     [
         ("data", 4, True, False, "zigzag"),
+        ("data", 4, True, True, "balanced"),
         ("data", 4, True, True, "contiguous"),
+        ("model", 2, True, False, "balanced"),
+        (("data", "model"), 8, True, False, "balanced"),
         ("data", 4, False, False, "contiguous"),
         ("model", 2, True, True, "zigzag"),
         ("data", 4, True, False, "contiguous"),
