@@ -15,6 +15,7 @@ from shardwise.compiler.kernels.grouped_dot import GroupedDot, GroupedOuter
 from tests.compiler.kernels.run_kernel import run_kernel
 
 F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 RNG = np.random.default_rng(0)
 
 
@@ -58,6 +59,32 @@ def test_meaning_and_ir(rows, inner, columns, offsets, dtype):
         for (result,) in (op.reference(x, other, offsets), run_kernel(op, x, other, offsets)):
             assert result.dtype == dtype
             np.testing.assert_allclose(result.astype(F32), expected, rtol=1e-2 if dtype == BF16 else 1e-5, atol=1e-5)
+
+
+# The same, and groups that begin and end where a step of the sum does, or within one
+FLOAT8_CASES = [
+    *CASES,
+    (384, 40, 300, [0, 128, 128, 130, 250, 256, 384], BF16),
+    (400, 40, 30, [1, 128, 200, 260, 399], np.dtype(np.float16)),
+]
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns", "offsets", "dtype"), FLOAT8_CASES)
+def test_meaning_and_ir_of_float8(rows, inner, columns, offsets, dtype):
+    offsets, scales = np.array(offsets, np.int32), (np.array(0.5, F32), np.array(4, F32))
+    x, y = random(rows, inner, dtype=E4M3), random(rows, columns, dtype=E5M2)
+    weights = random(len(offsets) - 1, inner, columns, dtype=E4M3)
+    expected = 2 * loop(x, weights, offsets)
+    cases = [
+        (GroupedDot(dtype), x, weights, expected),
+        (GroupedDot(dtype, transposed=True), x, weights.transpose(0, 2, 1), expected),
+        (GroupedOuter(dtype), x.T, y.T, 2 * outer_loop(x, y, offsets)),
+    ]
+    for op, left, right, expected in cases:
+        operands = np.ascontiguousarray(left), np.ascontiguousarray(right), offsets, *scales
+        for (result,) in (op.reference(*operands), run_kernel(op, *operands)):
+            assert result.dtype == dtype
+            np.testing.assert_allclose(result.astype(F32), expected, rtol=1e-2, atol=1e-5)
 
 
 def arguments(rows=22, inner=6, columns=8, groups=5):
@@ -147,3 +174,9 @@ def test_wrong_operands_are_errors():
     ):
         with pytest.raises(TypeError, match=re.escape(expected)):
             jax.kernels.grouped_dot(*operands)
+    narrow, offsets = (jnp.ones((8, 16), E4M3), jnp.ones((2, 16, 16), E4M3)), jnp.zeros(3, np.int32)
+    with pytest.raises(TypeError, match="needs a matrix and numbers of float8 with two scales"):
+        GroupedDot(F32)(*narrow, offsets)
+    scale = jnp.float32(1)
+    with pytest.raises(TypeError, match="has first derivatives only"):
+        jax.grad(lambda scale: GroupedDot(F32)(*narrow, offsets, scale, scale)[0].sum())(scale)

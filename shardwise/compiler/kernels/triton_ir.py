@@ -363,8 +363,15 @@ class TritonBuilder:
         return self.unary("math.rsqrt", x)
 
     def dot(self, x: Block, y: Block, total: Block, exact: bool = True) -> Block:
-        """Return `total + x @ y`. Every dim is at least 16. Float32 is rounded to tf32 unless `exact`."""
+        """Return `total + x @ y`. Every dim is at least 16, and at least 32 of float8 numbers are summed.
+
+        Float32 is rounded to tf32 unless `exact`.
+        """
         precision = ", inputPrecision = tf32" if not exact and x.dtype == F32 else ""
+        if is_float8(x.dtype):
+            # The units of Hopper for float8 keep fewer bits of a sum than float32 has. Without this permission, which
+            # cuBLASLt's products have too, Triton uses older units, at half the rate.
+            precision += f" {{maxNumImpreciseAcc = {2**30} : i32}}"
         text = f"tt.dot {x.name}, {y.name}, {total.name}{precision} : {x.type} * {y.type} -> {total.type}"
         return Block(self, self._emit(text), total.shape, total.dtype)
 

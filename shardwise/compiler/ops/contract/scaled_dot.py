@@ -22,7 +22,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.shardings.factors import FactorRule
 
-_SCALE = ArrayType((), np.dtype(np.float32))
+SCALE = ArrayType((), np.dtype(np.float32))
 
 
 @final
@@ -51,8 +51,8 @@ class ScaledDot(Op):
             raise TypeError(f"scaled_dot: operands must be of float8 dtypes, not {x} and {y}")
         if not is_float(self.dtype) or self.dtype.itemsize not in (2, 4):
             raise TypeError(f"scaled_dot: the result must be a float of 16 or 32 bits, not {short_name(self.dtype)}")
-        if any(scale.plain != _SCALE for scale in scales):
-            raise TypeError(f"scaled_dot: scales must be {_SCALE}, not {scales[0]} and {scales[1]}")
+        if any(scale.plain != SCALE for scale in scales):
+            raise TypeError(f"scaled_dot: scales must be {SCALE}, not {scales[0]} and {scales[1]}")
         return self.dot.out_type(x.with_dtype(self.dtype), y.with_dtype(self.dtype)).strong()
 
     def factors(self, x: ArrayType, y: ArrayType, *scales: ArrayType) -> FactorRule:
