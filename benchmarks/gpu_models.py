@@ -12,7 +12,7 @@ All are computed in bfloat16, with float32 parameters and Adam. Attention is cuD
     jax           plain functions; experts by `lax.ragged_dot`
     shardwise     the same functions
     kernels       norms, loss, products of experts and Adam by `shardwise.kernels`
-    fp8           the same, with products of the layers in float8 by an FP8Policy; those of experts stay in bfloat16
+    fp8           the same, with products of the layers in float8 by an FP8Policy
 
 Each row is a process of its own, which is ended after `--limit` seconds; the rows after it are measured all the same.
 Power and clock are means while steps are timed. `--small` runs tiny models without cuDNN, to try the program on a CPU.

@@ -22,6 +22,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield from grouped_products()
     yield from decoding()
     yield from fp8_products()
+    yield from fp8_grouped_products()
 
 
 def decoding() -> Iterator[tuple[str, Check]]:
@@ -120,7 +121,33 @@ def fp8_products() -> Iterator[tuple[str, Check]]:
             narrow = x.astype(dtype), ct.astype(dtype)
             scales = _POLICY.create(_weighted_sum, w, *narrow)
             name = f"fp8 product {np.dtype(dtype).name} {rows}x{inner}x{columns}"
-            yield name, _narrow(like_cpu(_fp8_gradients, w, scales, *narrow), dtype)
+            yield name, _narrow(like_cpu(_fp8_gradients(_weighted_sum), w, scales, *narrow), dtype)
+
+
+def fp8_grouped_products() -> Iterator[tuple[str, Check]]:
+    """Yield the checks of grouped products in float8: groups that begin and end anywhere, and odd sizes."""
+    rng = np.random.default_rng(0)
+    shapes = [
+        (5, 3, 2, [0, 0]),
+        (64, 64, 64, [16] * 4),
+        (300, 33, 130, [0, 150, 140]),
+        (512, 256, 128, [1] * 64),
+        (2048, 512, 1024, [200, 300, 100, 400, 0, 500, 148, 400]),
+        (4096, 256, 640, [1024, 1000, 72, 1000]),
+        (4097, 257, 129, [1024, 1000, 73, 1000]),
+    ]
+    for rows, inner, columns, sizes in shapes:
+        shape = rows, inner, columns
+        x, w, ct = (
+            sw.device_put(rng.standard_normal(size).astype(np.float32))
+            for size in ((rows, inner), (len(sizes), inner, columns), (rows, columns))
+        )
+        function = partial(_grouped_sum, np.array(sizes, np.int32))
+        for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+            narrow = x.astype(dtype), ct.astype(dtype)
+            scales = _POLICY.create(function, w, *narrow)
+            name = f"fp8 grouped {np.dtype(dtype).name} {'x'.join(map(str, shape))} in {len(sizes)}"
+            yield name, _narrow(like_cpu(_fp8_gradients(function), w, scales, *narrow), dtype)
 
 
 def _adam(parameters: Any, gradient: Any, mean: Any, square: Any) -> Any:
@@ -169,14 +196,22 @@ def _quantize(x: Any) -> Any:
     return [y.astype(jnp.float32) for y in results]
 
 
+def _grouped_sum(sizes: Any, w: Any, x: Any, ct: Any) -> Any:
+    return (sw.kernels.grouped_dot(x, w.astype(x.dtype), sizes) * ct).astype(jnp.float32).sum()
+
+
 def _weighted_sum(w: Any, x: Any, ct: Any) -> Any:
     return ((x @ w.astype(x.dtype)) * ct).astype(jnp.float32).sum()
 
 
-def _fp8_gradients(w: Any, scales: Any, x: Any, ct: Any) -> Any:
-    loss = sw.strategies.mixed_precision(_weighted_sum, _POLICY)
-    _, (weight, maxima, array) = sw.value_and_grad(loss, (0, 1, 2))(w, scales, x, ct)
-    return [weight, array.astype(jnp.float32), maxima.scales["params"]]
+def _fp8_gradients(function: Any) -> Any:
+    loss = sw.strategies.mixed_precision(function, _POLICY)
+
+    def gradients(w: Any, scales: Any, x: Any, ct: Any) -> Any:
+        _, (weight, maxima, array) = sw.value_and_grad(loss, (0, 1, 2))(w, scales, x, ct)
+        return [weight, array.astype(jnp.float32), maxima.scales["params"]]
+
+    return gradients
 
 
 def _rms_norm(x: Any, scale: Any) -> Any:

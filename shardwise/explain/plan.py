@@ -14,7 +14,6 @@ from shardwise.base.config import config
 from shardwise.base.lazy import lazy_module
 from shardwise.base.render_hooks import HtmlReport, renderers
 from shardwise.compiler.control.call import Call
-from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import built_in_chip_of, chip
@@ -226,7 +225,7 @@ def _check_float8(prepared: LoweredRequest, chip: Chip | None) -> None:
     if chip is None or chip.f8_flops or chip.platform == "cpu":
         return
     for equation in prepared.stages.local.program.walk():
-        if isinstance(equation.op, ScaledDot):
+        if equation.op.needs_float8_units:
             raise HardwareError(
                 f"{chip.name} has no units for products of float8 numbers, which `{prepared.request.program.name}` has "
                 f"at {equation.source.place}, by an FP8Policy. Choose hardware with such units, such as 'h100', or use "

@@ -164,7 +164,9 @@ class Simulation(HtmlReport):
     def _has_f8(self) -> bool:
         """Whether the program has products of float8 operands."""
         equations = self._local.program.walk()
-        return any(e.op.is_product and is_float8(e.inputs[0].type.dtype) for e in equations)
+        return any(
+            e.op.needs_float8_units or (e.op.is_product and is_float8(e.inputs[0].type.dtype)) for e in equations
+        )
 
     __repr__ = __str__
 

@@ -19,8 +19,9 @@ from shardwise.api.transformations.differentiate import grad
 from shardwise.api.transformations.traced_call import TracedCall, trace_call
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.control.call import Call
-from shardwise.compiler.kernels.fp8_dot import Fp8Form
+from shardwise.compiler.kernels.fp8_equations import Fp8Form
 from shardwise.compiler.kernels.fp8_products import Fp8Products
+from shardwise.compiler.kernels.grouped_dot import GroupedDot
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.errors import StrategyError
 from shardwise.strategies.fp8_scales import FP8Scales, parameter_name
@@ -178,8 +179,8 @@ class FP8Policy:
         dtypes = np.dtype(self.forward), np.dtype(self.backward)
         computed = self._in_precision(function)
 
-        def form(dot: Dot, dtype: Any) -> Fp8Form:
-            return Fp8Form(dot, dtype, *dtypes, measures)
+        def form(product: Dot | GroupedDot, dtype: Any) -> Fp8Form:
+            return Fp8Form(product, dtype, *dtypes, measures)
 
         @wraps(function)
         def call(params: object, scales: FP8Scales, *args: object, **keywords: object) -> Any:

@@ -228,6 +228,7 @@ class Op:
         fusion: how XLA groups the op with others into kernels.
         is_contraction: whether the op does one multiplication and one addition per point of its iteration space.
         is_product: whether the op is a matrix product, or a batch of them.
+        needs_float8_units: whether the op is a product of float8 numbers for chips with units for them only.
         is_gradient: whether the op is the gradient of another one as a kernel of its own.
         is_factorization: whether the op factors matrices or solves systems with them.
         is_constant: whether the op has no operands and its result is a compile-time constant.
@@ -270,6 +271,7 @@ class Op:
     fusion: ClassVar[Fusion] = OWN_KERNEL
     is_contraction: ClassVar[bool] = False
     is_product: ClassVar[bool] = False
+    needs_float8_units: bool = False
     is_gradient: ClassVar[bool] = False
     is_factorization: ClassVar[bool] = False
     is_constant: ClassVar[bool] = False

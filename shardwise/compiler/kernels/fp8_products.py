@@ -1,8 +1,9 @@
 """fp8_products: find the products with weights in a program, and compute the selected ones with float8 numbers.
 
 A product is one with a weight if an operand descends from a parameter by casts, reshapes, transposes, slices and
-concatenations. Each selected product becomes an `Fp8Dot`, and the program gets an input for its scales. In a scan the
-scales of all iterations are stacked, so every product that runs has scales of its own.
+concatenations; in a grouped product, the matrices. Each selected product becomes an `Fp8Dot`, and the program gets an
+input for its scales. In a scan the scales of all iterations are stacked, so every product that runs has scales of its
+own.
 """
 
 import re
@@ -20,7 +21,9 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.kernels.fp8_dot import SCALES, Fp8Dot, Fp8Form, quantize_operand
+from shardwise.compiler.kernels.fp8_dot import Fp8Dot, quantize_operand
+from shardwise.compiler.kernels.fp8_equations import SCALES, Fp8Form
+from shardwise.compiler.kernels.grouped_dot import GroupedDot
 from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -112,7 +115,7 @@ class Fp8Products:
         self.products = _with_unique_names(self._plan.products())
         self.selected = [product for product in self.products if not product.reason]
 
-    def rewrite(self, form: Callable[[Dot, DType], Fp8Form]) -> Program:
+    def rewrite(self, form: Callable[[Dot | GroupedDot, DType], Fp8Form]) -> Program:
         """Return the program with one further input for each selected product: its scales, [*stack, 3].
 
         Args:
@@ -152,7 +155,7 @@ def _find(program: Program, names: Sequence[str], choose: Choose, obstacle: str)
                 name_of[equation.outputs[0]] = "+".join(dict.fromkeys(found))
         elif op.constraint is not None and equation.inputs[0] in name_of:
             name_of[equation.outputs[0]] = name_of[equation.inputs[0]]
-        elif isinstance(op, Dot):
+        elif isinstance(op, (Dot, GroupedDot)):
             sites[equation] = _product_site(equation, op, name_of, producers, choose, obstacle)
         elif op.programs:
             inside = obstacle or _obstacle_inside(op)
@@ -172,15 +175,17 @@ def _is_plain_call(op: Op) -> bool:
 
 def _product_site(
     equation: Equation,
-    op: Dot,
+    op: Dot | GroupedDot,
     name_of: Mapping[Value, str],
     producers: Mapping[Value, Equation],
     choose: Choose,
     obstacle: str,
 ) -> _Site:
-    names = [name_of.get(value, "") for value in equation.inputs]
+    names = [name_of.get(value, "") for value in equation.inputs[:2]]
+    if isinstance(op, GroupedDot):
+        names[0] = ""
     weight = 1 if names[1] else 0
-    types = tuple(value.type for value in equation.inputs)
+    types = equation.inputs[0].type, equation.inputs[1].type
     reason = "no operand is a parameter" if not any(names) else obstacle or _type_obstacle(op, types)
     product = Product(names[weight], (), reason or choose(names[weight]), equation.source, types)
     cast = producers.get(equation.inputs[weight])
@@ -192,10 +197,12 @@ def _is_supported(dtype: DType) -> bool:
     return is_float(dtype) and dtype.itemsize in (2, 4)
 
 
-def _type_obstacle(op: Dot, types: Sequence[ArrayType]) -> str:
+def _type_obstacle(op: Dot | GroupedDot, types: Sequence[ArrayType]) -> str:
     """Return why a product cannot be computed with float8 numbers; the empty string if it can."""
     if not _is_supported(types[0].dtype) or (op.dtype is not None and not _is_supported(op.dtype)):
         return f"operands of {types[0]} and {types[1]} are not floats of 16 or 32 bits"
+    if isinstance(op, GroupedDot):
+        return ""
     if op.precision != _DEFAULT:
         return f"its precision is {' and '.join(dict.fromkeys(op.precision))}"
     if not op.contract[0]:
@@ -228,7 +235,7 @@ def _entry_names(op: Op, number: int, operands: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _rewrite(plan: _Plan, form: Callable[[Dot, DType], Fp8Form]) -> Program:
+def _rewrite(plan: _Plan, form: Callable[[Dot | GroupedDot, DType], Fp8Form]) -> Program:
     program = plan.program
     scale_types = [SCALES.with_shape((*product.stack, 3)) for product in plan.selected]
 
@@ -245,7 +252,8 @@ def _rewrite(plan: _Plan, form: Callable[[Dot, DType], Fp8Form]) -> Program:
                 results = (results,) if equation.op.single else results
             elif site.product is not None:
                 weight = operands[site.weight] if site.cast is None else values[site.cast]
-                results = [products.emit(equation, site.weight, operands[1 - site.weight], weight, next(scales))]
+                x, others = operands[1 - site.weight], operands[2:]
+                results = [products.emit(equation, site.weight, x, weight, next(scales), others)]
             else:
                 own = [next(scales) for inner in site.inner for _ in inner.selected]
                 results = _with_programs(equation.op, site.inner, form)(*operands, *own)
@@ -264,28 +272,35 @@ class _Emitter:
     The products of one array share its float8 numbers, with the scale of the first product.
     """
 
-    def __init__(self, form: Callable[[Dot, DType], Fp8Form]):
+    def __init__(self, form: Callable[[Dot | GroupedDot, DType], Fp8Form]):
         self._form = form
         self._quantized: dict[Any, list[Any]] = {}
 
-    def emit(self, equation: Equation, position: int, x: Operand, weight: Operand, scales: Operand) -> Any:
-        """Return the product with float8 numbers. `position` is the operand that is the weight."""
+    def emit(
+        self, equation: Equation, position: int, x: Operand, weight: Operand, scales: Operand, others: Sequence[Operand]
+    ) -> Any:
+        """Return the product with float8 numbers.
+
+        `position` is the operand that is the weight, and `others` are those beside x and the weight.
+        """
         op = equation.op
-        assert isinstance(op, Dot)
-        dot = op if position == 1 else replace(op, contract=op.contract[::-1], batch=op.batch[::-1])
-        form = self._form(dot, equation.outputs[0].type.dtype)
-        key = equation.inputs[1 - position], dot.contract[0], dot.batch[0]
+        assert isinstance(op, (Dot, GroupedDot))
+        if isinstance(op, Dot) and position == 0:
+            op = replace(op, contract=op.contract[::-1], batch=op.batch[::-1])
+        form = self._form(op, equation.outputs[0].type.dtype)
+        summed: Any = (op.contract[0], op.batch[0]) if isinstance(op, Dot) else ((1,), ())
+        key = equation.inputs[1 - position], summed
         if key not in self._quantized:
             self._quantized[key] = quantize_operand(form, x, Reshape(())(slice_along(scales, 0, 0, 1)))
-        product = Fp8Dot.apply(form, x, weight, scales, self._quantized[key])
-        if position == 1:
+        product = Fp8Dot.apply(form, x, weight, scales, self._quantized[key], others)
+        if position == 1 or not isinstance(op, Dot):
             return product
-        batch, rows = len(dot.batch[0]), len(dot.free(x.type.ndim, weight.type.ndim)[0])
+        batch, rows = len(op.batch[0]), len(op.free(x.type.ndim, weight.type.ndim)[0])
         last = range(batch + rows, product.type.ndim)
         return permute(product, (*range(batch), *last, *range(batch, batch + rows)))
 
 
-def _with_programs(op: Op, inner: Sequence[_Plan], form: Callable[[Dot, DType], Fp8Form]) -> Op:
+def _with_programs(op: Op, inner: Sequence[_Plan], form: Callable[[Dot | GroupedDot, DType], Fp8Form]) -> Op:
     """Return an op whose programs are rewritten. The scales of all its programs are its last operands."""
     if isinstance(op, Cond):
         counts = [len(plan.selected) for plan in inner]

@@ -59,6 +59,10 @@ class Grouped(KernelOp):
 
     dtype: DType | None = None
 
+    @property
+    def needs_float8_units(self) -> bool:  # type: ignore[override]
+        return self.dtype is not None
+
     def _check(self, x: ArrayType, y: ArrayType, offsets: ArrayType, *scales: ArrayType) -> None:
         if offsets.ndim != 1 or offsets.dtype != I32:
             raise TypeError(f"{self.name}: offsets must be i32[G + 1], not {offsets}")
@@ -143,8 +147,9 @@ def _in_group(offsets: Operand, rows: int) -> Expr:
     return (start <= index) & (index < end)
 
 
-def _masked(x: Operand, mask: Expr) -> Any:
+def masked_rows(x: Operand, offsets: Operand) -> Any:
     """Return [G, M, K]: the rows of each group, and zeros."""
+    mask = _in_group(offsets, x.type.shape[0])
     shape = (*mask.array.type.shape, x.type.shape[1])
     return where(Expr(Broadcast(shape, (0, 1))(mask.array)), Expr(Broadcast(shape, (1, 2))(x)), 0.0).array
 
@@ -209,7 +214,7 @@ class GroupedDot(Grouped):
 
     def plain(self, *operands: Operand) -> list[Any]:
         x, weights, offsets, *scales = operands
-        masked = _masked(x, _in_group(offsets, x.type.shape[0]))
+        masked = masked_rows(x, offsets)
         return [self._product(masked, weights, (0, 2), (0, 2 if self.transposed else 1), scales)]
 
     def gradient(
@@ -348,7 +353,7 @@ class GroupedOuter(Grouped):
         mask = _in_group(offsets, x.type.shape[0])
         in_any = apply(Sum((0,)), Expr(Convert(I32)(mask.array))) != 0
         y = where(Expr(Broadcast(y.type.shape, (0,))(in_any.array)), Expr(y), 0.0).array
-        return [self._product(_masked(x, mask), y, (1,), (0,), scales)]
+        return [self._product(masked_rows(x, offsets), y, (1,), (0,), scales)]
 
     def gradient(
         self, operands: Sequence[Operand], results: Sequence[Operand], cotangents: Sequence[Operand]

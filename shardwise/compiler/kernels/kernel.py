@@ -166,7 +166,7 @@ class KernelOp(Op):
         return results, call(*primals, *results, *(tangent for tangent in tangents if tangent is not None))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        program = plain_program(self, tuple(_unbatched(x, dim) for x, dim in zip(operands, dims, strict=True)))
+        program = plain_program(self, tuple(unbatched_type(x, dim) for x, dim in zip(operands, dims, strict=True)))
         results, out_dims = vmap(program, axis, operands, dims)
         return tuple(results), tuple(out_dims)
 
@@ -190,7 +190,8 @@ def differentiated_kernel(source: Source) -> str:
     return outermost.removeprefix(_SECOND_DERIVATIVE) if outermost.startswith(_SECOND_DERIVATIVE) else ""
 
 
-def _unbatched(x: Operand, dim: int | None) -> ArrayType:
+def unbatched_type(x: Operand, dim: int | None) -> ArrayType:
+    """Return the type of an operand of `vmap` without its batch dim."""
     return x.type.strong() if dim is None else x.type.strong().without((dim,))
 
 

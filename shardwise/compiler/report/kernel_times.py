@@ -32,7 +32,9 @@ def _balanced_seconds(local: LocalProgram, kernel: Kernel, chip: Chip) -> float:
     if copied := op.host_bytes(*types):
         return chip.host_time(copied)
     if not op.is_contraction:
-        return chip.memory_time(accessed)
+        flops = op.flops(*types)  # of a kernel of our own, such as a grouped product
+        arithmetic = flops / chip.product_rate(types[0].dtype) if flops else 0.0
+        return max(chip.memory_time(accessed), arithmetic)
     keys = op.keys_per_query(*types)
     if keys is not None:
         return chip.attention_time(op.flops(*types), keys, accessed, types[0].dtype, op.is_gradient)

@@ -16,6 +16,7 @@ from shardwise.compiler.candidates.explicit_axes import TypedAxis, typed_axes
 from shardwise.compiler.candidates.layout_problem import LayoutProblem
 from shardwise.compiler.dtypes import is_float8
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
+from shardwise.compiler.kernels.grouped_dot import Grouped
 from shardwise.compiler.kernels.kernel import KernelOp, differentiated_kernel
 from shardwise.compiler.ops.elementwise.identities import InterpretedKernel
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
@@ -329,7 +330,9 @@ def report(
     if partitioned is not None and partitioned is not local:
         before = timeline(partitioned, chip, input_names, donated, lists_alive=False)
         unscheduled = None if math.isclose(before.seconds, scheduled.seconds, rel_tol=_SAME_TIME) else before
-    products = [equation for equation in local.program.walk() if equation.op.is_product]
+    products = [
+        equation for equation in local.program.walk() if equation.op.is_product or isinstance(equation.op, Grouped)
+    ]
     return Plan(
         local.program.name,
         local.mesh,

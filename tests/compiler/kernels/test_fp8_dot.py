@@ -6,7 +6,8 @@ import pytest
 
 import shardwise as jax
 import shardwise.numpy as jnp
-from shardwise.compiler.kernels.fp8_dot import Fp8Dot, Fp8Form, quantize_operand
+from shardwise.compiler.kernels.fp8_dot import Fp8Dot, quantize_operand
+from shardwise.compiler.kernels.fp8_equations import Fp8Form
 from shardwise.compiler.ops.contract.dot import Dot
 
 F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)

@@ -36,7 +36,7 @@ class ScaledDot(Op):
     """
 
     name = "scaled_dot"
-    is_contraction = is_product = True
+    is_contraction = is_product = needs_float8_units = True
     contract: Pair
     batch: Pair
     dtype: DType
