@@ -75,16 +75,16 @@ class Fp8Equations:
         """The shape of the product."""
         raise NotImplementedError
 
-    def result(self, x: Operand, weight: Operand, others: Sequence[Operand], *scales: Any) -> Any:
+    def result(self, x: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         """Multiply x and the weight, which are float8 numbers with scales, or wide ones without."""
         raise NotImplementedError
 
-    def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Any) -> Any:
+    def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         """Multiply the cotangent of the product and the weight."""
         raise NotImplementedError
 
     def weight_cotangent(
-        self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Any
+        self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Operand
     ) -> Any:
         """Multiply x and the cotangent of the product, both with columns before rows."""
         raise NotImplementedError
@@ -195,17 +195,17 @@ class DotEquations(Fp8Equations):
     def result_shape(self) -> tuple[int, ...]:
         return self._dot.out_type(*(type.with_dtype(self.form.dtype) for type in self.types)).shape
 
-    def result(self, x: Operand, weight: Operand, others: Sequence[Operand], *scales: Any) -> Any:
+    def result(self, x: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         return self._multiply(
             x, weight, self._dims(self.rows, self._contracted), self._dims(0, self._contracted), scales
         )
 
-    def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Any) -> Any:
+    def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         left, right = self._dims(self.rows, self._columns), self._dims(self._contracted, self._columns)
         return self._multiply(cotangent, weight, left, right, scales)
 
     def weight_cotangent(
-        self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Any
+        self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Operand
     ) -> Any:
         left, right = self._dims(self._contracted, self.rows), self._dims(self._columns, self.rows)
         return self._multiply(transposed, ct_transposed, left, right, scales)
@@ -219,7 +219,12 @@ class DotEquations(Fp8Equations):
         return tuple(range(self.batch + before, self.batch + before + count))
 
     def _multiply(
-        self, left: Operand, right: Operand, left_dims: tuple[int, ...], right_dims: tuple[int, ...], scales: Any
+        self,
+        left: Operand,
+        right: Operand,
+        left_dims: tuple[int, ...],
+        right_dims: tuple[int, ...],
+        scales: Sequence[Operand],
     ) -> Any:
         batch, dtype = tuple(range(self.batch)), self.form.dtype
         if scales:

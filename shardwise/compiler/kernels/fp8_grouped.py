@@ -31,14 +31,14 @@ class GroupedEquations(Fp8Equations):
         x, weights = self.types
         return x.shape[0], weights.shape[self.weight_order[2]]
 
-    def result(self, x: Operand, weight: Operand, others: Sequence[Operand], *scales: Any) -> Any:
+    def result(self, x: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         return self._multiply(x, permute(weight, (0, 2, 1)), others, scales)
 
-    def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Any) -> Any:
+    def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         return self._multiply(cotangent, weight, others, scales)
 
     def weight_cotangent(
-        self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Any
+        self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Operand
     ) -> Any:
         if scales:
             return GroupedOuter(self.form.dtype)(transposed, ct_transposed, *others, *scales)[0]
@@ -48,7 +48,7 @@ class GroupedEquations(Fp8Equations):
     def weight_tangent(self, transposed: Operand, tangent: Operand, others: Sequence[Operand]) -> Any:
         return self.result(permute(transposed, (1, 0)), tangent, others)
 
-    def _multiply(self, x: Operand, weight: Operand, others: Sequence[Operand], scales: Sequence[Any]) -> Any:
+    def _multiply(self, x: Operand, weight: Operand, others: Sequence[Operand], scales: Sequence[Operand]) -> Any:
         """Multiply rows by weights [groups, columns of the result, columns of x]."""
         if scales:
             return GroupedDot(self.form.dtype, transposed=True)(x, weight, *others, *scales)[0]

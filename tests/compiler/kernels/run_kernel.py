@@ -20,6 +20,15 @@ def run_kernel(op: KernelOp, *operands: Any, rewrites: bool = False) -> list[Any
 
     `rewrites` is whether it may store an element more than once.
     """
+    return _interpreted(op, operands, rewrites)[1]
+
+
+def races(op: KernelOp, *operands: Any) -> int:
+    """Return how many elements a program of a kernel stores at several places of a block, in no certain order."""
+    return _interpreted(op, operands, True)[0].races
+
+
+def _interpreted(op: KernelOp, operands: tuple[Any, ...], rewrites: bool) -> tuple[Interpreter, list[Any]]:
     types = tuple(ArrayType(x.shape, x.dtype) for x in operands)
     assert not op.obstacle(*types)
     launch = op.kernel_launch(*types)
@@ -31,8 +40,9 @@ def run_kernel(op: KernelOp, *operands: Any, rewrites: bool = False) -> list[Any
     overwritten = {operand: written[result] for result, operand in sources.items()}
     arrays = [overwritten.get(index, x.reshape(-1)) for index, x in enumerate(passed)]
     stored = [x.view(f"i{x.itemsize}") if x.dtype.kind in "bu" else x for x in (*arrays, *written)]
-    Interpreter(triton_ir(op, types), rewrites).run(launch.grid, stored)
-    return [x.reshape(type.shape) for x, type in zip(written, launch.results, strict=True)]
+    interpreter = Interpreter(triton_ir(op, types), rewrites)
+    interpreter.run(launch.grid, stored)
+    return interpreter, [x.reshape(type.shape) for x, type in zip(written, launch.results, strict=True)]
 
 
 def run_on_triton(function: Callable[..., Any], *args: Any, kernels: int = 1) -> list[Any]:

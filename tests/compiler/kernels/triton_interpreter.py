@@ -126,6 +126,10 @@ class Interpreter:
     Args:
         text: the module.
         rewrites: whether elements may be stored more than once.
+
+    Attributes:
+        races: how often a program stored an element at another place of a block than before. A thread stores the same
+            places of blocks, and nothing orders the stores of different threads.
     """
 
     def __init__(self, text: str, rewrites: bool = False):
@@ -141,10 +145,12 @@ class Interpreter:
     def run(self, grid: tuple[int, ...], arrays: list[Any]) -> None:
         self.arrays = arrays
         self.stores = [np.zeros(array.size, np.int32) for array in arrays]
+        self.races = 0
         (block,) = self.function.regions[0].blocks
         with np.errstate(all="ignore"):
             for program in np.ndindex(*grid):
                 self.program = np.int32(program)
+                self.places: list[dict[int, int]] = [{} for _ in arrays]
                 self.values: dict[Any, Any] = {}
                 for index, argument in enumerate(block.arguments):
                     self.values[argument] = Pointer(index, np.int64(0))
@@ -254,6 +260,9 @@ class Interpreter:
         mask = np.broadcast_to(mask, np.shape(pointer.offsets))
         self.check(array, pointer.offsets, mask)
         offsets = np.asarray(pointer.offsets)[mask]
+        places = self.places[pointer.array]
+        for offset, place in zip(offsets.reshape(-1).tolist(), np.flatnonzero(mask).tolist(), strict=True):
+            self.races += places.setdefault(offset, place) != place
         array[offsets] = np.broadcast_to(value, mask.shape)[mask]
         np.add.at(self.stores[pointer.array], offsets, 1)
         return []

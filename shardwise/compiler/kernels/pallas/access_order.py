@@ -27,6 +27,7 @@ class AccessRecord(NamedTuple):
         spans: the elements of the block along each dim.
         is_scalar: whether it accesses one element. One thread stores all of these.
         repeats: whether it is in a loop.
+        collides: whether different threads may store an element in different iterations of loops.
     """
 
     number: int
@@ -34,6 +35,7 @@ class AccessRecord(NamedTuple):
     spans: tuple[Span, ...]
     is_scalar: bool
     repeats: bool
+    collides: bool
 
     def has_elements_of(self, other: "AccessRecord") -> bool:
         """Return whether both access the same elements. If both are stores, the same thread stores each of them."""
@@ -81,6 +83,8 @@ def unordered(accesses: Sequence[AccessRecord]) -> str:
     for write in accesses:
         if not write.writes:
             continue
+        if write.collides:
+            return "writes elements twice, in several iterations of a loop,"
         for access in accesses:
             if access is write or write.is_apart(access):
                 continue

@@ -5,7 +5,7 @@ and the others are undefined.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -23,9 +23,11 @@ class OutsideSubset(Exception):
 class Range:
     """A set of integers that depends on the step of the grid: `sum(step[axis] * factor) + rest`, low <= rest <= high.
 
+    The iterations of a loop are further axes.
+
     Attributes:
         low, high: the bounds of the rest.
-        factors: pairs (axis of the grid, factor).
+        factors: pairs (axis, factor).
     """
 
     low: int
@@ -45,12 +47,13 @@ class Range:
         low, high = sorted((self.low * factor, self.high * factor))
         return _checked(Range(low, high, tuple((axis, own * factor) for axis, own in self.factors if factor)))
 
-    def over(self, grid: Sequence[int]) -> "Range":
-        """Return the integers of all steps, without factors."""
+    def over(self, sizes: Sequence[int], kept: Container[int] = ()) -> "Range":
+        """Return the integers of all steps along the axes of these sizes, with the factors of the axes in `kept`."""
         low, high = self.low, self.high
         for axis, factor in self.factors:
-            low, high = low + min(0, factor * (grid[axis] - 1)), high + max(0, factor * (grid[axis] - 1))
-        return Range(low, high)
+            if axis not in kept:
+                low, high = low + min(0, factor * (sizes[axis] - 1)), high + max(0, factor * (sizes[axis] - 1))
+        return Range(low, high, tuple((axis, factor) for axis, factor in self.factors if axis in kept))
 
 
 def _checked(range: Range) -> Range | None:

@@ -4,7 +4,7 @@ In: the body, whose inputs are the indices of a step of the grid, and the types 
 which results are written by several steps. What is not translated raises OutsideSubset.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
@@ -49,6 +49,7 @@ class Translator:
         limit: the number of elements of the largest tile.
 
     Attributes:
+        grid: the number of steps along each axis, then those of the loops so far, whose iterations are axes too.
         accesses: for each array, its loads and stores in order.
         shared: for each array that is written, the axes of the grid along which several steps may write an element.
         overlapping: for each array, the axes of the grid along which the blocks of several steps may overlap.
@@ -65,18 +66,19 @@ class Translator:
         limit: int,
     ):
         self.kernel = kernel
-        self.grid = grid
+        self.grid = [*grid]
+        self._grid_axes = {axis for axis, size in enumerate(grid) if size > 1}
         self.arrays = arrays
         self.operands = operands
         self.pointers = pointers
         self.limit = limit
-        self.addresses = AddressBuilder(kernel, grid)
+        self.addresses = AddressBuilder(kernel, self.grid)
         self.accesses: dict[int, list[AccessRecord]] = {}
         self.shared: dict[int, set[int]] = {}
         self.overlapping: dict[int, set[int]] = {}
         self.largest = 1
         self._guards: list[frozenset[int]] = []
-        self._loops = 0
+        self._loops: list[int | None] = []
         self._count = 0
 
     @property
@@ -139,7 +141,7 @@ class Translator:
         blocks = [
             start.range and start.range.plus(Range(0, size - 1)) for start, size in zip(starts, op.sizes, strict=True)
         ]
-        self.overlapping[op.array] = self._axes - self._apart(blocks)
+        self.overlapping[op.array] = self._grid_axes - self._apart(blocks, self._grid_axes)
         return [Memory(op.array, self.pointers[op.array], type, tuple(starts), op.sizes, op.squeezed)]
 
     def _access(self, op: Access, operands: list[Any]) -> tuple[Memory, Address, list[Any]]:
@@ -155,9 +157,11 @@ class Translator:
             raise OutsideSubset(f"the kernel writes to operand {memory.array}")
         self._count += 1
         spans = access_spans(op, [index.range for index in indices], memory.visible_sizes)
-        record = AccessRecord(self._count, writes, spans, not op.shape, bool(self._loops))
+        address = self.addresses.address(memory, op, indices, mask)
+        collides = isinstance(op, Store) and bool(op.shape) and None in spans and self._may_collide(address, mask)
+        record = AccessRecord(self._count, writes, spans, not op.shape, bool(self._loops), collides)
         self.accesses.setdefault(memory.array, []).append(record)
-        return memory, self.addresses.address(memory, op, indices, mask), values
+        return memory, address, values
 
     def _load(self, op: Load, operands: list[Any], equation: Equation) -> Sequence[Entry]:
         _, address, (other,) = self._access(op, operands)
@@ -194,23 +198,36 @@ class Translator:
 
     def _note_write(self, memory: Memory, address: Address, op: Access, mask: Tile | None) -> None:
         """Record the axes of the grid along which this write may reach elements that other steps write too."""
-        apart = self._apart(address.ranges).union(*self._guards, frozenset() if mask is None else mask.pinned)
-        self.shared.setdefault(memory.array, set()).update(self._axes - apart)
+        apart = self._apart(address.ranges, self._grid_axes).union(*self._guards, _pinned(mask))
+        self.shared.setdefault(memory.array, set()).update(self._grid_axes - apart)
 
-    @property
-    def _axes(self) -> set[int]:
-        """The axes of the grid with several steps."""
-        return {axis for axis, size in enumerate(self.grid) if size > 1}
+    def _apart(self, ranges: Sequence[Range | None], axes: Set[int]) -> set[int]:
+        """Return those of `axes` along which the sets of indices of different steps are disjoint.
 
-    def _apart(self, ranges: Sequence[Range | None]) -> set[int]:
-        """Return the axes of the grid along which the sets of indices of different steps are disjoint."""
+        The position along other axes may be any in both steps.
+        """
         apart = set()
         for range in ranges:
-            if range is not None and len(range.factors) == 1:
-                ((axis, factor),) = range.factors
-                if abs(factor) > range.high - range.low:
+            own = range.over(self.grid, axes) if range is not None else None
+            if own is not None and len(own.factors) == 1:
+                ((axis, factor),) = own.factors
+                if abs(factor) > own.high - own.low:
                     apart.add(axis)
         return apart
+
+    def _may_collide(self, address: Address, mask: Tile | None) -> bool:
+        """Return whether an address may have an element in two iterations of the loops around it."""
+        once = frozenset[int]().union(*self._guards, _pinned(mask))
+        open = {axis for axis in self._loops if axis is not None} - once
+        fixed = self._grid_axes | once  # axes whose position is the same in both iterations
+        if None in self._loops:
+            return True
+        while open:
+            found = {axis for axis in open if self._apart([_without(range, fixed) for range in address.ranges], {axis})}
+            if not found:
+                return True
+            open, fixed = open - found, fixed | found
+        return False
 
     # Control flow.
 
@@ -224,9 +241,11 @@ class Translator:
             if step is not None and first.range is not None:
                 steps[number] = step
 
-        def counted(number: int, index: Block | int, low: int, high: int) -> Tile:
+        axis = self._loop_axis(op.length)
+
+        def counted(number: int, index: Block | int, position: Range) -> Tile:
             first, step = start[number], steps[number]
-            offset = Range(low, high).times(step)
+            offset = position.times(step)
             known = offset and first.range.plus(offset)
             if isinstance(index, int):
                 return Tile(first.block + index * step, (), known)
@@ -235,12 +254,12 @@ class Translator:
 
         def body(index: Block, carries: list[Any]) -> list[Any]:
             for number in steps:
-                carries[number] = counted(number, index, 0, max(0, op.length - 1))
+                carries[number] = counted(number, index, Range(0, 0, ((axis, 1),)))
             return self.run(op.program, [*consts, *carries])
 
-        results = self._for_loop(op.length, 0, start, body, set(steps))
+        results = self._for_loop(op.length, 0, start, body, set(steps), axis)
         for number in steps:
-            results[number] = counted(number, op.length, op.length, op.length)
+            results[number] = counted(number, op.length, Range(op.length, op.length))
         return results
 
     def _for_loop(
@@ -250,23 +269,29 @@ class Translator:
         start: list[Any],
         body: Callable[[Block, list[Any]], list[Any]],
         counters: Container[int],
+        axis: int | None,
     ) -> list[Any]:
-        """Emit a loop, which carries neither memory nor the carries that count iterations."""
+        """Emit a loop, which carries neither memory nor the carries that count iterations along `axis`."""
         carried = [number for number, x in enumerate(start) if isinstance(x, Tile) and number not in counters]
 
         def run(index: Block, *blocks: Block) -> list[Block]:
             return self._checked(start, carried, body(index, self._entries(start, carried, blocks)))
 
-        with self._repeated():
+        with self._repeated(axis):
             results = self.kernel.loop(limit, 1, self._blocks(start, carried), run, first)
         return self._entries(start, carried, results)
 
     @contextmanager
-    def _repeated(self) -> Iterator[None]:
-        """Record that accesses inside a `with` block are in a loop."""
-        self._loops += 1
+    def _repeated(self, axis: int | None) -> Iterator[None]:
+        """Record that accesses inside a `with` block are in a loop. `axis` is its axis, None if unknown."""
+        self._loops.append(axis)
         yield
-        self._loops -= 1
+        self._loops.pop()
+
+    def _loop_axis(self, length: int) -> int:
+        """Return a new axis for the iterations of a loop."""
+        self.grid.append(max(1, length))
+        return len(self.grid) - 1
 
     def _blocks(self, entries: list[Any], carried: Sequence[int]) -> list[Block]:
         return [entries[number].block for number in carried]
@@ -301,7 +326,7 @@ class Translator:
             results = self.run(op.body, [*of_body, *self._entries(start, carried, blocks)])
             return self._checked(start, carried, results)
 
-        with self._repeated():
+        with self._repeated(None):
             results = self.kernel.repeat(self._blocks(start, carried), condition, body)
         return self._entries(start, carried, results)
 
@@ -311,16 +336,19 @@ class Translator:
         """Emit a while loop whose carry `counter.carry` counts up to a bound, as a loop that Triton can pipeline."""
         bound = of_cond[counter.stop_const] if counter.stop_const is not None else start[counter.stop_carry or 0]
         first = start[counter.carry]
-        known = None
+        known = axis = None
         if first.range is not None and bound.range is not None:
             low, high = first.range.over(self.grid).low, bound.range.over(self.grid).high - 1
             known = Range(low, max(low, high))
+            if first.range == Range(low, low):
+                axis = self._loop_axis(high - low + 1)
+                known = Range(low, low, ((axis, 1),))
 
         def body(index: Block, carries: list[Any]) -> list[Any]:
             carries[counter.carry] = Tile(index, (), known)
             return self.run(op.body, [*of_body, *carries])
 
-        results = self._for_loop(bound.block, first.block, start, body, {counter.carry})
+        results = self._for_loop(bound.block, first.block, start, body, {counter.carry}, axis)
         last = self.kernel.arithmetic("maxs", first.block, bound.block)
         results[counter.carry] = Tile(last, ())
         return results
@@ -368,3 +396,14 @@ _CONTROL: dict[Any, Callable[..., Sequence[Entry]]] = {
     While: Translator._while,
     Cond: Translator._cond,
 }
+
+
+def _pinned(mask: Tile | None) -> frozenset[int]:
+    return frozenset() if mask is None else mask.pinned
+
+
+def _without(range: Range | None, axes: Set[int]) -> Range | None:
+    """Return the range relative to a position along axes."""
+    if range is None:
+        return None
+    return Range(range.low, range.high, tuple(pair for pair in range.factors if pair[0] not in axes))

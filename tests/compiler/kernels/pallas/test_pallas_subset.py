@@ -12,7 +12,7 @@ from shardwise.compiler.kernels.pallas.pallas_kernel import translation
 from shardwise.compiler.trace.build import build
 from shardwise.experimental import pallas as pl
 from shardwise.experimental.pallas import tpu, triton
-from tests.compiler.kernels.run_kernel import run_on_triton
+from tests.compiler.kernels.run_kernel import races, run_on_triton
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 BLOCK = pl.BlockSpec((4,), lambda i: (i,))
@@ -187,6 +187,60 @@ def test_stores_to_disjoint_parts():
 
     for kernel in (halves, strides):
         check(kernel, floats(8), floats(8), for_triton=False)
+
+
+def in_loops(start, *lengths):
+    """A kernel that stores 4 elements from `start(*counters)` in nested loops."""
+
+    def kernel(x_ref, out_ref):
+        def run(*counters):
+            if len(counters) < len(lengths):
+                lax.fori_loop(0, lengths[len(counters)], lambda i, _: run(*counters, i), None)
+            else:
+                first = start(*counters)
+                out_ref[pl.ds(first, 4)] = x_ref[pl.ds(first, 4)] + sum(counters)
+
+        run()
+
+    return kernel
+
+
+def when_first(x_ref, out_ref):
+    @pl.loop(0, 4)
+    def _(i):
+        @pl.when(i == 1)
+        def _():
+            out_ref[pl.ds(4 * (i % 2), 4)] = x_ref[:4]
+
+
+# The kernel, and whether threads store the same elements in an order that nothing determines.
+LOOPS = {
+    "apart": (in_loops(lambda i: 4 * i, 4), False),
+    "backwards": (in_loops(lambda i: 12 - 4 * i, 4), False),
+    "with gaps": (in_loops(lambda i: 6 * i, 3), False),
+    "the same": (in_loops(lambda i: 4, 4), False),
+    "one iteration": (in_loops(lambda i: 4 * i, 1), False),
+    "two loops": (in_loops(lambda i, j: 8 * i + 4 * j, 2, 2), False),
+    "the outer one last": (in_loops(lambda i, j: 4 * i + 8 * j, 2, 2), False),
+    "in one iteration": (when_first, False),
+    "overlapping": (in_loops(lambda i: 2 * i, 4), True),
+    "overlapping in the inner one": (in_loops(lambda i, j: 8 * i + j, 2, 4), True),
+    "overlapping in the outer one": (in_loops(lambda i, j: 2 * i + 4 * j, 4, 2), True),
+    "wrapped": (in_loops(lambda i: 4 * i % 6, 4), True),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_stores_in_loops(name):
+    kernel, is_racy = LOOPS[name]
+    x = floats(16)
+    (op,) = ops(pallas(kernel, x, compiler_params=triton.CompilerParams()), x)
+    assert bool(races(op, x)) == is_racy
+    (op,) = ops(pallas(kernel, x), x)
+    if is_racy:
+        assert "a step writes elements twice, in several iterations of a loop, of result 0" in op.reason
+    else:
+        assert op.name == "pallas_call"
 
 
 def write_operand(x_ref, out_ref):
