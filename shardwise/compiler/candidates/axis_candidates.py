@@ -13,7 +13,7 @@ be partial.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from shardwise.compiler.candidates.axis_seeds import Seeds
@@ -88,12 +88,14 @@ class PlannedAxis:
         size: its size.
         seeds: the dims that it may shard where the planner decides.
         typed: the shardings of types along it, if it is Explicit for at least one value.
+        other_shards: for each dim group, the number of shards if all other axes that may shard it do so.
     """
 
     name: str
     size: int
     seeds: Seeds
     typed: TypedAxis | None = None
+    other_shards: Mapping[int, int] = field(default_factory=dict)
 
 
 def candidates_on(program: PlannedEquations, axis: PlannedAxis) -> dict[Equation, tuple[Candidate, ...]]:
@@ -166,8 +168,23 @@ def _auto_candidates(
     factors = _seeded_factors(equation, factor_rule(equation.op, types), axis)
     scales = _indices_in(equation.inputs, program.scales)
     reaching = _NONE if equation.op.reduces_operands_first else partial
-    options = candidates(equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, maxima)
+    needs_sharding = not (equation.op.is_contraction and _may_be_used_up(equation, axis))
+    options = candidates(
+        equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, maxima, needs_sharding
+    )
     return _keep_pinned(equation, options, program, axis)
+
+
+def _may_be_used_up(equation: Equation, axis: PlannedAxis) -> bool:
+    """Return whether the other axes may shard a factor of an equation completely, so that this axis only pads it."""
+    if axis.size == 1:
+        return False
+    values = (*equation.inputs, *equation.outputs)
+    rule = factor_rule(equation.op, _operand_types(equation))
+    return any(
+        1 < rule.sizes[factor] <= axis.other_shards.get(axis.seeds.dim_groups.find(values[index], dim), 1)
+        for factor, ((index, dim), *_) in rule.dims_by_leading_factor
+    )
 
 
 def _explicit_candidates(

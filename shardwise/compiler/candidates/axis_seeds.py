@@ -8,8 +8,9 @@ model=2, are reshaped to 4×8, then data shards the 4 and model shards the 8. An
 factor is split into sub-axes: of data=8, a sub-axis of size 4 shards the 4, and a sub-axis of size 2 shards the 8.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -175,6 +176,12 @@ def seed_axes(
         if move.source is not None:
             seeds_of[move.axis].groups.discard(dim_groups.find(*move.source))
     return seeds_of
+
+
+def other_shards(axis: str, seeds_of: Mapping[str, Seeds], mesh: AbstractMesh) -> dict[int, int]:
+    """Return, for each dim group that an axis may shard, the number of its shards if all other axes that may do so."""
+    others = [(mesh.shape[name], seeds.groups) for name, seeds in seeds_of.items() if name != axis]
+    return {group: math.prod(size for size, groups in others if group in groups) for group in seeds_of[axis].groups}
 
 
 def _axes_of_factors(rule: FactorRule, values: Sequence[Value], seeds_of: dict[str, Seeds]) -> dict[int, set[str]]:

@@ -83,6 +83,7 @@ def candidates(
     partial: frozenset[int],
     scales: frozenset[int],
     maxima: frozenset[int] = frozenset(),
+    needs_sharding: bool = True,
 ) -> tuple[Candidate, ...]:
     """Return the candidates of an op on an axis, without duplicates; cached, so that equal arguments return one object.
 
@@ -97,12 +98,13 @@ def candidates(
         partial: the operands that may be partial sums.
         scales: the operands all of whose elements are the same finite, nonzero number.
         maxima: the operands that may be partial maxima.
+        needs_sharding: whether a contraction is sharded along this axis if it can be.
     """
     rule = factor_rule(op, types)
     if (pin := op.constraint) and op.pins(axis):
         return _pinned(pin, axis, factors)
     options = [factor_candidate(rule, factor) for factor in sorted(factors)]
-    if not (options and op.is_contraction):  # a shardable contraction is never replicated
+    if not (options and op.is_contraction and needs_sharding):
         options.insert(0, replicated_candidate(len(types), results))
     for linear in op.linear_in(*types):
         joint = len(linear) > 1  # add, select: no products, and replicated operands can be terms

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.candidates.axis_candidates import PlannedAxis, PlannedEquations, candidates_on
-from shardwise.compiler.candidates.axis_seeds import DimMove, seed_axes, split_axes
+from shardwise.compiler.candidates.axis_seeds import DimMove, other_shards, seed_axes, split_axes
 from shardwise.compiler.candidates.candidate import PARTIAL_SUM, Candidate, factor_candidate
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.candidates.explicit_axes import typed_axes, typed_output_pins
@@ -320,7 +320,10 @@ def layout_problem(
         unfolded,
         free,
         {
-            axis: candidates_on(equations, PlannedAxis(axis, fine.shape[axis], seeds, typed.get(axis)))
+            axis: candidates_on(
+                equations,
+                PlannedAxis(axis, fine.shape[axis], seeds, typed.get(axis), other_shards(axis, axis_seeds, fine)),
+            )
             for axis, seeds in axis_seeds.items()
         },
         requested_out_pins=requested,

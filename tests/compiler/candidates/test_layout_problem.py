@@ -98,6 +98,21 @@ def test_a_reshape_may_need_a_finer_mesh():
     assert problem.in_pins[0].layout.dims == (problem.mesh.axis_names,)
 
 
+def scores(query, key):
+    """The scores of four heads of four elements."""
+    return [jnp.einsum("qhd,khd->hqk", query.reshape(6, 4, 4), key.reshape(6, 4, 4))]
+
+
+def test_a_product_is_replicated_along_an_axis_if_others_shard_its_factor_completely():
+    """Four heads over eight devices: a sub-axis of 4 shards the heads, and one of 2 could only pad them."""
+    mesh = AbstractMesh((8,), ("model",))
+    problem = propagated(scores, ["f32[6,16]"] * 2, [((), ("model",))] * 2, mesh=mesh)
+    major, minor = problem.mesh.axis_names
+    assert problem.mesh.axis_sizes == (4, 2)
+    assert "replicated, replicated -> replicated" not in candidates(problem, major, "dot")
+    assert "replicated, replicated -> replicated" in candidates(problem, minor, "dot")
+
+
 def test_on_one_device_there_are_no_candidates():
     problem = propagated(lambda x: [x + 1], ["f32[8]"], [((),)], mesh=AbstractMesh((), ()))
     assert problem.candidates == {}

@@ -278,6 +278,18 @@ def test_a_dim_is_not_sharded_over_more_devices_than_it_has_elements():
     assert stages.local.sent == 32  # an all-gather of one half of each batch
 
 
+def test_more_devices_than_heads_gather_the_rest_of_each_head():
+    """Padding the heads would move shards of them to other devices, which then compute with zeros."""
+
+    def attention(x, query, key, value):
+        query, key, value = ((x @ w).reshape(256, 4, 8) for w in (query, key, value))
+        return jnp.einsum("hqk,khd->qhd", jnp.einsum("qhd,khd->hqk", query, key), value).reshape(256, 32)
+
+    types, specs = [f32(256, 32), *[f32(32, 32)] * 3], [P(), *[P(None, "model")] * 3]
+    stages = planned(attention, types, specs, AbstractMesh((16,), ("model",)), [P(None, "model")])
+    assert collectives(stages) == {"all_gather": 2}
+
+
 def test_an_axis_of_one_device_changes_nothing():
     alone = planned(mlp, [f32(32, 64), f32(64, 256), f32(256, 64)], MEGATRON, AbstractMesh((1, 2), ("data", "model")))
     assert collectives(alone) == {"all_reduce": 1}
