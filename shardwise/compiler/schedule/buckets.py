@@ -10,6 +10,7 @@ kernels after the last operand is ready. This is the same problem with time reve
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation
@@ -53,19 +54,20 @@ class _Candidate:
         return not (self.ancestors & other.bit or other.ancestors & self.bit)
 
 
-def buckets(graph: KernelGraph, in_own_stage: bool = False) -> list[list[Equation]]:
+def buckets(graph: KernelGraph, in_own_stage: bool = False, delayed: bool = False) -> list[list[Equation]]:
     """Return the collectives of a program that share a launch, for each launch with several.
 
     Args:
         graph: the kernels of the program.
         in_own_stage: whether the program is a stage of a pipelined loop. It overlaps with another iteration's compute,
             so nothing waits for its first result, and launches may be long.
+        delayed: whether launches of gathers will be delayed (`delay_gathers.py`).
     """
     launches: list[list[Equation]] = []
     for group in _shareable(graph):
         reduces = group[0].equation.op.reduces_across_devices
         items = [item.reversed(graph.seconds) for item in group] if reduces else group
-        packer = _Packer(graph, reduces, math.inf if in_own_stage else _capacity(group, graph))
+        packer = _Packer(graph, reduces, math.inf if in_own_stage else _capacity(group, graph), delayed)
         launches += [[item.equation for item in launch] for launch in packer.launches(items) if len(launch) > 1]
     return launches
 
@@ -114,11 +116,13 @@ class _Packer:
         reversed: whether time is reversed, as it is for reductions. XLA copies the operands of a shared all-reduce into
             one array, and the results out of it.
         capacity: the longest time of a launch.
+        delayed: whether launches of gathers will be delayed.
     """
 
     graph: KernelGraph
     reversed: bool
     capacity: float
+    delayed: bool
 
     def launches(self, items: Sequence[_Candidate]) -> list[list[_Candidate]]:
         """Return launches in the order of their deadlines."""
@@ -149,12 +153,20 @@ class _Packer:
 
     def _after(self, launch: Sequence[_Candidate], before: "_LinkState") -> "_LinkState":
         """Return the links after a launch. It starts not long before its deadline, because its results take memory."""
-        deadline, seconds = launch[0].deadline, self._seconds(launch)
+        deadline, seconds = launch[0].deadline, self._seconds(launch) + self._between_kernels
         earliest = before.deadline if before.deadline + seconds <= deadline else 0.0
         start = max(earliest, before.free, *(item.ready for item in launch))
         delay = max(0.0, seconds - self._room(start, deadline))
         late = max(before.late, start + seconds - deadline)
         return _LinkState(start + seconds, deadline, late, before.delays + delay)
+
+    @cached_property
+    def _between_kernels(self) -> float:
+        """The time between delayed launches, which start after a product."""
+        if self.reversed or not self.delayed:
+            return 0.0
+        products = [self.graph.seconds_of(e) for e in self.graph.program.equations if e.op.is_contraction]
+        return sum(products) / max(1, len(products))
 
     def _room(self, start: float, deadline: float) -> float:
         """Return the longest time in which a launch delays no critical collective."""

@@ -12,26 +12,22 @@ from functools import reduce
 from itertools import accumulate
 from operator import or_
 
-from shardwise.compiler.ir.program import Equation, Program
-from shardwise.compiler.schedule.control_dependencies import ControlDependency, add_control_dependencies
+from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.schedule.control_dependencies import ControlDependency
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 
 
-def complete_before_critical(
-    graph: KernelGraph, launches: Sequence[Sequence[Equation]], launch_ids: Iterator[int]
-) -> Program:
-    """Return the program with control dependencies of critical collectives on launches, not sorted.
+def complete_before_critical(graph: KernelGraph, launches: Sequence[Sequence[Equation]]) -> list[ControlDependency]:
+    """Return the control dependencies of critical collectives on launches.
 
     Args:
         graph: the kernels of the program.
         launches: the collectives that share a launch; each other collective is a launch of its own.
-        launch_ids: the ids of barriers.
     """
     predecessors: dict[Equation, list[Equation]] = {}
     for launch, index in _launches_before_critical(graph, launches):
         predecessors.setdefault(graph.critical_collectives[index], []).extend(launch)
-    dependencies = [ControlDependency((critical,), others) for critical, others in predecessors.items()]
-    return add_control_dependencies(graph.program, dependencies, launch_ids) if dependencies else graph.program
+    return [ControlDependency((critical,), others) for critical, others in predecessors.items()]
 
 
 def _launches_before_critical(

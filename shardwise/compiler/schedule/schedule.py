@@ -19,7 +19,9 @@ from shardwise.compiler.partition.local_program import LocalProgram, verify_loca
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.report.streams import simulated_seconds
 from shardwise.compiler.schedule.buckets import buckets
+from shardwise.compiler.schedule.control_dependencies import add_control_dependencies
 from shardwise.compiler.schedule.critical_path import complete_before_critical
+from shardwise.compiler.schedule.delay_gathers import delay_gathers, gathers_are_crowded
 from shardwise.compiler.schedule.host_copies import hide_host_copies
 from shardwise.compiler.schedule.independent_products import overlap_independent_products
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
@@ -117,10 +119,14 @@ class _Scheduler:
                 return pipelined
 
     def _share_launches(self, graph: KernelGraph, in_own_stage: bool = False) -> Program:
-        launches = buckets(graph, in_own_stage)
-        constrained = complete_before_critical(graph, launches, self.launch_ids)
-        if not launches and constrained is graph.program:
-            return constrained
+        delays = not in_own_stage and gathers_are_crowded(graph)
+        launches = buckets(graph, in_own_stage, delays)
+        dependencies = complete_before_critical(graph, launches)
+        if delays:
+            dependencies += delay_gathers(graph, launches)
+        if not launches and not dependencies:
+            return graph.program
+        constrained = add_control_dependencies(graph.program, dependencies, self.launch_ids)
         return topological_sort(constrained, launches, self.launch_ids, graph.program)
 
     def _graph(self, program: Program) -> KernelGraph:

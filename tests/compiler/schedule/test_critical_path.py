@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.local_program import verify_local
+from shardwise.compiler.schedule.control_dependencies import add_control_dependencies
 from shardwise.compiler.schedule.critical_path import complete_before_critical
 from shardwise.compiler.schedule.topological_sort import topological_sort
 from tests.compiler.schedule.local_programs import DOT, GATHER, graph_of
@@ -32,7 +33,8 @@ CHAIN = (
 def scheduled(text, launches=()):
     graph = graph_of(text)
     chosen = [[graph.program.equations[n] for n in launch] for launch in launches]
-    program = topological_sort(complete_before_critical(graph, chosen, count()), chosen, count())
+    constrained = add_control_dependencies(graph.program, complete_before_critical(graph, chosen), count())
+    program = topological_sort(constrained, chosen, count())
     return graph, verify_local(replace(graph.local, program=program))
 
 
