@@ -3,13 +3,15 @@
 A data-parallel step with a sharded optimizer gathers each updated weight, and nothing in the step reads it. XLA sinks
 such a collective to the end, where no kernel is left to hide it. But the weights of the last layers could be updated
 and gathered while the gradients of the first layers are computed. Therefore a later product gets a control dependency
-on each such collective.
+on each such collective. If a loop over layers computes these gradients, and no product follows, what reads the results
+of the loop waits for the collective, which then runs beside the first or the last iteration.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.partition.platform_memory import is_loop
 from shardwise.compiler.schedule.control_dependencies import ControlDependency, order_by_dependencies
 from shardwise.compiler.schedule.kernel_graph import KernelGraph
 
@@ -29,7 +31,9 @@ def advance_output_collectives(graph: KernelGraph, launch_ids: Iterator[int]) ->
         return graph.program
     products = [equation for equation in graph.program.equations if equation.op.is_contraction]
     starts = list(map(graph.start_of, products))
+    loops = _loops(graph)
     predecessors: dict[Equation, list[Equation]] = {}
+    in_loop: dict[Equation, list[Equation]] = {}
     free = 0.0  # the time at which the links are free
     for launch in launches:
         seconds = sum(graph.collective_seconds(equation) for equation in launch)
@@ -37,7 +41,12 @@ def advance_output_collectives(graph: KernelGraph, launch_ids: Iterator[int]) ->
         index = bisect_left(starts, free + _SLACK * seconds)
         if index < len(products):
             predecessors.setdefault(products[index], []).extend(launch)
+            continue
+        loop = next((loop for loop in loops if free <= graph.start_of(loop) + graph.seconds_of(loop)), None)
+        if loop is not None:
+            in_loop.setdefault(loop, []).extend(launch)
     dependencies = [ControlDependency((product,), others) for product, others in predecessors.items()]
+    dependencies += [ControlDependency((), (loop, *others)) for loop, others in in_loop.items()]
     return order_by_dependencies(graph.program, dependencies, launch_ids)
 
 
@@ -47,16 +56,22 @@ def _launches(graph: KernelGraph) -> list[list[Equation]]:
     if not collectives:
         return []
     longest = max(graph.collective_seconds(equation) for equation in collectives)
+    ends = [graph.start_of(loop) + graph.seconds_of(loop) for loop in _loops(graph)]
     launches: list[list[Equation]] = []
-    room = 0.0
+    room, loops = 0.0, 0  # the number of loops before the last launch
     for equation in sorted(collectives, key=lambda equation: graph.asap[equation.inputs[0]]):
-        seconds = graph.collective_seconds(equation)
-        if seconds > room:
+        seconds, loops_before = graph.collective_seconds(equation), bisect_right(ends, graph.asap[equation.inputs[0]])
+        if seconds > room or loops_before > loops:
             launches.append([])
-            room = _LONGEST * longest
+            room, loops = _LONGEST * longest, loops_before
         launches[-1].append(equation)
         room -= seconds
     return launches
+
+
+def _loops(graph: KernelGraph) -> list[Equation]:
+    """Return the loops of the program."""
+    return [equation for equation in graph.program.equations if is_loop(equation.op)]
 
 
 def _output_collectives(graph: KernelGraph) -> list[Equation]:

@@ -38,3 +38,25 @@ def test_an_output_is_gathered_before_independent_products():
 def test_without_remaining_compute_the_program_is_unchanged():
     graph = graph_of(updated_weight(0))
     assert advance_output_collectives(graph, count()) is graph.program
+
+
+def test_what_reads_a_loop_waits_for_a_gather_that_could_complete_during_it():
+    """The loop is the last one, and no product follows: the gather would run after it, beside nothing."""
+    graph = graph_of(f"""(p: f32[512,512], m: f32[64,64]) {{
+      u: f32[64,64] = tanh m
+      c: f32[512,512] = scan[program=program body(x: f32[512,512]) {{
+        y: f32[512,512] = {DOT} x x
+        return y
+      }}, length=64, consts=0, carried=1, reverse=False, unroll=1] p
+      o: f32[512,512] = tanh c
+      g: f32[256,64] = {GATHER} u
+      return o, g
+    }}""")
+    program = advance_output_collectives(graph, count())
+    assert [equation.op.name for equation in program.equations] == [
+        *("tanh", "scan", "all_gather", "barrier", "barrier", "tanh")
+    ]
+    local = verify_local(replace(graph.local, program=program))
+    args = [np.random.default_rng(0).normal(size=placement.type.shape) * 1e-3 for placement in graph.local.inputs]
+    for got, wanted in zip(evaluate_shards(local, args), evaluate_shards(graph.local, args), strict=True):
+        np.testing.assert_array_equal(got, wanted)
