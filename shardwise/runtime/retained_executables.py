@@ -23,6 +23,8 @@ from shardwise.runtime.binary import Binary
 RETAINED = "/shardwise/executables/retained"
 _KEEP = 1 << 30  # the most bytes of executables
 _KEY = "shardwise/retained_executables"
+_NOTICE_TIME = 2.0  # seconds for the notice that the process has failed whose executable has not arrived
+_POLL_INTERVAL = 0.05
 
 _log = logging.getLogger("shardwise")
 
@@ -71,6 +73,9 @@ class RetainedExecutables:
             key: the digest of everything that the executable depends on.
             load: loads a serialized executable.
             make: compiles the program, or loads its executable from elsewhere.
+
+        Raises:
+            PeerFailure: if a process fails while its executable is received.
         """
         start = time.perf_counter()
         if (blob := self._find(key)) is not None:
@@ -97,10 +102,21 @@ class RetainedExecutables:
         try:
             blob = fetch(offer, key, self._member.rank)
         except OSError as error:
+            self._raise_failure(self._member)
             _log.warning("an executable of another process has not arrived, and is compiled again: %s", error)
             return None
         self._add(key, blob)
         return blob
+
+    def _raise_failure(self, member: Member) -> None:
+        """Raise the failure of a process, which ends the generation: the next one may offer what has not arrived."""
+        deadline = time.monotonic() + _NOTICE_TIME
+        while True:
+            if (failure := member.error("", range(member.num_processes))) is not None:
+                raise failure
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_INTERVAL)
 
     def _read_offers(self) -> dict[str, Offer]:
         if self._offers is None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.errors import PeerFailure
 from shardwise.runtime import retained_executables
 from shardwise.runtime.retained_executables import RetainedExecutables
 from tests.runtime.test_shared_executables import Program, Store, Unserializable, load_program
@@ -18,8 +19,9 @@ def processes():
         each.disconnect()
 
 
-def connect(process, rank, store, newcomers, count=3):
-    process.connect(SimpleNamespace(rank=rank, num_processes=count, local_host="127.0.0.1"), store, newcomers)
+def connect(process, rank, store, newcomers, count=3, failure=None):
+    member = SimpleNamespace(rank=rank, num_processes=count, local_host="127.0.0.1", error=lambda *_: failure)
+    process.connect(member, store, newcomers)
 
 
 def refuse():
@@ -59,13 +61,19 @@ def test_executables_that_cannot_be_serialized_or_loaded_are_compiled(processes)
     assert process.load_or_compile("damaged", load_program, refuse) == "three"
 
 
-def test_an_executable_that_does_not_arrive_is_compiled(processes, caplog):
+def test_an_executable_that_does_not_arrive_is_compiled_unless_the_generation_has_failed(
+    processes, caplog, monkeypatch
+):
+    monkeypatch.setattr(retained_executables, "_NOTICE_TIME", 0.0)
     old, _, new = processes
     old.load_or_compile("key", load_program, lambda: Program("one"))
     store = Store()
     connect(old, 0, store, {1}, 2)
-    connect(new, 1, store, {1}, 2)
+    connect(new, 1, store, {1}, 2, PeerFailure(0, None, "killed"))
     old.disconnect()
+    with pytest.raises(PeerFailure, match="killed"):
+        new.load_or_compile("key", load_program, refuse)
+    connect(new, 1, store, {1}, 2)
     assert new.load_or_compile("key", load_program, lambda: Program("two")) == "two"
     assert "has not arrived" in caplog.text
 
