@@ -58,7 +58,8 @@ def _calls(module: str) -> Iterator[_Call]:
         outputs = results.rstrip(")").split(", ")
         arguments = ", ".join(f"{_argument(name)}: {types[name]}" for name in names)
         returned = ", ".join(f"{result}#{index}" for index in range(len(outputs)))
-        renamed = line.replace(call[2], ", ".join(map(_argument, call[2].split(", "))), 1) if names else line
+        passed = ", ".join(map(_argument, call[2].split(", "))) if names else ""
+        renamed = line[: call.start(2)] + passed + line[call.end(2) :]
         place = _PLACE.search(f"loc({location}")
         name = _NAME.search(line)
         yield _Call(
@@ -71,4 +72,4 @@ def _calls(module: str) -> Iterator[_Call]:
 
 def _argument(name: str) -> str:
     """Return a value as the name of an argument: `%3#0` is a result of an op that the module does not have."""
-    return name.replace("#", "_")
+    return f"%of_{name[1:].replace('#', '_')}"  # a name that begins with a digit has only digits

@@ -8,7 +8,7 @@ import pytest
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
-from shardwise.base._jaxlib import RuntimeFailure
+from shardwise.base._jaxlib import RuntimeFailure, parse_module
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.user_kernel import UserKernel
 from shardwise.compiler.trace.build import build
@@ -170,6 +170,20 @@ def test_a_failure_of_xla_names_the_kernel_and_the_line():
     expected = r"the kernel 'centred' at test_user_kernels.py:\d+ cannot be compiled: XLA says: "
     assert re.match(expected, str(failure.value)), failure.value
     check_kernels(RuntimeFailure("INTERNAL: no"), "module {}", jax.devices(), ())
+
+
+def test_a_failure_of_something_else_than_a_kernel(monkeypatch):
+    """Each kernel is compiled alone, also one of a result of an op with several, and none of them fails."""
+    x = np.ones((2, 3), np.float32)
+    parsed = []
+
+    def compile_text(text, *args, **options):
+        parsed.append(parse_module(text))
+
+    monkeypatch.setattr("shardwise.runtime.kernel_failure.compile_text", compile_text)
+    text = lowered(lambda x: make()(make()(jax.kernels.rms_norm(x, x[0], residual=x)[1])), x)
+    check_kernels(RuntimeFailure("INTERNAL: no"), text, jax.devices(), ())
+    assert len(parsed) == 3
 
 
 @pytest.mark.parametrize(
