@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import final
 
 from shardwise.errors import PeerFailure
+from shardwise.launch.launch_attempt import LaunchAttempt, LaunchFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.process_variables import process_variables
@@ -45,17 +46,6 @@ _PEER_FAILURE = re.compile(
 
 
 @final
-@dataclass(frozen=True)
-class LaunchFailure:
-    """The first failure of an attempt: its process, the reason, and the traceback or last lines of standard error."""
-
-    rank: int
-    reason: str
-    detail: str
-    code: int
-
-
-@final
 @dataclass
 class Stop:
     """Signals to send to the processes that still run, with their times."""
@@ -71,8 +61,8 @@ class Stop:
 
 
 @final
-class Attempt:
-    """One start of all processes.
+class Attempt(LaunchAttempt):
+    """One start of all processes, which all end after the first failure.
 
     Args:
         options: the options of the launch.
@@ -92,43 +82,26 @@ class Attempt:
         stdout: Writer,
         stderr: Writer,
     ):
-        self.failure: LaunchFailure | None = None
-        self._options = options
-        self._restart = restart
-        self._log_folder = log_folder
-        self._signals = signals
-        self._output = Output(log_folder, options.nodes * options.processes, stdout, stderr)
+        processes = options.nodes * options.processes
+        super().__init__(options, restart, log_folder, signals, stdout, stderr, processes)
         self._joined: set[int] = set()
         self._lost_since: float | None = None  # the time since which only lost processes run
         self._first_signal: float | None = None  # seconds from the start until the launcher stopped the processes
-        self._coordinator = self._start_coordinator() if options.node_rank == 0 else None
-        self._workers = Workers(self._output)
+        self._coordinator: Coordinator | None = None  # of launcher 0
 
-    @property
-    def exits(self) -> list[Exit]:
-        """The processes that have ended, in order of their ends."""
-        return self._workers.exits
+    def _start(self) -> None:
+        if self._options.node_rank == 0:
+            self._coordinator = self._start_coordinator()
+        variables = self._variables()
+        for rank in self._options.ranks:
+            own = {**variables, **self._rank_variables(rank)}
+            self._workers.start(rank, self._options.command, own, self._restart)
 
-    def run(self) -> int:
-        """Start the processes and wait until they end. Return the exit code of the launcher.
-
-        Raises:
-            OSError: if the command cannot be executed.
-            BrokenPipeError: if the reader of the launcher's output has ended.
-        """
-        try:
-            variables = self._variables()
-            for rank in self._options.ranks:
-                own = {**variables, **self._rank_variables(rank)}
-                self._workers.start(rank, self._options.command, own, self._restart)
-            return self._wait()
-        finally:
-            self._workers.close()
-            if self._coordinator is not None:
-                # In a thread, because XLA's service waits for members that were killed.
-                stop = threading.Thread(target=self._coordinator.stop, name="shardwise coordinator stop", daemon=True)
-                stop.start()
-            self._output.close()
+    def _stop_servers(self) -> None:
+        if self._coordinator is not None:
+            # In a thread, because XLA's service waits for members that were killed.
+            stop = threading.Thread(target=self._coordinator.stop, name="shardwise coordinator stop", daemon=True)
+            stop.start()
 
     def _start_coordinator(self) -> Coordinator:
         options = self._options

@@ -19,15 +19,14 @@ from shardwise.launch.attempt import (
     INITIALIZATION_TIMEOUT,
     MIN_INITIALIZATION_TIMEOUT,
     POLL_INTERVAL,
-    LaunchFailure,
     Stop,
     describe_failure,
     stop_by_signal,
 )
+from shardwise.launch.launch_attempt import LaunchAttempt, LaunchFailure
 from shardwise.launch.options import LaunchOptions
-from shardwise.launch.output import Output
 from shardwise.launch.process_variables import process_variables
-from shardwise.launch.workers import Exit, Workers
+from shardwise.launch.workers import Exit
 from shardwise.launch.writer import Writer
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.protocol import Assignment, Waiting, join_address
@@ -48,7 +47,7 @@ _MOST_FAILED_STARTS = 5  # the most processes in succession that end before they
 
 
 @final
-class ElasticAttempt:
+class ElasticAttempt(LaunchAttempt):
     """One start of a program with spare processes.
 
     Args:
@@ -62,7 +61,6 @@ class ElasticAttempt:
         first_generation: the number of the first generation.
 
     Attributes:
-        failure: why the program could not continue; None if it ended, or by a signal.
         next_generation: the number of the next generation.
     """
 
@@ -78,15 +76,9 @@ class ElasticAttempt:
         first_generation: int,
     ):
         assert options.spares is not None
-        self.failure: LaunchFailure | None = None
-        self._options = options
-        self._restart = restart
-        self._log_folder = log_folder
-        self._signals = signals
-        self._report = report
         self._target = options.processes + options.spares  # the number of processes to run
-        self._output = Output(log_folder, self._target, stdout, stderr)
-        self._workers = Workers(self._output)
+        super().__init__(options, restart, log_folder, signals, stdout, stderr, self._target)
+        self._report = report
         self._roster = Roster(self._target)
         self._started = 0  # the number of processes that were started
         self._failed_starts = 0  # processes in succession that ended before they waited for a place
@@ -102,29 +94,15 @@ class ElasticAttempt:
         self._coordinator: CoordinatorProcess | None = None  # of the generation
         self._next_coordinator = self._start_coordinator()
 
-    @property
-    def exits(self) -> list[Exit]:
-        """The processes that have ended, in order of their ends."""
-        return self._workers.exits
+    def _start(self) -> None:
+        for _ in range(self._target):
+            self._start_process()
 
-    def run(self) -> int:
-        """Start the processes and wait until they end. Return the exit code of the launcher.
-
-        Raises:
-            OSError: if the command cannot be executed.
-            BrokenPipeError: if the reader of the launcher's output has ended.
-        """
-        try:
-            for _ in range(self._target):
-                self._start_process()
-            return self._wait()
-        finally:
-            self._workers.close()
-            for coordinator in (self._coordinator, self._next_coordinator):
-                if coordinator is not None:
-                    coordinator.kill()
-            self._roster.stop()
-            self._output.close()
+    def _stop_servers(self) -> None:
+        for coordinator in (self._coordinator, self._next_coordinator):
+            if coordinator is not None:
+                coordinator.kill()
+        self._roster.stop()
 
     def _start_coordinator(self) -> CoordinatorProcess:
         timeout = max(self._options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO, final
 
-from shardwise.launch.attempt import POLL_INTERVAL, Attempt, LaunchFailure
+from shardwise.launch.attempt import POLL_INTERVAL, Attempt
 from shardwise.launch.elastic_attempt import ElasticAttempt
+from shardwise.launch.launch_attempt import LaunchAttempt, LaunchFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.workers import Exit
 from shardwise.launch.writer import Writer
@@ -110,7 +111,7 @@ class Launcher:
                 self._report(f"restart {restart + 1} of {restarts}")
         return code
 
-    def _create_attempt(self, restart: int, log_folder: Path | None) -> Attempt | ElasticAttempt:
+    def _create_attempt(self, restart: int, log_folder: Path | None) -> LaunchAttempt:
         options, targets = self._options, (self._stdout, self._stderr)
         if options.spares is None:
             return Attempt(options, restart, log_folder, self._signals, *targets)

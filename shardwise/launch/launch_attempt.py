@@ -1,0 +1,91 @@
+"""LaunchAttempt: the base class of one start of all processes of a program, until they have ended."""
+
+import signal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from shardwise.launch.options import LaunchOptions
+from shardwise.launch.output import Output
+from shardwise.launch.workers import Exit, Workers
+from shardwise.launch.writer import Writer
+
+
+@final
+@dataclass(frozen=True)
+class LaunchFailure:
+    """The failure that ends an attempt: its process, the reason, and the traceback or last lines of standard error."""
+
+    rank: int
+    reason: str
+    detail: str
+    code: int
+
+
+class LaunchAttempt(ABC):
+    """One start of all processes.
+
+    Args:
+        options: the options of the launch.
+        restart: the number of previous attempts.
+        log_folder: the folder of the log files, or None for none.
+        signals: the signals that the launcher has received; the launcher appends to the list.
+        stdout: the target of the processes' standard output.
+        stderr: the target of the processes' standard error.
+        processes: the number of processes that run at the same time, on all nodes.
+
+    Attributes:
+        failure: the first failure, or why the program could not continue; None if it ended, or by a signal.
+    """
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        restart: int,
+        log_folder: Path | None,
+        signals: list[signal.Signals],
+        stdout: Writer,
+        stderr: Writer,
+        processes: int,
+    ):
+        self.failure: LaunchFailure | None = None
+        self._options = options
+        self._restart = restart
+        self._log_folder = log_folder
+        self._signals = signals
+        self._output = Output(log_folder, processes, stdout, stderr)
+        self._workers = Workers(self._output)
+
+    @property
+    def exits(self) -> list[Exit]:
+        """The processes that have ended, in order of their ends."""
+        return self._workers.exits
+
+    def run(self) -> int:
+        """Start the processes and wait until they end. Return the exit code of the launcher.
+
+        Raises:
+            OSError: if the coordinator cannot listen on its address, or the command cannot be executed.
+            BrokenPipeError: if the reader of the launcher's output has ended.
+            ValueError: if the coordinator's host cannot be resolved.
+        """
+        try:
+            self._start()
+            return self._wait()
+        finally:
+            self._workers.close()
+            self._stop_servers()
+            self._output.close()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start the servers of the attempt, and its processes."""
+
+    @abstractmethod
+    def _wait(self) -> int:
+        """Wait until all processes have ended. Return the exit code of the launcher."""
+
+    @abstractmethod
+    def _stop_servers(self) -> None:
+        """Stop the servers that `_start` has started, when no process runs any more."""
