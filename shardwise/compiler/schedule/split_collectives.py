@@ -167,7 +167,8 @@ class _Splitter:
                 for region in pattern.decision.regions
             ]
             is_free = all(map(self.visited.isdisjoint, (region.dims for region in regions)))
-            if is_free and len(list(takewhile(self._can_pay, regions))) == paying:
+            is_rejected = paying and parts == 1  # by the simulator
+            if is_free and (is_rejected or len(list(takewhile(self._can_pay, regions))) == paying):
                 return _Decision(regions, paying, parts)
         return None
 
@@ -246,7 +247,9 @@ class _Splitter:
         best = 1
         for region in regions:
             gain = max(_MIN_GAIN[region.parts] * least, _MIN_SHARE * share * self.graph.seconds)
-            if least - compute < gain:
+            products = sum(equation.op.is_contraction for equation in region.dims)
+            launching = (region.parts - 1) * products * self.graph.chip.kernel_gap
+            if least - compute - launching < gain:
                 break  # even if nothing were exposed
             _, seconds = self._simulate(emit_parts(window, region, bits, self.launch_ids))
             if least - seconds < gain:

@@ -74,6 +74,13 @@ def test_around_a_reduced_gradient_no_region_is_grown(monkeypatch):
     assert split(local).program is local.program
 
 
+def test_no_parts_are_emitted_whose_launches_take_longer_than_the_exposed_time(monkeypatch):
+    monkeypatch.setattr(module, "emit_parts", None)
+    local = local_of(unrolled(16384, 4096, 4096))
+    graph = KernelGraph.from_program(local, local.program, replace(H200, interference=0.0, kernel_gap=5e-4))
+    assert split_collectives(graph, count()) is local.program
+
+
 def test_a_loop_is_split_and_computes_the_same():
     large = schedule(local_of(scanned(16384, 4096, 4096)), H200)
     (loop,) = [equation for equation in large.program.equations if equation.op.programs]
