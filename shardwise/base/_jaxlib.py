@@ -96,7 +96,7 @@ _HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_resu
 
 # jaxlib imports this whenever it makes an array of one device, and does without it if that fails.
 _SOUGHT = "jax._src.sharding_impls"
-_JAX_MODULES = str(Path(__file__).resolve().parents[1] / "jax_modules") + os.sep
+_JAX_MODULES = str(Path(__file__).parents[1] / "jax_modules") + os.sep
 
 
 @final

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 
 from shardwise.base.notebook import cell_name
 
-PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]  # the instruction of `from module import name`
 
 

@@ -1,10 +1,12 @@
 """Warnings at the user's line."""
 
+import subprocess
+import sys
 import warnings
 
 import pytest
 
-from shardwise.base.call_site import CallSite, UserLine, format_line, user_frame, warn_user
+from shardwise.base.call_site import PACKAGE, CallSite, UserLine, format_line, user_frame, warn_user
 
 
 def test_user_frame_is_this_one():
@@ -25,6 +27,14 @@ def test_warning_is_shown_once_per_line():
         for _ in range(3):
             warn_user("again")
     assert len(caught) == 1
+
+
+def test_a_package_that_is_imported_through_a_link_is_no_users_file(tmp_path):
+    (tmp_path / "shardwise").symlink_to(PACKAGE)
+    program = tmp_path / "program.py"
+    program.write_text("from shardwise.base import call_site\nprint(call_site.is_user_file(call_site.__file__))\n")
+    run = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 CELL = "/tmp/ipykernel_1/3.py"

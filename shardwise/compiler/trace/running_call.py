@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.base.call_site import PACKAGE
 
-_LIBRARIES = (PACKAGE, str(Path(np.__file__).resolve().parent) + "/")
+_LIBRARIES = (PACKAGE, f"{Path(np.__file__).parent}/")
 
 
 def running_call() -> Any:
