@@ -40,7 +40,9 @@ _NOTICE_TIME = 0.1
 # Seconds that the other processes have to leave a generation; then they are killed.
 _LEAVING_TIME = 60.0
 _STOPPED_TIME = 1.0  # seconds after which a stopped process is killed, if others run
-# Seconds from the start of a generation until failed processes are started again: their imports slow down the others.
+_READY_COORDINATORS = 2  # that wait: for the next generation, and for the one after a failure during that recovery
+# Seconds from the start of a generation until failed processes and coordinators are started again: their imports slow
+# down the others.
 _START_DELAY = 2.0
 _MOST_FUTILE = 5  # the most generations in succession that reach no further step
 _MOST_FAILED_STARTS = 5  # the most processes in succession that end before they wait for a place
@@ -92,14 +94,14 @@ class ElasticAttempt(LaunchAttempt):
         self._slow_ranks: set[int] = set()  # whose processes were killed because they delayed the others
         self._replacements: set[int] = set()  # processes that took their places
         self._coordinator: CoordinatorProcess | None = None  # of the generation
-        self._next_coordinator = self._start_coordinator()
+        self._ready_coordinators = [self._start_coordinator() for _ in range(_READY_COORDINATORS)]
 
     def _start(self) -> None:
         for _ in range(self._target):
             self._start_process()
 
     def _stop_servers(self) -> None:
-        for coordinator in (self._coordinator, self._next_coordinator):
+        for coordinator in (self._coordinator, *self._ready_coordinators):
             if coordinator is not None:
                 coordinator.kill()
         self._roster.stop()
@@ -231,6 +233,9 @@ class ElasticAttempt(LaunchAttempt):
             self._start_generation(waiting)
         if len(self._workers.running) < self._target and self._should_start(now):
             self._start_process()
+        is_settled = self._broken_since is None and bool(self._members) and now - self._generation_start > _START_DELAY
+        if is_settled and len(self._ready_coordinators) < _READY_COORDINATORS:
+            self._ready_coordinators.append(self._start_coordinator())
 
     def _is_broken(self, waiting: dict[int, Waiting]) -> bool:
         running = set(self._workers.running)
@@ -281,9 +286,8 @@ class ElasticAttempt(LaunchAttempt):
         ranks = {number: self._members[number] for number in old if self._members[number] < size}
         free = [rank for rank in range(size) if rank not in ranks.values()]
         ranks |= dict(zip([number for number in (*old, *new) if number not in ranks], free, strict=False))
-        if self._next_coordinator.has_ended:
-            self._next_coordinator = self._start_coordinator()
-        self._coordinator, self._next_coordinator = self._next_coordinator, self._start_coordinator()
+        ready = [coordinator for coordinator in self._ready_coordinators if not coordinator.has_ended]
+        self._coordinator, *self._ready_coordinators = ready or [self._start_coordinator()]
         self._coordinator.begin(size)
         if old:
             reason = waiting[old[0]].reason.partition("\n")[0]
