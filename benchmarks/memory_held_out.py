@@ -1,4 +1,4 @@
-"""Steps that were written before the last rules of the memory model: `benchmarks/memory_predictions.py` holds them out.
+"""Steps for `benchmarks/memory_predictions.py` that were held out until the last rules of the memory model.
 
 They differ from the steps of `memory_models.py` in structure: loops that are not over layers, policies of
 checkpointing, sorts, Fourier transforms, scatters, integers, conditionals, functions with their own derivative,

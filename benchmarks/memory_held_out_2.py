@@ -1,4 +1,4 @@
-"""A second set of held-out steps for `benchmarks/memory_predictions.py`, written after the rules for the first set.
+"""A second set of held-out steps for `benchmarks/memory_predictions.py`, written before its last rules.
 
 They differ from the steps of `memory_models.py` and `memory_held_out.py` in structure: Jacobians, decompositions of
 optimizer statistics, solvers that iterate until they converge, networks that train against each other, windows, pages

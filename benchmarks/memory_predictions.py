@@ -3,10 +3,10 @@
     python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE] [--recorded FILE]
 
 Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
-decoders, and later with the steps of `memory_models.py`, which had been held out before. The steps of
-`memory_held_out.py` and `memory_held_out_2.py` are held out. Each step is compiled and run in a process of its own,
-because the counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are
-omitted. Steps on eight devices are compiled for eight virtual devices of the CPU, and do not run.
+decoders, and later with the steps of `memory_models.py` and `memory_held_out.py`, which had been held out before. The
+steps of `memory_held_out_2.py` are held out. Each step is compiled and run in a process of its own, because the
+counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps
+on eight devices are compiled for eight virtual devices of the CPU, and do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 

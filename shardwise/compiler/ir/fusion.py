@@ -23,6 +23,7 @@ class Fusion:
         is_barrier: whether the op only separates kernels. Its result shares the operand's memory, once it is complete.
         reads_part: whether the op reads only as many bytes of its first operand as its result has.
         updates: the operand that is written in place into the first operand; None for other ops.
+        stores_updated: whether XLA stores a first operand that is constant, such as zeros, before it is updated.
     """
 
     fuses: bool = False
@@ -34,6 +35,7 @@ class Fusion:
     updates: int | None = None
     is_indexed: bool = False
     fuses_updates: bool = False
+    stores_updated: bool = False
 
 
 OWN_KERNEL = Fusion()

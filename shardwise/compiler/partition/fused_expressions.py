@@ -10,10 +10,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.partition.library_fusion import library_calls
-from shardwise.compiler.partition.product_shape import is_outer_product
+from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
@@ -48,6 +50,10 @@ class FusedExpressions:
         members: for values that are never stored, the equations that compute them.
         calls: on CPU, the equations in calls of the library of reductions, with the last equation of the call.
         reduced: on CPU, values that are stored because the library of reductions reads them.
+        duplicated: on CPU, equations that XLA computes again in consumers that fuse, and stores for the others.
+        widened: on CPU, narrow results of contractions that are only converted to f32, with a result of that.
+        reshaped: on CPU, operands that XLA computes again as matrices, by the product.
+        column_major: on CPU, matrices that LAPACK stores column by column.
         rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
         uses: the equations that read each value.
         examiners: for each value, other values whose storage depends on its uses.
@@ -64,6 +70,10 @@ class FusedExpressions:
         self.members: dict[Value, list[Equation]] = {}
         self.calls: dict[Equation, Equation] = {}
         self.reduced: set[Value] = set()
+        self.duplicated: set[Equation] = set()
+        self.column_major: set[Value] = set()
+        self.widened: dict[Value, Value] = {}
+        self.reshaped: dict[Equation, list[Value]] = {}
         self.rows: dict[Value, Value] = {}
         self.uses: dict[Value, list[Equation]] = {}
         self.examiners: dict[Value, tuple[Value, ...]] = {}
@@ -80,6 +90,10 @@ class FusedExpressions:
         expressions.uses = dict(uses)
         if platform == "cpu":
             expressions.calls = library_calls(program, uses)
+            expressions.duplicated = {e for e in program.equations if expressions._is_duplicated(e)}
+            expressions.widened = expressions._find_widened()
+            expressions.reshaped = expressions._find_reshaped()
+            expressions.column_major = expressions._find_column_major()
         for equation in program.equations:
             expressions._add(equation)
         return expressions
@@ -157,6 +171,10 @@ class FusedExpressions:
         elif op.fusion.is_barrier or self._is_view(equation):
             for operand, result in zip(equation.inputs, equation.outputs, strict=True):
                 self.storage[result] = self.storage.get(operand, operand)
+        elif equation in self.duplicated:
+            (value,) = equation.outputs
+            self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=True)
+            self.fused[value], self.members[value] = self.roots[equation].reads, self.roots[equation].members
         elif equation in self.calls or (self._fuses(equation) and len(equation.outputs) == 1):
             self._fuse(equation)
         else:
@@ -176,6 +194,8 @@ class FusedExpressions:
 
     def _is_view(self, equation: Equation) -> bool:
         fusion = equation.op.fusion
+        if self.widened and equation.inputs and equation.inputs[0] in self.widened:
+            return True
         if not (fusion.is_view or fusion.is_view_in_products or equation.op.removed_on_one_device):  # most equations
             return False
         if equation.inputs and equation.inputs[0] in self.fused:
@@ -198,23 +218,31 @@ class FusedExpressions:
         return equation.outputs[0].type.size == 1 and equation.outputs[0] not in self.outputs
 
     def _fuse(self, equation: Equation) -> None:
-        reads = self._reads(equation)
-        inner = [self.members[value] for value in equation.inputs if value in self.members]
-        if len(inner) > 1:
-            members = [*dict.fromkeys(chain.from_iterable(inner)), equation]
-        else:
-            members = [*inner[0], equation] if inner else [equation]
+        reads, members = self._reads(equation), self._members(equation)
         if len(reads) <= _MAX_OPERANDS and self._is_inlined(equation, reads, members):
             self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = reads, members
         else:
             self.roots[equation] = Root(reads, members, fuses=True)
+
+    def _members(self, equation: Equation) -> list[Equation]:
+        """Return the equations that a kernel with an equation computes, in topological order."""
+        inner = [self.members[value] for value in equation.inputs if self._computes(equation, value)]
+        if len(inner) > 1:
+            return [*dict.fromkeys(chain.from_iterable(inner)), equation]
+        return [*inner[0], equation] if inner else [equation]
+
+    def _computes(self, equation: Equation, value: Value) -> bool:
+        """Return whether an equation computes an operand, and does not read it from memory."""
+        if value not in self.fused:
+            return False
+        return self._producers.get(value) not in self.duplicated or self._fuses_on_cpu(equation)
 
     def _reads(self, equation: Equation) -> Reads:
         """Return the values that an equation reads from memory, through fused expressions and views."""
         fused, storage, fusion = self.fused, self.storage, equation.op.fusion
         reads: dict[Value, int] = {}
         for position, value in enumerate(equation.inputs):
-            operands = fused.get(value)
+            operands = fused.get(value) if self._computes(equation, value) else None
             is_part = position == 0 and (fusion.reads_part or fusion.updates is not None)
             if operands is None:
                 home = storage.get(value, value)
@@ -301,6 +329,8 @@ class FusedExpressions:
         if value is not examiner:
             self._add_examiner(value, examiner)
         uses = [] if value in self.outputs else self.uses.get(value, [])
+        if self.platform == "cpu":
+            return self._consumers_on_cpu(uses)
         if len(uses) == 1 and not uses[0].op.fusion.is_view:  # most values
             return uses
         consumers: list[Equation] = []
@@ -313,10 +343,115 @@ class FusedExpressions:
                 return []
         return consumers
 
+    def _consumers_on_cpu(self, uses: Sequence[Equation]) -> list[Equation]:
+        """Return consumers, and those of the consumers that are computed again in their own consumers.
+
+        XLA computes a view of a fused expression in a kernel of its own, so views are consumers.
+        """
+        consumers = dict.fromkeys(uses)
+        for use in uses:
+            if use in self.duplicated:
+                again = [other for other in self.uses.get(use.outputs[0], []) if self._fuses_on_cpu(other)]
+                consumers.update(dict.fromkeys(self._consumers_on_cpu(again)))
+        return list(consumers)
+
+    def _fuses_on_cpu(self, equation: Equation) -> bool:
+        return equation not in self.calls and self._fuses(equation)
+
+    def _is_broadcast(self, value: Value) -> bool:
+        producer = self._producers.get(value)
+        return producer is not None and (producer.op.is_constant or producer.op.name in ("broadcast", "iota"))
+
+    def _find_widened(self) -> dict[Value, Value]:
+        """Return the narrow results of contractions that XLA computes in f32 and does not round. See `widened`."""
+        widened = {}
+        for equation in self.program.equations:
+            for value in equation.outputs if equation.op.is_contraction and equation not in self.calls else ():
+                results = [use.outputs[0] for use in self.uses.get(value, ()) if use.op.name == "convert"]
+                is_only_converted = results and len(results) == len(self.uses[value]) and value not in self.outputs
+                if _is_narrow(value) and is_only_converted and all(x.type.dtype == np.float32 for x in results):
+                    widened[value] = results[0]
+        return widened
+
+    def _find_reshaped(self) -> dict[Equation, list[Value]]:
+        """Return the operands that XLA computes again as matrices, and stores for other consumers. See `reshaped`."""
+        reshaped: dict[Equation, list[Value]] = {}
+        for equation in self.program.equations:
+            if not equation.op.is_product or equation in self.calls or is_outer_product(equation):
+                continue
+            for side, value in enumerate(equation.inputs):
+                producer = self._producers.get(value)
+                if producer is None or not self._recomputes(producer) or is_matrix(equation, side):
+                    continue
+                if any(not use.op.is_product and not self._fuses_on_cpu(use) for use in self.uses[value]):
+                    reshaped.setdefault(equation, []).append(value)
+        return reshaped
+
+    def is_copied_again(self, value: Value) -> bool:
+        """Return whether XLA computes a value again for each copy that a product reads, instead of copying it."""
+        producer = self._producers.get(value) if self.platform == "cpu" else None
+        if producer is None or value in self.outputs or not self._is_cheap(producer):
+            return False
+        uses = self.uses.get(value, [])
+        return self._recomputes(producer) or all(use.op.is_product or self._fuses_on_cpu(use) for use in uses)
+
+    @cached_property
+    def _producers(self) -> dict[Value, Equation]:
+        return {value: equation for equation in self.program.equations for value in equation.outputs}
+
+    def _find_column_major(self) -> set[Value]:
+        """Return results of LAPACK, and elementwise results of these, which keep their layout."""
+        values: set[Value] = set()
+        for equation in self.program.equations:
+            op = equation.op
+            if op.is_factorization:
+                values.update([value for value in equation.outputs if _true_rank(value) > 1])
+            elif op.is_elementwise and not values.isdisjoint(equation.inputs):
+                values.update(equation.outputs)
+        return values
+
+    def _is_duplicated(self, equation: Equation) -> bool:
+        """Return whether XLA computes a result again in the consumers that fuse, and stores it for the others.
+
+        It does so for cheap ops if that reads no more elements.
+        """
+        if not self._recomputes(equation):
+            return False
+        (value,) = equation.outputs
+        fusing = [self._fuses_on_cpu(use) for use in self.uses.get(value, [])]
+        return any(fusing) and not (all(fusing) and value not in self.outputs)
+
+    def _is_cheap(self, equation: Equation) -> bool:
+        """Return whether an equation can be fused, and XLA computes it again for several consumers."""
+        op, (value, *rest) = equation.op, equation.outputs
+        if rest or op.is_constant or not self._fuses_on_cpu(equation):
+            return False
+        if _is_narrow(value):  # rounding is expensive
+            return False
+        return op.fusion.duplicates in ("cheap", "always") or (op.is_product and is_outer_product(equation))
+
+    def _recomputes(self, equation: Equation) -> bool:
+        """Return whether an op is cheap, and computing it again reads no more elements than its result has."""
+        if not self._is_cheap(equation):
+            return False
+        (value,) = equation.outputs
+        rank = _true_rank(value)
+        large = [x for x in equation.inputs if _true_rank(x) >= rank and not self._is_broadcast(x)]
+        return len(large) <= 1 or sum(x.type.size for x in set(equation.inputs)) <= value.type.size
+
     def _add_examiner(self, value: Value, examiner: Value) -> None:
         known = self.examiners.get(value, ())
         if examiner not in known:
             self.examiners[value] = (*known, examiner)
+
+
+def _is_narrow(value: Value) -> bool:
+    return is_float(value.type.dtype) and value.type.dtype.itemsize == 2
+
+
+def _true_rank(value: Value) -> int:
+    """Return the number of dims that are larger than one."""
+    return sum(size > 1 for size in value.type.shape)
 
 
 def _fuses_update(use: Equation, value: Value) -> bool:

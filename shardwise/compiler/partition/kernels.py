@@ -96,9 +96,16 @@ class KernelGroups:
         for equation in equations:
             if equation.op.is_contraction:  # its library reads constants from memory, too
                 constant.difference_update(self.storage.get(value, value) for value in equation.inputs)
+            elif equation.op.fusion.stores_updated and not self._is_added(equation):
+                constant.discard(self.storage.get(equation.inputs[0], equation.inputs[0]))
         constant -= self.expressions.reduced
         results = {value for equation in equations for value in equation.outputs}
         return frozenset((results - written | constant) - self.storage.keys() - outputs)
+
+    def _is_added(self, equation: Equation) -> bool:
+        """Return whether a result is only added to another value. XLA then scatters into that value."""
+        uses = self.expressions.uses.get(equation.outputs[0], [])
+        return len(uses) == 1 and uses[0].op.name == "add" and equation.outputs[0] not in self.program.outputs
 
 
 def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> KernelGroups:

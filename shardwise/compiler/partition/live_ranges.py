@@ -17,6 +17,7 @@ body occurs once. The intervals are those of XLA:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.control import Binding, Control
@@ -73,6 +74,7 @@ class Buffer:
         start, end: the first and the last time at which it is live.
         is_argument: whether it is an argument of the call.
         shared_with: the buffer whose memory this one uses; None if it has its own.
+        replaces: the buffer that this one overwrites in place.
         complete: the time at which the loop that computes it ends; 0 for other buffers.
     """
 
@@ -83,6 +85,7 @@ class Buffer:
     end: int
     is_argument: bool = False
     shared_with: "Buffer | None" = None
+    replaces: "Buffer | None" = None
     complete: int = 0
 
     def use(self, time: int) -> None:
@@ -159,6 +162,7 @@ class LiveRanges:
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
         self._copies: dict[tuple[Buffer, OperandCopy], Buffer] = {}
         self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
+        self._copied_again: set[Buffer] = set()  # results that are computed again for their copies
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
         self._stacked: list[tuple[Buffer, Buffer]] = []
         self._new_carries: list[_NewCarry] = []
@@ -210,13 +214,14 @@ class LiveRanges:
                 self._control(kernel.root, kernel.root.op, values, frame)
                 continue
             time = self._time
-            copies = operand_copies(kernel.equations, groups.storage, self.platform)
+            copies = operand_copies(kernel.equations, groups.expressions, self.platform)
             reads = [
                 (value, self._read(value, values, kernel, outer, time, copies.get(value)))
                 for value in kernel.reads
                 if value in values
             ]
-            workspace = workspace_bytes(kernel.root, self.chip)
+            widened = groups.expressions.widened
+            workspace = 0 if any(v in widened for v in kernel.root.outputs) else workspace_bytes(kernel.root, self.chip)
             if workspace:
                 name = f"the workspace of {kernel.root.op.name}"
                 self._add(Value(kernel.root.outputs[0].type), name, "", workspace, kernel.root.source, outer, time)
@@ -224,10 +229,13 @@ class LiveRanges:
             for equation in kernel.equations:
                 for value in equation.outputs:
                     if value in kernel.writes and value not in groups.unstored and value not in self.on_host:
-                        writes.append(self._new(value, equation.op.name, equation.source, outer, time))
+                        stored = widened.get(value, value)
+                        writes.append(self._new(stored, equation.op.name, equation.source, outer, time))
                         values[value] = writes[-1]
+                        if groups.expressions.is_copied_again(value):
+                            self._copied_again.add(writes[-1])
                         if self.platform == CPU and equation.op.is_product and not is_outer_product(equation):
-                            self._matrices[value] = _matrix_shape(equation)
+                            self._matrices[value] = self._matrices[stored] = _matrix_shape(equation)
                         if (
                             self.platform == GPU
                             and equation.op.is_contraction
@@ -404,6 +412,10 @@ class LiveRanges:
             if self._is_fused(buffer):
                 buffer.shared_with = copy
                 copy.start = buffer.start
+            elif buffer in self._copied_again:
+                launch = self._launch_of(buffer)
+                for _, operand in launch.reads if launch is not None else ():
+                    operand.use(copy.start)
             else:
                 buffer.use(copy.start)
         for new, stack in self._stacked:
@@ -428,6 +440,7 @@ class LiveRanges:
                         owner = operand.owner
                         if not owner.is_argument and owner.end == launch.time and self.can_replace(owner, buffer):
                             owner.end = launch.time - 1
+                            buffer.replaces = owner
                             break
 
     def _launch_of(self, buffer: Buffer) -> _Launch | None:
@@ -448,12 +461,41 @@ class LiveRanges:
             return False
         if old in self._of_libraries:
             return False
+        if self.platform == CPU and old.value.type.dtype != new.value.type.dtype:
+            return False
         if launch.in_place is None:
-            launch.in_place = _read_in_place(launch.kernel)
+            program = self.frames[launch.time // 2].program
+            storage = self.local.kernel_groups(program, self.platform).storage
+            launch.in_place = _read_in_place(launch.kernel, storage)
         reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
         if self.platform == CPU and not self._has_one_shape(launch, new.value, reads):
             return False
         return bool(reads) and all(value in launch.in_place for value in reads)
+
+    def depends_on_reads(self, result: Buffer, argument: Buffer) -> bool:
+        """Return whether a result of the program depends on all kernels that read an argument, or overwrites it."""
+        kernels, dependencies = self.local.kernel_groups(self.program, self.platform).kernels, self._dependencies
+        root = next((number for number, kernel in enumerate(kernels) if result.value in kernel.writes), None)
+        if root is None:
+            return True
+        readers = [number for number, kernel in enumerate(kernels) if argument.value in kernel.reads]
+        if not all(dependencies[root] >> number & 1 for number in readers):
+            return False
+        return root not in readers or self.can_replace(argument, result)
+
+    @cached_property
+    def _dependencies(self) -> list[int]:
+        """For each kernel of the program, the set of kernels that it depends on, and itself, as bits."""
+        producers: dict[Value, int] = {}
+        dependencies: list[int] = []
+        for number, kernel in enumerate(self.local.kernel_groups(self.program, self.platform).kernels):
+            bits = 1 << number
+            for value in kernel.reads:
+                if value in producers:
+                    bits |= dependencies[producers[value]]
+            dependencies.append(bits)
+            producers.update(dict.fromkeys(kernel.writes, number))
+        return dependencies
 
     def _has_one_shape(self, launch: _Launch, new: Value, reads: Sequence[Value]) -> bool:
         """Return whether XLA computes a result in the shape of these operands, and not of a view of them.
@@ -484,10 +526,14 @@ def _is_returned(op: Control) -> bool:
     return len(op.programs) == 1 and op.trip_count == 1 and not any(binding.boundary.leading for binding in op.bindings)
 
 
-def _read_in_place(kernel: Kernel) -> frozenset[Value]:
+def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value]) -> frozenset[Value]:
     """Return the operands of a kernel that it reads element by element as it writes its results.
 
     An operand that is also reduced, broadcast or moved is read after other elements were written.
+
+    Args:
+        kernel: the kernel.
+        storage: for views, the value whose memory they share.
     """
     scattered: set[Value] = set()
     read: set[Value] = set()
@@ -495,7 +541,8 @@ def _read_in_place(kernel: Kernel) -> frozenset[Value]:
         is_in_place = equation.op.is_elementwise or equation.op.fusion.is_view
         updated = 0 if equation.op.fusion.updates is not None else None
         for position, value in enumerate(equation.inputs):
-            read.add(value)
+            home = storage.get(value, value)
+            read.add(home)
             if (not is_in_place and position != updated) or not scattered.isdisjoint(equation.outputs):
-                scattered.add(value)
+                scattered.update((value, home))
     return frozenset(read - scattered)

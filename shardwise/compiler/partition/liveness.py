@@ -3,21 +3,25 @@
 XLA allocates the arguments and the results of a program before it runs. A donated argument and the result that reuses
 its buffer are one allocation. All other values are temporaries, with the live ranges of `live_ranges.py`. A temporary
 uses an allocation of a result or of a donated argument, if that is large enough and free during its live range; XLA
-assigns the largest temporaries first. The others are in one heap, whose size is the most bytes that are live at once.
+assigns the largest temporaries first. The others are in one heap, whose size is the most bytes that are live at once,
+on CPU with the gaps between them.
 Values in host memory are not counted.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple, final
 
+import numpy as np
+
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.partition.heap import Block, heap_bytes
 from shardwise.compiler.partition.live_ranges import Buffer, Frame, Held, LiveRanges
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.platform_memory import GPU, operand_copies, workspace_bytes
+from shardwise.compiler.partition.platform_memory import CPU, GPU, operand_copies, workspace_bytes
 from shardwise.compiler.plan.chip import Chip
 
 
@@ -136,7 +140,7 @@ def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
     stored = sum([value.type.nbytes for value in (*program.inputs, *program.outputs)])
     for equation in groups.expressions.roots:
         stored += sum([value.type.nbytes for value in equation.outputs if uses.get(value)])
-        stored += sum([copy.bytes for copy in operand_copies((equation,), groups.storage, platform).values()])
+        stored += sum([copy.bytes for copy in operand_copies((equation,), groups.expressions, platform).values()])
         stored += sum([_stored_bytes(local, inner, platform) for inner in equation.op.programs])
     return stored
 
@@ -219,7 +223,7 @@ class Liveness:
     Attributes:
         ranges: the live ranges of all buffers.
         live_bytes: for each kernel, the bytes that are live while it runs.
-        peak_bytes: the most bytes that are live at once.
+        peak_bytes: the most bytes that are live at once, and the gaps of the heap.
         peak: the index of the kernel at the peak.
     """
 
@@ -236,7 +240,7 @@ class Liveness:
         """
         self.ranges = LiveRanges(local, inputs, values_on_host(local.program), chip)
         self._allocations: list[_Allocation] = []  # that temporaries may use, the smallest first
-        self._reserved: dict[Value, Held] = {}  # the allocations of results
+        self._reserved: dict[Value, Held] = {}  # the allocations of results, and the gaps of the heap
         assigned = self._allocate_results(aliases)
         temporaries = [
             buffer
@@ -248,8 +252,13 @@ class Liveness:
         fixed = sum(buffer.held.bytes for buffer in self.ranges.arguments.values())
         fixed += sum(held.bytes for held in self._reserved.values())
         self.live_bytes = _live_bytes(self.ranges, self._heap, fixed)
-        self.peak_bytes = max(self.live_bytes, default=fixed)
-        self.peak = self.live_bytes.index(self.peak_bytes) if self.live_bytes else 0
+        self.peak_bytes = most = max(self.live_bytes, default=fixed)
+        self.peak = self.live_bytes.index(most) if self.live_bytes else 0
+        if self.ranges.platform == CPU:
+            self.peak_bytes = max(most, fixed + heap_bytes(_blocks(self._heap)))
+            if self.peak_bytes > most:
+                gaps = ArrayType((self.peak_bytes - most,), np.dtype(np.uint8))
+                self._reserved[Value(gaps)] = Held("gaps between temporaries", "", gaps.nbytes, NOWHERE)
 
     @staticmethod
     def from_program(local: LocalProgram, donated: Collection[int], chip: Chip | None = None) -> "Liveness":
@@ -287,6 +296,8 @@ class Liveness:
                 continue
             donor = donors.get(number)
             owner = None if buffer is None else buffer.owner
+            if ranges.platform == CPU and donor is not None and owner is not None and not owner.is_argument:
+                self._copy_if_read_later(donor, owner)
             is_held = owner is not None and not owner.is_argument and owner not in assigned
             if donor is None:
                 allocation = _Allocation(value.type.nbytes)
@@ -309,6 +320,17 @@ class Liveness:
             insort(self._allocations, allocation, key=_bytes)
         return assigned
 
+    def _copy_if_read_later(self, donor: Buffer, result: Buffer) -> None:
+        """Copy a donated argument when the program starts, if kernels read it that the result does not depend on.
+
+        XLA does so before it orders kernels. The result then reuses the argument's allocation, and the kernels read the
+        copy.
+        """
+        if donor.end > 0 and not self.ranges.depends_on_reads(result, donor):
+            held = replace(donor.held, what=f"a copy of {donor.held.what}")
+            self.ranges.buffers.append(Buffer(Value(donor.value.type), held, None, 0, donor.end))
+            donor.end = -1  # before the first kernel
+
     def _is_allocated(self, buffer: Buffer) -> bool:
         """Assign a temporary to the smallest allocation that is free for it; return whether there is one."""
         first = bisect_left(self._allocations, buffer.held.bytes, key=_bytes)
@@ -317,6 +339,18 @@ class Liveness:
                 allocation.used.append((buffer.start, buffer.end))
                 return True
         return False
+
+
+def _blocks(buffers: Collection[Buffer]) -> list[Block]:
+    """Return the blocks of a heap with these buffers: those that replace each other in place have one."""
+    ranges: dict[Buffer, list[tuple[int, int]]] = {}
+    firsts: dict[Buffer, Buffer] = {}
+    members = set(buffers)
+    for buffer in sorted(buffers, key=lambda buffer: buffer.start):
+        first = firsts.get(buffer.replaces, buffer) if buffer.replaces in members else buffer
+        firsts[buffer] = first
+        ranges.setdefault(first, []).append((buffer.start, buffer.end))
+    return [Block(first.held.bytes, tuple(times)) for first, times in ranges.items() if first.held.bytes]
 
 
 def _bytes(allocation: _Allocation) -> int:

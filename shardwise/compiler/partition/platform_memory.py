@@ -5,12 +5,13 @@ that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.partition.fused_expressions import FusedExpressions
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
@@ -58,16 +59,17 @@ def _has_workspace(chip: Chip, shape: tuple[int, int, int, int], accessed: int, 
 
 
 def operand_copies(
-    equations: Iterable[Equation], storage: Mapping[Value, Value], platform: str
+    equations: Iterable[Equation], expressions: FusedExpressions, platform: str
 ) -> dict[Value, OperandCopy]:
     """Return the copies that a kernel reads instead of operands of its contractions, by the values that are copied.
 
     Args:
         equations: the equations of the kernel.
-        storage: for views, the value whose memory they share.
+        expressions: the expressions of the program.
         platform: the platform.
     """
     copies = {}
+    storage, reshaped = expressions.storage, expressions.reshaped
     for equation in equations if platform else ():
         op, inputs = equation.op, equation.inputs
         if op.is_contraction and not is_outer_product(equation):
@@ -76,6 +78,11 @@ def operand_copies(
             for value, size, order in zip(inputs, sizes, orders, strict=True):
                 if size:
                     copies[storage.get(value, value)] = OperandCopy(size, value.type.shape if order else (), order)
+            for value in inputs:
+                if op.is_product and value in expressions.column_major:
+                    copies.setdefault(storage.get(value, value), OperandCopy(value.type.nbytes, value.type.shape, ()))
+            for value in reshaped.get(equation, ()):
+                copies.setdefault(value, OperandCopy(value.type.nbytes, product_shape(op, tuple(types))[:2], ()))
     return copies
 
 

@@ -1,5 +1,7 @@
 """product_shape: a contraction as products of matrices."""
 
+import math
+
 from shardwise.base.caches import registered_cache
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation
@@ -29,3 +31,15 @@ def is_outer_product(equation: Equation) -> bool:
     """Return whether an equation multiplies matrices without summing. XLA broadcasts and multiplies instead."""
     op = equation.op
     return op.is_product and product_shape(op, tuple([value.type for value in equation.inputs]))[3] == 1
+
+
+def is_matrix(equation: Equation, side: int) -> bool:
+    """Return whether an operand of a product is a matrix, or a batch of matrices, in the shape that it has."""
+    batch, m, n, k = product_shape(equation.op, tuple(value.type for value in equation.inputs))
+    sizes = [size for size in equation.inputs[side].type.shape if size > 1]
+    for size in (n if side else m, k):
+        if size > 1 and size not in sizes:
+            return False
+        if size > 1:
+            sizes.remove(size)
+    return math.prod(sizes) == batch

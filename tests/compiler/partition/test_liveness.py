@@ -68,6 +68,22 @@ PROGRAMS = {
         lambda x, y, row: jnp.sin(jnp.cos(x @ y) * (x @ row.T @ row)),
         [*matrices(2), *matrices(1, 1, N)],
     ),
+    "products of columns and rows that are summed in two ways": (
+        lambda x, y: (jnp.sum((xy := x[:, :, None] * y[:, None]) ** 2, (1, 2)), jnp.einsum("b,bij->ij", x[:, 0], xy)),
+        matrices(2, 16, N),
+    ),
+    "integers that are converted": (
+        lambda x, y: jnp.tanh(lax.dot(x, y, preferred_element_type=np.int32).astype(np.float32)),
+        matrices(2, dtype=np.int8),
+    ),
+    "rows that are added to zeros": (
+        lambda x, i, y: jnp.sin(jnp.zeros_like(x).at[i].add(jnp.cos(y @ x))) @ x,
+        [*matrices(1), *matrices(1, N, dtype=np.int32), *matrices(1)],
+    ),
+    "a factor that a product reads": (
+        lambda x: (c := jnp.linalg.cholesky(x)).T @ jnp.tanh(c @ x),
+        matrices(1),
+    ),
     "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
     "a selected value that is reduced": (
         sw.grad(softmax_loss),
@@ -105,6 +121,22 @@ def test_a_gradient_step_needs_what_xla_assigns_on_cpu():
     assert jitted.lower(*args).plan.peak_bytes == pytest.approx(assigned_by_xla(jitted, *args), rel=0.05)
 
 
+def test_arguments_that_are_read_later_are_copied_on_cpu():
+    """The new weight does not depend on the product that reads the old one."""
+
+    def step(w, x, g):
+        return w - 0.1 * (x.T @ g), jnp.tanh(g @ w.T)
+
+    jitted = sw.jit(step, donate_argnums=0)
+    args = matrices(3)
+    assert jitted.lower(*args).plan.peak_bytes == pytest.approx(assigned_by_xla(jitted, *args), rel=0.01)
+
+
+def test_a_narrow_product_that_is_only_converted_is_not_rounded_on_cpu():
+    jitted, args = sw.jit(lambda x, y: jnp.sin((x @ y).astype(np.float32))), matrices(2, dtype=jnp.bfloat16)
+    assert jitted.lower(*args).plan.peak_bytes == pytest.approx(assigned_by_xla(jitted, *args), rel=0.01)
+
+
 def test_narrow_floats_are_multiplied_as_f32_on_cpu():
     jitted, args = sw.jit(lambda x, y: (x @ y) @ y), matrices(2, dtype=jnp.bfloat16)
     expected = assigned_by_xla(jitted, *args)
@@ -124,6 +156,18 @@ def test_a_product_that_only_the_end_needs_runs_after_the_last_loop_on_gpus(hard
     local = local_of(step, *matrices(1), *matrices(1, 4, N, N))
     kernels = Liveness.from_program(local, (), hardware).ranges.kernels
     assert kernels[-1].root.op.name == last
+
+
+def test_donated_arguments_are_reused_behind_collectives_that_send_nothing():
+    """A plan for one device has collectives along axes of size one, which XLA removes."""
+
+    def step(state, gradient):
+        mean = 0.9 * state["mean"] + gradient
+        return {"mean": mean, "weight": state["weight"] - mean}
+
+    mean, weight, gradient = matrices(3)
+    search = sw.autoshard(sw.jit(step, donate_argnums=0), hardware="h100", count=1)
+    assert search({"mean": mean, "weight": weight}, gradient).peak_bytes == 3 * MATRIX
 
 
 def test_results_are_allocated_before_the_program_runs():

@@ -63,7 +63,7 @@ class Scatter(Indexed):
     promises about the indices that XLA may use.
     """
 
-    fusion = Fusion(updates=2, fuses_updates=True)
+    fusion = Fusion(updates=2, fuses_updates=True, stores_updated=True)
     name = "scatter"
     accepts_keys = True
     combine: Reduction | None
