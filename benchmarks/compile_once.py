@@ -40,7 +40,7 @@ def run(processes: int, layers: int) -> list[dict[str, Any]]:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT)},
+            env={**environment, "PYTHONPATH": str(ROOT), "SHARDWISE_PLATFORMS": "cpu"},
         )
         for rank in range(processes)
     ]
