@@ -319,7 +319,13 @@ class _AxisProblem:
         return tuple([work if candidate.factor is None else work / self.count for candidate in options])
 
     def communication_cost(self, rows: dict[Equation, Candidate]) -> float:
-        """Return the cost of the reshards between these candidates and of the communication inside their ops."""
+        """Return the cost of the reshards between these candidates and of the communication inside their ops.
+
+        It is infinite if a candidate is no longer an option: the op was replicated along this axis because nothing else
+        was compatible with other axes, whose picks have changed since.
+        """
+        if any(rows[equation] not in options for equation, options in self.options.items()):
+            return math.inf
         labels = [1] * len(self.labels)
         chosen = {self.number[equation]: options.index(rows[equation]) for equation, options in self.options.items()}
         tables = []

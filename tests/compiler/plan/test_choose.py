@@ -1,5 +1,6 @@
 """The chosen plan is cheaper than others, satisfies all pins, and is deterministic."""
 
+import math
 import os
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 
 import shardwise
 from shardwise import numpy as jnp
+from shardwise.compiler.candidates.candidate import replicated_candidate
 from shardwise.compiler.candidates.layout_problem import layout_problem
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
-from shardwise.compiler.plan.choose import _AxisProblem, _Planner, choose
+from shardwise.compiler.plan.choose import _AxisProblem, _Planner, choose, choose_candidates
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.eliminate import IdentityCache, eliminate
 from shardwise.compiler.plan.hardware import CPU, built_in_chips, chip
@@ -221,6 +223,17 @@ def layer_layouts(layers):
     rows = [stages.plan.choices[equation] for equation in equations if equation in stages.plan.choices]
     size = len(rows) // layers
     return [rows[i * size : (i + 1) * size] for i in range(layers)]
+
+
+def test_picks_that_are_no_candidates_have_infinite_cost():
+    """An op that is replicated for want of a compatible candidate has others once the other axes change."""
+    problem = planned(jnp.matmul, [f32(8, 8), f32(8, 8)], [P("data"), P(None, "model")]).problem
+    picks = choose_candidates(problem, Costs(CPU, problem.mesh))
+    assert picks_cost(problem, picks) < math.inf
+    (product,) = (equation for equation in picks["data"] if equation.op.is_contraction)
+    replicated = replicated_candidate(2, 1)
+    assert replicated not in problem.candidates["data"][product]
+    assert picks_cost(problem, {**picks, "data": {**picks["data"], product: replicated}}) == math.inf
 
 
 def test_another_layer_does_not_change_the_plan_of_the_others():
