@@ -17,6 +17,7 @@ from shardwise.compiler.dtypes import is_float8
 from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.report.replicated_work import distinct_flops_fraction
 from shardwise.compiler.report.report import Plan
 from shardwise.compiler.report.time_parts import IDLE, INTERFERENCE, MEMORY, PRODUCTS, time_parts
 from shardwise.compiler.report.timeline import Step, timeline
@@ -45,7 +46,7 @@ class Simulation(HtmlReport):
         flops: the flops of all products of one device in one call, including rematerialization, but not the flops that
             a device computes while it is idle in a schedule, such as in a pipeline's bubble.
         utilization: these flops as a fraction of the peak flops of bf16 (hardware FLOPs utilization, HFU).
-        model_flops: the flops without rematerialization.
+        model_flops: the flops without rematerialization, of which each is counted on one device only.
         model_utilization: these flops as a fraction of the peak flops of bf16 (model FLOPs utilization, MFU).
         peak_bytes: the most bytes that the program holds on a device at once.
         device_bytes: these bytes, and those of the device's memory that no program can use (`Chip.reserved_memory`).
@@ -63,7 +64,8 @@ class Simulation(HtmlReport):
         self.seconds = plan.seconds
         steps = plan.timeline.steps
         self.flops = _useful_flops(steps)
-        self.model_flops = _useful_flops([step for step in steps if RECOMPUTED not in step.source.scope])
+        first = [step for step in steps if RECOMPUTED not in step.source.scope]
+        self.model_flops = _useful_flops(first) * distinct_flops_fraction(stages.problem, stages.plan)
         peak_flops = self.seconds * plan.chip.bf16_flops
         self.utilization, self.model_utilization = (
             flops / peak_flops if self.seconds else 0.0 for flops in (self.flops, self.model_flops)
@@ -144,7 +146,7 @@ class Simulation(HtmlReport):
         reserved = f" and {text.human_bytes(plan.chip.reserved_memory)} reserved" if plan.chip.reserved_memory else ""
         memory = f"{text.human_bytes(self.peak_bytes)}{reserved} of {text.human_bytes(plan.chip.memory)} per device"
         fits = "" if self.fits else " (does not fit)"
-        recomputed = f" ({100 * self.model_utilization:.1f}% without rematerialization)"
+        recomputed = f" ({100 * self.model_utilization:.1f}% without recomputed and replicated products)"
         shortest, longest = map(text.human_seconds, self.interval)
         spread = f" ({shortest} to {longest})" if shortest != longest else ""
         assumed = ", ".join(name.replace("_", " ") for name in plan.chip.assumed if self._has_f8 or "f8" not in name)

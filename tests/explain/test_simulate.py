@@ -198,7 +198,7 @@ def test_recomputed_products_are_no_model_flops():
     assert recomputed.model_flops == plain.model_flops == plain.flops == 3 * 5 * 2 * 4096**3
     assert recomputed.flops == 4 * 5 * 2 * 4096**3
     assert recomputed.model_utilization < recomputed.utilization
-    assert "without rematerialization" in str(recomputed) and "rematerialization" not in str(plain)
+    assert "without recomputed and replicated products" in str(recomputed) and "recomputed" not in str(plain)
 
 
 def test_assumed_figures_give_an_interval():
