@@ -45,6 +45,7 @@ _LARGEST_TILE = 128
 _LARGEST_WIDTH = {1: 256, 2: 128, 4: 128}  # columns of a tile, by the size of an element
 _LARGEST_DEPTH = {1: 128, 2: 64, 4: 32}  # products that a tile sums per iteration
 _LEAST_DEPTH = {1: 32, 2: 16, 4: 16}
+_STAGES = {1: 4, 2: 3, 4: 3}  # the largest tiles need 192 KiB of shared memory in float8, and 96 KiB in wider floats
 _MOST_ELEMENTS = 2**31
 _ROWS, _INNER, _COLUMNS, _GROUPS, _OFFSETS = range(5)  # factors
 
@@ -234,7 +235,8 @@ class GroupedDot(Grouped):
         rows, _, columns, groups = self._sizes(*types[:2])
         height, _, width = self._tiles(*types)
         row_tiles = -(-rows // height) + groups + 1  # each group, and the rows before and after, may have a part of one
-        return Launch(row_tiles * -(-columns // width), _warps(height, width), self.out_types(*types), stages=3)
+        programs, stages = row_tiles * -(-columns // width), _STAGES[types[0].dtype.itemsize]
+        return Launch(programs, _warps(height, width), self.out_types(*types), stages=stages)
 
     def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
         rows, inner, columns, groups = self._sizes(*types[:2])
@@ -368,8 +370,8 @@ class GroupedOuter(Grouped):
     def kernel_launch(self, *types: ArrayType) -> Launch:
         groups, inner, columns = self.out_types(*types)[0].shape
         height, _, width = self._tiles(*types)
-        tiles = -(-inner // height) * -(-columns // width)
-        return Launch(groups * tiles, _warps(height, width), self.out_types(*types), stages=3)
+        programs, stages = groups * -(-inner // height) * -(-columns // width), _STAGES[types[0].dtype.itemsize]
+        return Launch(programs, _warps(height, width), self.out_types(*types), stages=stages)
 
     def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
         inner, columns = self.out_types(*types)[0].shape[1:]

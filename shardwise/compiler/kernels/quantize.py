@@ -31,6 +31,9 @@ from shardwise.compiler.reduction import MAX
 from shardwise.compiler.shardings.factors import FactorRule
 
 _TILE = 64  # rows and columns of the block of one program
+_LARGE_TILE = 128  # the same where a transpose is written: rows of 128 bytes, which a GPU writes at once
+_LEAST_PROGRAMS = 256  # fewer large blocks would leave multiprocessors of a GPU without work
+_WARPS = 8
 
 
 @final
@@ -101,9 +104,16 @@ class Quantize(KernelOp):
 
     def kernel_launch(self, *types: ArrayType) -> Launch:
         count, rows, columns = self._sizes(types[0])
-        programs = count * _blocks(rows) * _blocks(columns)
+        tile = self._tile(types[0])
+        programs = count * _blocks(rows, tile) * _blocks(columns, tile)
         *results, _ = self.out_types(*types)
-        return Launch(programs, 4, (*results, ArrayType((programs,), F32)))
+        return Launch(programs, _WARPS, (*results, ArrayType((programs,), F32)))
+
+    def _tile(self, x: ArrayType) -> int:
+        """Return the number of rows and of columns of a block."""
+        count, rows, columns = self._sizes(x)
+        programs = count * _blocks(rows, _LARGE_TILE) * _blocks(columns, _LARGE_TILE)
+        return _LARGE_TILE if self.transposes and programs >= _LEAST_PROGRAMS else _TILE
 
     def _sizes(self, x: ArrayType) -> tuple[int, int, int]:
         """Return the numbers of matrices, of rows and of columns."""
@@ -114,15 +124,16 @@ class Quantize(KernelOp):
 
     def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
         _, rows, columns = self._sizes(types[0])
+        tile = self._tile(types[0])
         x, scale, *results, maxima = kernel.pointers
         program = kernel.program_id()
-        across = _blocks(columns)
+        across = _blocks(columns, tile)
         block = program // across
-        first_row, first_column = (block % _blocks(rows)) * _TILE, (program % across) * _TILE
-        matrix = (block // _blocks(rows)).to(I64) * (rows * columns)
-        row, column = kernel.range(_TILE).expand(1), kernel.range(_TILE).expand(0)
+        first_row, first_column = (block % _blocks(rows, tile)) * tile, (program % across) * tile
+        matrix = (block // _blocks(rows, tile)).to(I64) * (rows * columns)
+        row, column = kernel.range(tile).expand(1), kernel.range(tile).expand(0)
         mask = None
-        if rows % _TILE or columns % _TILE:
+        if rows % tile or columns % tile:
             mask = (row + first_row < rows) & (column + first_column < columns)
         start = matrix + first_row.to(I64) * columns + first_column.to(I64)
         value = kernel.load(x.advance(start), row * columns + column, mask).to(F32)
@@ -143,5 +154,5 @@ class Quantize(KernelOp):
         return [*results, ReduceMax((0,)).lower(hlo, maxima)]
 
 
-def _blocks(size: int) -> int:
-    return -(-size // _TILE)
+def _blocks(size: int, tile: int) -> int:
+    return -(-size // tile)

@@ -38,6 +38,7 @@ CASES = [
     (Quantize(E4M3, False, 0, 2), (3, 65, 1), F16),
     (Quantize(E5M2, True, 0, 0), (33,), F32),
     (Quantize(E4M3, True, 0, 1), (64, 128), F32),
+    (Quantize(E5M2, True, 1, 1), (129, 3, 130), BF16),  # large blocks
 ]
 
 
