@@ -20,6 +20,7 @@ from shardwise.compiler.ir.op import XLA_GPU_PLATFORMS
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.lower.accumulate_products import accumulate_products
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
@@ -170,6 +171,9 @@ def run_stages(
         if platform in XLA_GPU_PLATFORMS:
             options.update(thresholds.combine_thresholds(local))
     set_stage("lowering")
+    if platform == "cuda":
+        local = replace(local, program=accumulate_products(local.program))
+        dump.add("accumulate_products", local)
     module = lower(local, donated, platform, as_partitions, options)
     dump.add("lower", module)
     if config.dump_to:

@@ -67,7 +67,8 @@ class FP8Scales:
         names = list(self.scales)
         parts = [jnp.reshape(maxima.scales[name], -1) for name in names]
         weights = [] if params is None else _largest_magnitudes(names, params)
-        reduced = jnp.concatenate([*parts, *weights])
+        # Without a barrier, XLA concatenates again for each element of the history: 0.35 ms for 144 products.
+        reduced = lax.optimization_barrier(jnp.concatenate([*parts, *weights]))
         latest = reduced[: len(reduced) - len(weights)]
         history = jnp.concatenate([latest[:, None], self.history[:, :-1]], 1)
         largest = jnp.max(history, 1)

@@ -957,6 +957,9 @@ def dot_cases() -> list[Case]:
     scaled = ScaledDot(((2,), (2,)), ((0,), (0,)), dtype("f32"))
     cases.append(case(scaled, "f8_e4m3fn[2,3,4] f8_e4m3fn[2,5,4] f32[] f32[]"))
     cases.append(case(replace(scaled, dtype=dtype("f16")), "f8_e4m3fn[2,3,4] f8_e4m3fn[2,5,4] f32[] f32[]"))
+    for addend in ("f32", "f16"):
+        adds = replace(scaled, dtype=dtype(addend), adds=True)
+        cases.append(case(adds, f"f8_e4m3fn[2,3,4] f8_e4m3fn[2,5,4] f32[] f32[] {addend}[2,3,5]"))
     return cases
 
 

@@ -1,8 +1,9 @@
 """scaled_dot: the product of two arrays of float8 numbers, each with a scale, summed in wider floats.
 
-    (x · x_scale) · (y · y_scale)
+    (x · x_scale) · (y · y_scale), optionally + addend
 
-XLA computes the form that this op is lowered to by one call of a library, where the chip has units for float8.
+XLA computes the form that this op is lowered to by one call of a library, where the chip has units for float8. The
+addend is part of the call: it saves a pass over the result.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, Pair
-from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.shardings.factors import FactorRule
@@ -28,11 +29,12 @@ SCALE = ArrayType((), np.dtype(np.float32))
 @final
 @record
 class ScaledDot(Op):
-    """A contraction of float8 numbers with scales: (x, y, scale of x, scale of y) → floats of `dtype`.
+    """A contraction of float8 numbers: (x, y, scale of x, scale of y, if `adds` an addend) → floats of `dtype`.
 
     Attributes:
         contract, batch: pairs of dims, of `x` and of `y`, as in `Dot`.
         dtype: the dtype of the result.
+        adds: whether an array of the type of the result is added to it.
     """
 
     name = "scaled_dot"
@@ -40,24 +42,31 @@ class ScaledDot(Op):
     contract: Pair
     batch: Pair
     dtype: DType
+    adds: bool = False
 
     @property
     def dot(self) -> Dot:
         """The same contraction of wider floats."""
         return Dot(self.contract, self.batch, None, ("DEFAULT", "DEFAULT"))
 
-    def out_type(self, x: ArrayType, y: ArrayType, *scales: ArrayType) -> ArrayType:
+    def out_type(self, x: ArrayType, y: ArrayType, *rest: ArrayType) -> ArrayType:
+        scales, addends = rest[:2], rest[2:]
         if not (is_float8(x.dtype) and is_float8(y.dtype)):
             raise TypeError(f"scaled_dot: operands must be of float8 dtypes, not {x} and {y}")
         if not is_float(self.dtype) or self.dtype.itemsize not in (2, 4):
             raise TypeError(f"scaled_dot: the result must be a float of 16 or 32 bits, not {short_name(self.dtype)}")
         if any(scale.plain != SCALE for scale in scales):
             raise TypeError(f"scaled_dot: scales must be {SCALE}, not {scales[0]} and {scales[1]}")
-        return self.dot.out_type(x.with_dtype(self.dtype), y.with_dtype(self.dtype)).strong()
+        result = self.dot.out_type(x.with_dtype(self.dtype), y.with_dtype(self.dtype)).strong()
+        if [type.plain for type in addends] != [result.plain] * self.adds:
+            raise TypeError(f"scaled_dot: needs {int(self.adds)} addends of {result}, not {[*map(str, addends)]}")
+        return result
 
-    def factors(self, x: ArrayType, y: ArrayType, *scales: ArrayType) -> FactorRule:
+    def factors(self, x: ArrayType, y: ArrayType, *rest: ArrayType) -> FactorRule:
         rule = self.dot.factors(x, y)
-        return replace(rule, operands=(*rule.operands, (), ()))
+        if not self.adds:
+            return replace(rule, operands=(*rule.operands, (), ()))
+        return replace(rule, operands=(*rule.operands, (), (), *rule.results), addends=frozenset({4}))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         raise TypeError(
@@ -66,6 +75,10 @@ class ScaledDot(Op):
         )
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        if self.adds:
+            product, dim = replace(self, adds=False).vmap(axis, operands[:-1], dims[:-1])
+            terms = batch_dim_at(product, dim, 0, axis.size), batch_dim_at(operands[-1], dims[-1], 0, axis.size)
+            return Add()(*terms), 0
         (x, y, *scales), (x_dim, y_dim, *scale_dims) = operands, dims
         if scale_dims == [None, None]:
             dot, dim = self.dot.vmapped((x, y), (x_dim, y_dim))
@@ -77,7 +90,8 @@ class ScaledDot(Op):
         product = dot(left, right)
         return product if product.type.dtype == self.dtype else Convert(self.dtype)(product), dim
 
-    def lower(self, hlo: Hlo, x: HloValue, y: HloValue, *scales: HloValue) -> Any:
+    def lower(self, hlo: Hlo, x: HloValue, y: HloValue, *rest: HloValue) -> Any:
+        scales, addends = rest[:2], list(rest[2:])
         # The sum is in f32, and the range of f16 is too small for scaled numbers.
         wide = np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
         if hlo.platform == "cuda":
@@ -92,15 +106,20 @@ class ScaledDot(Op):
             factors = Broadcast(numbers.type.shape, ()).lower(hlo, factor)
             scaled.append(hlo.op("stablehlo.multiply", (numbers, factors), numbers.type))
         product = self.dot.lower(hlo, *scaled)
+        if addends and wide == self.dtype:
+            product = hlo.op("stablehlo.add", (product, addends.pop()), product.type)
         if hlo.platform == "cuda":
             # XLA would make `gelu` a part of the library call, with a second result, and then fail to launch it.
             product = hlo.op("stablehlo.optimization_barrier", (product,), product.type)
-        return product if wide == self.dtype else Convert(self.dtype).lower(hlo, product)
+        if wide != self.dtype:
+            product = Convert(self.dtype).lower(hlo, product)
+        return hlo.op("stablehlo.add", (product, *addends), product.type) if addends else product
 
     @ignore_float_errors
-    def reference(self, x: NumpyArray, y: NumpyArray, *scales: NumpyArray) -> NumpyArray:
-        left, right = (z.astype(np.float32) * scale for z, scale in zip((x, y), scales, strict=True))
-        return self.dot.reference(left, right).astype(self.dtype)
+    def reference(self, x: NumpyArray, y: NumpyArray, *rest: NumpyArray) -> NumpyArray:
+        left, right = (z.astype(np.float32) * scale for z, scale in zip((x, y), rest[:2], strict=True))
+        product = self.dot.reference(left, right).astype(self.dtype)
+        return product + rest[2] if self.adds else product
 
 
 def _scaled(numbers: Operand, scales: Operand) -> Any:
