@@ -4,9 +4,8 @@ python -m benchmarks.compile_once [--processes 4] [--rounds 2] [--seconds 75] [-
 
 Every run has new processes and no compilation cache. Runs of one process with four devices, and of several processes
 with the same devices together, take turns. The model has so many layers, in a scan that is unrolled, that one process
-compiles for about SECONDS; short compilations of smaller models say how many. The exit code is 0 if one process has
-compiled the step, if the losses agree, and if the time from the end of the imports to the end of the first step is at
-most `BAR` of the time of one process alone.
+compiles for about SECONDS. The exit code is 0 if one process has compiled the step, if the losses agree, and if the
+time from the end of the imports to the end of the first step is at most `BAR` of the time of one process alone.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from benchmarks.measure import ROOT
 WORKER = "benchmarks/compile_once_worker.py"
 BAR = 1.15
 LEAST_SECONDS = 60.0  # of the compilation
-SMALLER = (8, 16)  # layers of the models that are compiled first
+FIRST_LAYERS = 8
 CACHE_VARIABLES = ("SHARDWISE_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
 
 
@@ -51,10 +50,16 @@ def run(processes: int, layers: int) -> list[dict[str, Any]]:
 
 
 def layers_for(seconds: float) -> int:
-    """Return the layers of a model that takes about these seconds to compile, by a power law through two others."""
-    times = [run(1, layers)[0]["executable"] for layers in SMALLER]
-    exponent = math.log(times[1] / times[0]) / math.log(SMALLER[1] / SMALLER[0])
-    return int(SMALLER[1] * (seconds / times[1]) ** (1 / exponent)) + 1
+    """Return the layers of a model that takes at least about these seconds to compile.
+
+    Layers are doubled until the compilation takes a quarter of the time. Compilation times grow no slower than layers.
+    """
+    layers = FIRST_LAYERS
+    time: float = run(1, layers)[0]["executable"]
+    while time < seconds / 4:
+        layers *= 2
+        time = run(1, layers)[0]["executable"]
+    return math.ceil(layers * seconds / time)
 
 
 def main(arguments: list[str] | None = None) -> int:
