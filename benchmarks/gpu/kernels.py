@@ -126,6 +126,11 @@ def fp8_products() -> Iterator[tuple[str, Check]]:
             name = f"fp8 product {np.dtype(dtype).name} {rows}x{inner}x{columns}"
             check = like_cpu(_fp8_gradients(_weighted_sum), w, scales, *narrow)
             yield name, _truncated(check, dtype, max(rows, inner, columns))
+            check = like_cpu(_fp8_function(_gelu_of_product), w, scales, *narrow)
+            yield f"{name}, bias and gelu", _truncated(check, dtype, inner)
+            scales = _POLICY.create(_sum_of_products, w, *narrow)
+            check = like_cpu(_fp8_gradients(_sum_of_products), w, scales, *narrow)
+            yield f"{name}, sum of two", _truncated(check, dtype, max(rows, inner, columns))
 
 
 def fp8_grouped_products() -> Iterator[tuple[str, Check]]:
@@ -222,8 +227,22 @@ def _weighted_sum(w: Any, x: Any, ct: Any) -> Any:
     return ((x @ w.astype(x.dtype)) * ct).astype(jnp.float32).sum()
 
 
+def _gelu_of_product(w: Any, x: Any, ct: Any) -> Any:
+    return sw.nn.gelu(x @ w.astype(x.dtype) + ct[0])
+
+
+def _sum_of_products(w: Any, x: Any, ct: Any) -> Any:
+    half = w.shape[1] // 2
+    left, right = (x @ w.astype(x.dtype)[:, part] for part in (slice(half), slice(half, None)))
+    return ((left + ct[0, :half]) * ct[:, :half] + right * ct[:, half:]).astype(jnp.float32).sum()
+
+
+def _fp8_function(function: Any) -> Any:
+    return sw.strategies.mixed_precision(function, _POLICY)
+
+
 def _fp8_gradients(function: Any) -> Any:
-    loss = sw.strategies.mixed_precision(function, _POLICY)
+    loss = _fp8_function(function)
 
     def gradients(w: Any, scales: Any, x: Any, ct: Any) -> Any:
         _, (weight, maxima, array) = sw.value_and_grad(loss, (0, 1, 2))(w, scales, x, ct)
