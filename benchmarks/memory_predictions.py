@@ -119,6 +119,8 @@ def main() -> None:
             print(
                 f"{kind:18} {len(errors)} steps: median error {middle:.1f}%, lowest {least:+.1f}%, highest {most:+.1f}%"
             )
+    if len(kinds := {row["device"] for row in rows}) > 1:  # a GPU that fails is replaced by the CPU, with a warning
+        sys.exit(f"the steps ran on devices of several kinds: {', '.join(sorted(kinds))}")
     if parsed.json:
         parsed.json.write_text(json.dumps(rows))
     if failures:
@@ -157,7 +159,8 @@ def measure(name: str, target: Path | None = None, dump: Path | None = None) -> 
         flags.append(f"--xla_force_host_platform_device_count={math.prod(MESH.values())}")
     if dump is not None and split(name) not in HELD_OUT_SETS:
         flags += [f"--xla_dump_to={dump / name.replace(' ', '_')}", "--xla_dump_hlo_as_text"]
-    environment = {**os.environ, "XLA_FLAGS": " ".join(flags)}
+    # Processes that reserve most of a GPU's memory would leave none to others.
+    environment = {**os.environ, "XLA_FLAGS": " ".join(flags), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     result = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if result.returncode:
         return {"name": name, "failure": result.stderr}
@@ -206,6 +209,7 @@ def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
         counted = devices[0].memory_stats()
     return {
         "name": name,
+        "device": devices[0].device_kind,
         "predicted": jax.simulate(function, hardware=chip)(*types).peak_bytes,
         "assigned": int(total),
         "temporaries": int(assigned.temp_size_in_bytes),
