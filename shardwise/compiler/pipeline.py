@@ -22,6 +22,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.accumulate_products import accumulate_products
 from shardwise.compiler.lower.lower import StableHlo, lower
+from shardwise.compiler.lower.transpose_weights import transpose_weights
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.product_options import product_options
@@ -172,8 +173,9 @@ def run_stages(
             options.update(thresholds.combine_thresholds(local))
     set_stage("lowering")
     if platform == "cuda":
-        local = replace(local, program=accumulate_products(local.program))
-        dump.add("accumulate_products", local)
+        for rewrite in (accumulate_products, transpose_weights):
+            local = replace(local, program=rewrite(local.program))
+            dump.add(rewrite.__name__, local)
     module = lower(local, donated, platform, as_partitions, options)
     dump.add("lower", module)
     if config.dump_to:
