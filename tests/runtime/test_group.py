@@ -9,6 +9,7 @@ import pytest
 
 from shardwise.base._jaxlib import RuntimeFailure
 from shardwise.errors import CheckpointError, PeerFailure
+from shardwise.processes.stragglers import PaceMeter
 from shardwise.runtime import group as group_module
 from shardwise.runtime.cluster import Timeouts
 from shardwise.runtime.group import Group
@@ -42,6 +43,7 @@ class Member:
     def __init__(self, verdict):
         self.verdict = verdict
         self.reasons = []
+        self.pace = PaceMeter()
 
     def error(self, name, processes):
         return None
