@@ -94,7 +94,12 @@ def _convert_stacks(program: Program, stacks: AbstractSet[Value], in_loop: bool)
     changed = False
     for equation in program.equations:
         op, extended = equation.op, None
-        if isinstance(op, Control) and op.trip_count is not None and not stacks.isdisjoint(equation.inputs):
+        is_cond = op.runs_one_program
+        if (
+            isinstance(op, Control)
+            and not (is_cond or op.trip_count is None)
+            and not stacks.isdisjoint(equation.inputs)
+        ):
             extended = _convert_slices(equation, op, stacks, converted, in_loop)
         if extended is None:
             equations.append(equation)

@@ -160,6 +160,18 @@ def test_slices_of_a_single_loop_are_converted_there():
     assert hoist_from_slices(before, {before.inputs[0]}) is before
 
 
+def test_branches_that_read_a_stack_are_kept():
+    def branching(weights, xs):
+        def add(total, x):
+            y = lax.cond(x[0, 0] > 0, lambda w: x @ w[0].astype(np.float16), lambda w: x, weights)
+            return total + y.max() + layers(weights, x)[0].max(), None
+
+        return lax.scan(add, jnp.float16(0), xs)[0]
+
+    outside, inside = names(hoisted_from_slices(branching, STACKS, XS))
+    assert "cond" in inside and "convert" in outside
+
+
 def test_other_stacks_are_not_converted():
     before = dce(inline(sw.jit(microbatches).trace(STACKS, XS).program))
     assert hoist_from_slices(before, set()) is before
