@@ -110,9 +110,10 @@ def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], ch
     """
     if local.known_bounds.get(chip, limit + 1) <= limit:
         return True
-    total = _total_bytes(local.program)
-    if total <= limit and total + _most_workspace(local.program, chip) <= limit:
-        return True
+    if chip.platform != CPU:  # there, copies in wider dtypes may exceed the bytes of all values
+        total = _total_bytes(local.program)
+        if total <= limit and total + _most_workspace(local.program, chip) <= limit:
+            return True
     if chip.platform == GPU and stored_bytes(local, chip) <= limit:
         return True
     return peak_bytes(local, donated, chip) <= limit

@@ -8,6 +8,7 @@ import shardwise.numpy as jnp
 from shardwise import lax, nn
 from shardwise.compiler.partition.liveness import (
     Liveness,
+    fits_in_memory,
     live_value_bytes,
     peak,
     peak_bytes,
@@ -256,3 +257,16 @@ def test_the_memory_of_a_device_has_a_reserve():
     too_large = sw.simulate(lambda x: x + 1, hardware="h200")(sw.ShapeDtypeStruct((most + 1,), jnp.int8))
     assert almost.fits and not too_large.fits and too_large.peak_bytes < H200.memory
     assert "(does not fit)" in str(too_large) and "650.0 MB reserved of 141.0 GB" in str(too_large)
+
+
+def test_copies_in_wider_dtypes_count_against_a_limit():
+    """XLA's CPU compiler converts the slices of bfloat16 that loops read, and holds more than all values together."""
+
+    def layers(weights, x):
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w), x), x, weights)
+
+    shapes = [(8, 64, 64), (64, 64)]
+    local = local_of(sw.grad(lambda *args: layers(*args)[0].sum()), *(np.ones(s, jnp.bfloat16) for s in shapes))
+    held = peak_bytes(local, (), chip("cpu"))
+    assert fits_in_memory(local, held, (), chip("cpu"))
+    assert not fits_in_memory(local, held - 1, (), chip("cpu"))
