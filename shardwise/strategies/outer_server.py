@@ -115,10 +115,7 @@ class OuterServer:
         self._offer: Offer | None = None
         self._has_ended = threading.Event()
         self._counted_gradients = 0
-        self._last_update, self._interval = (
-            0.0,
-            0.0,
-        )  # the time of the last update, and the seconds since the one before
+        self._last_update = self._interval = 0.0  # the time of the last update, and the seconds since the one before
         self._calls = CallServer(host, port, self._answer)
         self.ticket = self._calls.ticket
         threading.Thread(target=self._probe_groups, name="shardwise outer groups", daemon=True).start()
@@ -183,13 +180,17 @@ class OuterServer:
             if layout != self._layout:
                 differing = [one for one in [*layout, *self._layout] if one not in layout or one not in self._layout]
                 return {"error": f"its parameters differ from those of the other groups, such as {differing[:1]}"}
+            is_spare = group is None
             if group is None:
                 if not self._free:
                     return {"group": None}
                 group = self._free[0]
             self._set_free(group, False)
             self._sessions[group] = _Session(session, offer.address)
-            if self._version == 0:  # later, the others do not wait while it trains for the first time
+            # Later, the others do not wait while it trains for the first time, for which it may compile. A spare has
+            # compiled, and is as late as it joins.
+            is_early = is_spare and time.monotonic() < self._last_update + self._deadline
+            if self._version == 0 or is_early:
                 self._awaited.add(group)
             return self._current(deadline=self._deadline, group=group)
 

@@ -136,7 +136,10 @@ def train(
             start, first = time.monotonic(), server.gradients
             next_fault = start + options.every
             while (now := time.monotonic()) < start + 60 * options.minutes:
-                time.sleep(0.1)
+                time.sleep(0.02)
+                if server.version != version:
+                    version = server.version
+                    log.write("update", run=name, version=version, gradients=server.gradients)
                 if kinds and now >= next_fault:
                     next_fault += options.every
                     kind, group = chance.choice(kinds), chance.choice(names)
@@ -185,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--every", type=float, default=29, help="seconds between two faults")
-    parser.add_argument("--deadline", type=float, default=0.3, help="the seconds for which groups wait for a late one")
+    parser.add_argument("--deadline", type=float, default=0.2, help="the seconds for which groups wait for a late one")
     parser.add_argument("--log", type=Path, default=ROOT / "build/soak-groups.log", help="the file of all events")
     options = parser.parse_args(arguments)
     log = EventLog(options.log)

@@ -220,6 +220,20 @@ def test_a_spare_takes_the_place_of_a_group_that_has_ended_or_is_late(caplog):
         server.close()
 
 
+@pytest.mark.parametrize(("deadline", "awaited"), [(LONG, ("a",)), (0.01, ())])
+def test_a_spare_that_joins_before_the_deadline_is_awaited(deadline, awaited):
+    server = strategies.OuterServer(groups=["a"], deadline=deadline)
+    try:
+        (first,) = joined(server, None)
+        first.exchange({"w": np.ones(3, np.float32)})
+        end_without_leaving(first)
+        wait_until(lambda: server.groups == ())
+        (spare,) = joined(server, None)
+        assert (spare.group, spare.version, server.groups) == ("a", 1, awaited)
+    finally:
+        server.close()
+
+
 def test_the_deadline_is_after_the_time_at_which_groups_are_expected():
     server = strategies.OuterServer(deadline=0.1)
     try:
