@@ -168,20 +168,23 @@ def _auto_candidates(
     factors = _seeded_factors(equation, factor_rule(equation.op, types), axis)
     scales = _indices_in(equation.inputs, program.scales)
     reaching = _NONE if equation.op.reduces_operands_first else partial
-    needs_sharding = not (equation.op.is_contraction and _may_be_used_up(equation, axis))
+    needed = _needs_sharding(equation, axis)
     options = candidates(
-        equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, maxima, needs_sharding
+        equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, maxima, needed
     )
     return _keep_pinned(equation, options, program, axis)
 
 
-def _may_be_used_up(equation: Equation, axis: PlannedAxis) -> bool:
-    """Return whether the other axes may shard a factor of an equation completely, so that this axis only pads it."""
-    if axis.size == 1:
-        return False
+def _needs_sharding(equation: Equation, axis: PlannedAxis) -> bool:
+    """Return whether an equation that can be sharded along this axis is sharded along it: a contraction is.
+
+    It need not be if the other axes may shard one of its factors completely, so that this axis only pads it.
+    """
+    if not equation.op.is_contraction or axis.size == 1:
+        return True
     values = (*equation.inputs, *equation.outputs)
     rule = factor_rule(equation.op, _operand_types(equation))
-    return any(
+    return not any(
         1 < rule.sizes[factor] <= axis.other_shards.get(axis.seeds.dim_groups.find(values[index], dim), 1)
         for factor, ((index, dim), *_) in rule.dims_by_leading_factor
     )
@@ -202,7 +205,10 @@ def _explicit_candidates(
     else:
         scales = _indices_in(equation.inputs, program.scales)
         reaching = _NONE if equation.op.reduces_operands_first else partial
-    options = candidates(equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales)
+    needed = is_typed or _needs_sharding(equation, axis)
+    options = candidates(
+        equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, needs_sharding=needed
+    )
     return _keep_pinned(equation, keep_typed(equation, rule, options, typed), program, axis)
 
 
