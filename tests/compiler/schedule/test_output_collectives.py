@@ -42,13 +42,13 @@ def test_without_remaining_compute_the_program_is_unchanged():
 
 def test_what_reads_a_loop_waits_for_a_gather_that_could_complete_during_it():
     """The loop is the last one, and no product follows: the gather would run after it, beside nothing."""
-    graph = graph_of(f"""(p: f32[512,512], m: f32[64,64]) {{
+    graph = graph_of(f"""(p: f32[64,64], m: f32[64,64]) {{
       u: f32[64,64] = tanh m
-      c: f32[512,512] = scan[program=program body(x: f32[512,512]) {{
-        y: f32[512,512] = {DOT} x x
+      c: f32[64,64] = scan[program=program body(x: f32[64,64]) {{
+        y: f32[64,64] = {DOT} x x
         return y
       }}, length=64, consts=0, carried=1, reverse=False, unroll=1] p
-      o: f32[512,512] = tanh c
+      o: f32[64,64] = tanh c
       g: f32[256,64] = {GATHER} u
       return o, g
     }}""")
