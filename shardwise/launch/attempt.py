@@ -9,16 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import final
 
 from shardwise.errors import PeerFailure
-from shardwise.launch.launch_attempt import LaunchAttempt, LaunchFailure
-from shardwise.launch.options import LaunchOptions
+from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.process_variables import process_variables
 from shardwise.launch.workers import Exit, Workers
-from shardwise.launch.writer import Writer
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event
 from shardwise.processes.protocol import Failure, split_address
@@ -62,28 +59,10 @@ class Stop:
 
 @final
 class Attempt(LaunchAttempt):
-    """One start of all processes, which all end after the first failure.
+    """One start of all processes, which all end after the first failure."""
 
-    Args:
-        options: the options of the launch.
-        restart: the number of previous attempts.
-        log_folder: the folder of the log files, or None for none.
-        signals: the signals that the launcher has received; the launcher appends to the list.
-        stdout: the target of the processes' standard output.
-        stderr: the target of the processes' standard error.
-    """
-
-    def __init__(
-        self,
-        options: LaunchOptions,
-        restart: int,
-        log_folder: Path | None,
-        signals: list[signal.Signals],
-        stdout: Writer,
-        stderr: Writer,
-    ):
-        processes = options.nodes * options.processes
-        super().__init__(options, restart, log_folder, signals, stdout, stderr, processes)
+    def __init__(self, settings: AttemptSettings):
+        super().__init__(settings, settings.options.nodes * settings.options.processes)
         self._joined: set[int] = set()
         self._lost_since: float | None = None  # the time since which only lost processes run
         self._first_signal: float | None = None  # seconds from the start until the launcher stopped the processes

@@ -11,7 +11,6 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import final
 
 from shardwise.launch.attempt import (
@@ -23,11 +22,9 @@ from shardwise.launch.attempt import (
     describe_failure,
     stop_by_signal,
 )
-from shardwise.launch.launch_attempt import LaunchAttempt, LaunchFailure
-from shardwise.launch.options import LaunchOptions
+from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.launch.process_variables import process_variables
 from shardwise.launch.workers import Exit
-from shardwise.launch.writer import Writer
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.protocol import Assignment, Waiting, join_address
 from shardwise.processes.roster import Roster
@@ -53,12 +50,7 @@ class ElasticAttempt(LaunchAttempt):
     """One start of a program with spare processes.
 
     Args:
-        options: the options of the launch.
-        restart: the number of previous attempts.
-        log_folder: the folder of the log files, or None for none.
-        signals: the signals that the launcher has received; the launcher appends to the list.
-        stdout: the target of the processes' standard output.
-        stderr: the target of the processes' standard error.
+        settings: what the attempt gets from the launcher.
         report: prints a line of the launcher.
         first_generation: the number of the first generation.
 
@@ -66,20 +58,10 @@ class ElasticAttempt(LaunchAttempt):
         next_generation: the number of the next generation.
     """
 
-    def __init__(
-        self,
-        options: LaunchOptions,
-        restart: int,
-        log_folder: Path | None,
-        signals: list[signal.Signals],
-        stdout: Writer,
-        stderr: Writer,
-        report: Callable[[str], None],
-        first_generation: int,
-    ):
-        assert options.spares is not None
-        self._target = options.processes + options.spares  # the number of processes to run
-        super().__init__(options, restart, log_folder, signals, stdout, stderr, self._target)
+    def __init__(self, settings: AttemptSettings, report: Callable[[str], None], first_generation: int):
+        assert settings.options.spares is not None
+        self._target = settings.options.processes + settings.options.spares  # the number of processes to run
+        super().__init__(settings, self._target)
         self._report = report
         self._roster = Roster(self._target)
         self._started = 0  # the number of processes that were started
@@ -94,9 +76,11 @@ class ElasticAttempt(LaunchAttempt):
         self._slow_ranks: set[int] = set()  # whose processes were killed because they delayed the others
         self._replacements: set[int] = set()  # processes that took their places
         self._coordinator: CoordinatorProcess | None = None  # of the generation
-        self._ready_coordinators = [self._start_coordinator() for _ in range(_READY_COORDINATORS)]
+        self._ready_coordinators: list[CoordinatorProcess] = []
 
     def _start(self) -> None:
+        for _ in range(_READY_COORDINATORS):
+            self._ready_coordinators.append(self._start_coordinator())
         for _ in range(self._target):
             self._start_process()
 

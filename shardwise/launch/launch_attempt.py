@@ -23,38 +23,46 @@ class LaunchFailure:
     code: int
 
 
-class LaunchAttempt(ABC):
-    """One start of all processes.
+@final
+@dataclass(frozen=True)
+class AttemptSettings:
+    """What an attempt gets from the launcher.
 
-    Args:
+    Attributes:
         options: the options of the launch.
         restart: the number of previous attempts.
         log_folder: the folder of the log files, or None for none.
         signals: the signals that the launcher has received; the launcher appends to the list.
         stdout: the target of the processes' standard output.
         stderr: the target of the processes' standard error.
+    """
+
+    options: LaunchOptions
+    restart: int
+    log_folder: Path | None
+    signals: list[signal.Signals]
+    stdout: Writer
+    stderr: Writer
+
+
+class LaunchAttempt(ABC):
+    """One start of all processes.
+
+    Args:
+        settings: what the attempt gets from the launcher.
         processes: the number of processes that run at the same time, on all nodes.
 
     Attributes:
         failure: the first failure, or why the program could not continue; None if it ended, or by a signal.
     """
 
-    def __init__(
-        self,
-        options: LaunchOptions,
-        restart: int,
-        log_folder: Path | None,
-        signals: list[signal.Signals],
-        stdout: Writer,
-        stderr: Writer,
-        processes: int,
-    ):
+    def __init__(self, settings: AttemptSettings, processes: int):
         self.failure: LaunchFailure | None = None
-        self._options = options
-        self._restart = restart
-        self._log_folder = log_folder
-        self._signals = signals
-        self._output = Output(log_folder, processes, stdout, stderr)
+        self._options = settings.options
+        self._restart = settings.restart
+        self._log_folder = settings.log_folder
+        self._signals = settings.signals
+        self._output = Output(settings.log_folder, processes, settings.stdout, settings.stderr)
         self._workers = Workers(self._output)
 
     @property

@@ -14,7 +14,7 @@ from typing import TextIO, final
 
 from shardwise.launch.attempt import POLL_INTERVAL, Attempt
 from shardwise.launch.elastic_attempt import ElasticAttempt
-from shardwise.launch.launch_attempt import LaunchAttempt, LaunchFailure
+from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.workers import Exit
 from shardwise.launch.writer import Writer
@@ -112,10 +112,10 @@ class Launcher:
         return code
 
     def _create_attempt(self, restart: int, log_folder: Path | None) -> LaunchAttempt:
-        options, targets = self._options, (self._stdout, self._stderr)
-        if options.spares is None:
-            return Attempt(options, restart, log_folder, self._signals, *targets)
-        return ElasticAttempt(options, restart, log_folder, self._signals, *targets, self._report, self._generations)
+        settings = AttemptSettings(self._options, restart, log_folder, self._signals, self._stdout, self._stderr)
+        if self._options.spares is None:
+            return Attempt(settings)
+        return ElasticAttempt(settings, self._report, self._generations)
 
     def _report_failure(self, failure: LaunchFailure, exits: Sequence[Exit]) -> None:
         self._report(f"process {failure.rank} failed first: {failure.reason}")
