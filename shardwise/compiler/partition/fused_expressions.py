@@ -235,6 +235,8 @@ class FusedExpressions:
         """Return whether an equation computes an operand, and does not read it from memory."""
         if value not in self.fused:
             return False
+        if not self.duplicated:
+            return True
         return self._producers.get(value) not in self.duplicated or self._fuses_on_cpu(equation)
 
     def _reads(self, equation: Equation) -> Reads:
