@@ -187,8 +187,8 @@ class OuterServer:
                 group = self._free[0]
             self._set_free(group, False)
             self._sessions[group] = _Session(session, offer.address)
-            # Later, the others do not wait while it trains for the first time, for which it may compile. A spare has
-            # compiled, and is as late as it joins.
+            # After the first update, a group is awaited only from its first gradient on, because it may compile until
+            # then. A spare has compiled: it is late only by the time since the update.
             is_early = is_spare and time.monotonic() < self._last_update + self._deadline
             if self._version == 0 or is_early:
                 self._awaited.add(group)

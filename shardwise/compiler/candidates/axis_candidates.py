@@ -176,9 +176,9 @@ def _auto_candidates(
 
 
 def _needs_sharding(equation: Equation, axis: PlannedAxis) -> bool:
-    """Return whether an equation that can be sharded along this axis is sharded along it: a contraction is.
+    """Return whether a contraction must be sharded along this axis if it can be; for other ops, this is not used.
 
-    It need not be if the other axes may shard one of its factors completely, so that this axis only pads it.
+    It need not be if the other axes may shard one of its factors completely: this axis would only pad that factor.
     """
     if not equation.op.is_contraction or axis.size == 1:
         return True
