@@ -10,9 +10,9 @@ MINUTES ?= 20
 
 # The tests of what users reach. Those that do not compare with jax run in the environment without it, and all other tests
 # beside it. test_examples.py calls every public function. Those of USERS use XLA's default emitters, which test_quantized.py
-# needs.
+# needs, and whose buffers test_liveness.py predicts.
 API := tests/api tests/base tests/execute tests/runtime tests/test_examples.py
-USERS := tests/compiler/test_pipeline.py tests/compiler/lower \
+USERS := tests/compiler/test_pipeline.py tests/compiler/lower tests/compiler/partition/test_liveness.py \
 	tests/compiler/arrays/test_operands_jax_array_protocol.py tests/compiler/trace/test_provenance_named_scope.py \
 	tests/lax/test_collectives.py tests/nn/test_quantized.py tests/test_core.py tests/test_docs.py \
 	tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py tests/test_seeds.py

@@ -397,6 +397,13 @@ class FusedExpressions:
         uses = self.uses.get(value, [])
         return self._recomputes(producer) or all(use.op.is_product or self._fuses_on_cpu(use) for use in uses)
 
+    def is_scattered(self, value: Value) -> bool:
+        """Return whether a scatter reads a value as updates. On CPU, XLA computes them in the shape of the windows."""
+        return any(
+            self.is_scattered(use.outputs[0]) if use.op.fusion.is_view else _fuses_update(use, value)
+            for use in self.uses.get(value, ())
+        )
+
     @cached_property
     def _producers(self) -> dict[Value, Equation]:
         return {value: equation for equation in self.program.equations for value in equation.outputs}

@@ -461,12 +461,13 @@ class LiveRanges:
             return False
         if old in self._of_libraries:
             return False
+        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
         if self.platform == CPU and old.value.type.dtype != new.value.type.dtype:
             return False
+        if self.platform == CPU and groups.expressions.is_scattered(new.value):
+            return False
         if launch.in_place is None:
-            program = self.frames[launch.time // 2].program
-            storage = self.local.kernel_groups(program, self.platform).storage
-            launch.in_place = _read_in_place(launch.kernel, storage)
+            launch.in_place = _read_in_place(launch.kernel, groups.storage)
         reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
         if self.platform == CPU and not self._has_one_shape(launch, new.value, reads):
             return False

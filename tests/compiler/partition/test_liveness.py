@@ -81,6 +81,10 @@ PROGRAMS = {
         lambda x, i, y: jnp.sin(jnp.zeros_like(x).at[i].add(jnp.cos(y @ x))) @ x,
         [*matrices(1), *matrices(1, N, dtype=np.int32), *matrices(1)],
     ),
+    "rows that are scattered by their maximum": (
+        lambda x, i, y: jnp.zeros_like(x).at[i].max(jnp.exp(y @ x)) @ x,
+        [*matrices(1), *matrices(1, N, dtype=np.int32), *matrices(1)],
+    ),
     "a factor that a product reads": (
         lambda x: (c := jnp.linalg.cholesky(x)).T @ jnp.tanh(c @ x),
         matrices(1),
