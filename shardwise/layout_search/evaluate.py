@@ -29,6 +29,7 @@ from shardwise.compiler.search.fit_memory import fit_any_in_memory
 from shardwise.compiler.search.narrow_gathers import narrow_gathers
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.layout_search.memory_bound import MemoryBound
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step
 
@@ -166,6 +167,12 @@ class Evaluator:
         self.variant = variant
         self.state = state or SearchState()
         self.expert_imbalance = expert_imbalance
+        self._memory_bound = MemoryBound.from_program(step.program, self.donated)
+
+    def may_fit(self, devices: int) -> bool:
+        """Return whether any plan on this number of devices may fit in memory."""
+        limit = self.memory_limit
+        return limit is None or self._memory_bound.bytes_on(devices) <= limit
 
     @property
     def best(self) -> Alternative:
@@ -228,7 +235,7 @@ class Evaluator:
         program = narrow_gathers(first, state.tables)
         result = self._alternative(program.local, name, mesh, layouts)
         local = program.local
-        if limit is not None and self._may_be_changed_to_fit(local, result, limit):
+        if limit is not None and self._may_be_changed_to_fit(result, limit):
             forms = [first] if program is first else [program, first]
             local = fit_any_in_memory(forms, limit, list(self.donated), state.tables).local
         if self.chip.overlaps and config.schedule_communication and local.collectives():
@@ -240,10 +247,11 @@ class Evaluator:
             state.reference = (problem, picks) if self.variant.is_pipelined else None
         return result
 
-    def _may_be_changed_to_fit(self, local: LocalProgram, result: Alternative, limit: int) -> bool:
-        """Return whether to change a plan that exceeds the limit: its arguments fit, and it would be the fastest."""
-        arguments = sum(type.nbytes for type in local.program.in_types)
-        return arguments <= limit < result.peak_bytes and result.seconds < self.state.fastest
+    def _may_be_changed_to_fit(self, result: Alternative, limit: int) -> bool:
+        """Return whether to change a plan that exceeds the limit: another may fit, and this would be the fastest."""
+        if result.peak_bytes <= limit or result.seconds >= self.state.fastest:
+            return False
+        return self._memory_bound.bytes_with(result.mesh, result.layouts) <= limit
 
     def _alternative(
         self,

@@ -37,6 +37,7 @@ MAX_EQUATIONS = 6_500  # the most equations to plan, over all attempts
 _MIN_PLANS = 9  # the number of plans for which the effort is enough, however many equations the program has
 STORAGE_COSTS = (1e-3, 1.0)  # costs of storing a byte of state, in bytes sent
 _MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # fractions of the effort after which each part stops
+_SAMPLE = 0.15  # the fraction of the effort for a variant that cannot fit in memory, which is one or two plans
 _GAIN = 0.999  # descent continues from a plan that takes at most this fraction of the time
 
 Candidate = tuple[str, AbstractMesh, tuple[Layout, ...]]  # a name, a mesh, and the layouts of all arguments
@@ -88,6 +89,12 @@ class LayoutSearch:
             self._try(self._chosen(mesh), _CHOSEN)
         self._descend()
         return self.ranked()
+
+    def sample(self) -> None:
+        """Evaluate one or two layouts, to report the time and memory of a variant that cannot fit in memory."""
+        self.effort *= _SAMPLE
+        self._try_experts()
+        self._try_meshes()
 
     def try_fully_sharded(self) -> None:
         """Evaluate fully sharded layouts on every mesh, to compare meshes."""

@@ -4,7 +4,7 @@ Each variant is traced separately. `LayoutSearch` searches the layouts of one va
 a pipelined step, and `ContextSearch` those whose sequences are sharded. All alternatives are ranked together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from shardwise.base.config import config
@@ -60,15 +60,13 @@ class VariantSearch:
         """
         self._state = SearchState(self._state.tables)
         self._evaluators = {}
+        meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
+        last: LayoutSearch | None = None  # a search that was cut short, because its variant cannot fit
         tensor_dims = None
         if self.source.is_pipelined:
             self._try_pipelines(count, mesh, effort)
         elif self.options.stages is None or 1 in self.options.stages:
-            search = LayoutSearch(
-                self._evaluator(PLAIN), [mesh] if mesh is not None else mesh_shapes(count, self.chip), effort
-            )
-            search.run()
-            tensor_dims = search.tensor_dims
+            last, tensor_dims = self._search_layouts(PLAIN, meshes, effort)
         elif self.source.layer_scan is not None:
             self._try_pipelines(count, mesh, effort)
         if not self._evaluators:
@@ -83,8 +81,13 @@ class VariantSearch:
             step = self.source.trace(variant)
             if step.program == best.step.program:  # scans save no more than this, or call `checkpoint` themselves
                 continue
-            meshes = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
-            LayoutSearch(self._evaluator(variant), meshes, effort / 2).run()
+            if last is not None:  # the first variant that may fit
+                last, tensor_dims = self._search_layouts(variant, meshes, effort)
+            else:
+                tried = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
+                self._search_layouts(variant, tried, effort / 2)
+        if last is not None:  # nothing fits: find the smallest plan
+            last.run()
         if best.variant == PLAIN:
             remat = self._best.variant.remat
             if self._may_be_context_parallel(count, mesh, best.step.rows):
@@ -93,6 +96,22 @@ class VariantSearch:
             if self._may_be_pipelined(count, mesh):
                 self._try_pipelines(count, mesh, _PIPELINES * effort, remat)
         return self._ranked()
+
+    def _search_layouts(
+        self, variant: Variant, meshes: Sequence[AbstractMesh], effort: float
+    ) -> tuple[LayoutSearch | None, Mapping[int, int | None] | None]:
+        """Search the layouts of a variant, or only sample them if the variant cannot fit in memory.
+
+        Returns:
+            The search if it only sampled, else None; and the tensor-parallel dims of state that it found, or None.
+        """
+        evaluator = self._evaluator(variant)
+        search = LayoutSearch(evaluator, meshes, effort)
+        if evaluator.may_fit(meshes[0].device_count):
+            search.run()
+            return None, search.tensor_dims
+        search.sample()
+        return LayoutSearch(evaluator, meshes, effort), search.tensor_dims
 
     @property
     def _best(self) -> Evaluator:
