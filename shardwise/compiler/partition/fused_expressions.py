@@ -14,8 +14,11 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.partition.library_fusion import library_calls
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
@@ -51,6 +54,8 @@ class FusedExpressions:
         calls: on CPU, the equations in calls of the library of reductions, with the last equation of the call.
         reduced: on CPU, values that are stored because the library of reductions reads them.
         duplicated: on CPU, equations that XLA computes again in consumers that fuse, and stores for the others.
+        split: on CPU, reductions along the dim of a concatenation, which XLA splits, with the concatenation.
+        accumulations: on CPU, additions of a scatter into zeros, with the value into which XLA scatters instead.
         widened: on CPU, narrow results of contractions that are only converted to f32, with a result of that.
         reshaped: on CPU, operands that XLA computes again as matrices, by the product.
         column_major: on CPU, matrices that LAPACK stores column by column.
@@ -72,6 +77,8 @@ class FusedExpressions:
         self.reduced: set[Value] = set()
         self.duplicated: set[Equation] = set()
         self.column_major: set[Value] = set()
+        self.split: dict[Equation, Equation] = {}
+        self.accumulations: dict[Equation, Value] = {}
         self.widened: dict[Value, Value] = {}
         self.reshaped: dict[Equation, list[Value]] = {}
         self.rows: dict[Value, Value] = {}
@@ -89,6 +96,10 @@ class FusedExpressions:
                 uses[value].append(equation)
         expressions.uses = dict(uses)
         if platform == "cpu":
+            for equation in program.equations:
+                if (concatenation := concatenation_of(equation, expressions._producers)) is not None:
+                    expressions.split[equation] = concatenation
+            expressions.accumulations = expressions._find_accumulations()
             expressions.calls = library_calls(program, uses)
             expressions.duplicated = {e for e in program.equations if expressions._is_duplicated(e)}
             expressions.widened = expressions._find_widened()
@@ -175,6 +186,11 @@ class FusedExpressions:
             (value,) = equation.outputs
             self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=True)
             self.fused[value], self.members[value] = self.roots[equation].reads, self.roots[equation].members
+        elif equation in self.accumulations:
+            self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=False)
+        elif self._is_scattered_later(equation):
+            (value,) = equation.outputs
+            self.fused[value], self.members[value] = self._reads(equation), self._members(equation)
         elif equation in self.calls or (self._fuses(equation) and len(equation.outputs) == 1):
             self._fuse(equation)
         else:
@@ -188,7 +204,15 @@ class FusedExpressions:
         elif len(inputs) == 1 and inputs[0] in self.rows and (op.only_moves or op.fusion.is_view):
             self.rows[equation.outputs[0]] = self.rows[inputs[0]]
 
+    def updated(self, equation: Equation) -> Value | None:
+        """Return the operand that an equation updates in place, if it is not read later; None for other equations."""
+        if equation.op.fusion.updates is not None:
+            return equation.inputs[0]
+        return self.accumulations.get(equation)
+
     def _fuses(self, equation: Equation) -> bool:
+        if equation in self.accumulations:
+            return False
         fusion = equation.op.fusion
         return fusion.fuses or (bool(self.platform) and (fusion.is_indexed or is_outer_product(equation)))
 
@@ -245,6 +269,8 @@ class FusedExpressions:
         reads: dict[Value, int] = {}
         for position, value in enumerate(equation.inputs):
             operands = fused.get(value) if self._computes(equation, value) else None
+            if operands is None and equation in self.split:
+                operands = self.roots[self.split[equation]].reads
             is_part = position == 0 and (fusion.reads_part or fusion.updates is not None)
             if operands is None:
                 home = storage.get(value, value)
@@ -363,6 +389,37 @@ class FusedExpressions:
     def _is_broadcast(self, value: Value) -> bool:
         producer = self._producers.get(value)
         return producer is not None and (producer.op.is_constant or producer.op.name in ("broadcast", "iota"))
+
+    def _find_accumulations(self) -> dict[Equation, Value]:
+        """Return the additions whose other operand XLA updates, unless that is the result of a scatter, too."""
+        accumulations: dict[Equation, Value] = {}
+        scattered: set[Value] = set()
+        for equation in self.program.equations:
+            if isinstance(equation.op, Scatter):
+                scattered.update(equation.outputs)
+            if equation.op.name == "add":
+                for value, other in (equation.inputs, equation.inputs[::-1]):
+                    if other not in scattered and value is not other and self._is_accumulated(value):
+                        accumulations[equation] = other
+                        scattered.update(equation.outputs)
+                        break
+        return accumulations
+
+    def _is_scattered_later(self, equation: Equation) -> bool:
+        """Return whether an equation scatters into zeros, and XLA scatters into the value to which they are added."""
+        if not self.accumulations or not isinstance(equation.op, Scatter):
+            return False
+        (value,) = equation.outputs
+        return any(self.accumulations.get(use, value) is not value for use in self.uses.get(value, ()))
+
+    def _is_accumulated(self, value: Value) -> bool:
+        """Return whether a value is scattered into zeros by addition, and read once."""
+        scatter = self._producers.get(value)
+        if scatter is None or not isinstance(scatter.op, Scatter) or scatter.op.combine is not SUM:
+            return False
+        zeros = self._producers.get(scatter.inputs[0])
+        is_zero = zeros is not None and isinstance(zeros.op, Full) and not zeros.op.value.array.any()
+        return is_zero and len(self.uses.get(value, ())) == 1 and value not in self.outputs
 
     def _find_widened(self) -> dict[Value, Value]:
         """Return the narrow results of contractions that XLA computes in f32 and does not round. See `widened`."""

@@ -104,6 +104,8 @@ class KernelGroups:
 
     def _is_added(self, equation: Equation) -> bool:
         """Return whether a result is only added to another value. XLA then scatters into that value."""
+        if self.expressions.platform == "cpu":
+            return equation.outputs[0] in self.expressions.fused
         uses = self.expressions.uses.get(equation.outputs[0], [])
         return len(uses) == 1 and uses[0].op.name == "add" and equation.outputs[0] not in self.program.outputs
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.shape.slicing import Concatenate
 
 _ARITHMETIC = "abs add ceil convert div floor integer_pow max min mul neg one_minus_square relu round sign square sub"
 _FUNCTIONS = "erf exp exp2 expm1 gelu log log1p log2 logistic pow rsqrt silu softplus sqrt tanh"
@@ -56,12 +57,28 @@ def _grow(
                 pending.append(producer)
         if not pending:
             (result,) = last.outputs
+            if result.type.size < _LEAST_ELEMENTS and concatenation_of(last, producers) is not None:
+                continue
             consumers = uses.get(result, ())
             if result not in outputs and len(consumers) == 1 and can_join(consumers[0]):
                 last = consumers[0]
                 members.add(last)
                 pending.append(last)
     return members, last
+
+
+def concatenation_of(equation: Equation, producers: Mapping[Value, Equation]) -> Equation | None:
+    """Return the concatenation along whose dim an equation reduces; None for other equations.
+
+    XLA reduces each operand of the concatenation, and combines the results.
+    """
+    if not equation.op.reduced_dims:
+        return None
+    producer = producers.get(equation.inputs[0])
+    is_along = (
+        producer is not None and isinstance(producer.op, Concatenate) and producer.op.dim in equation.op.reduced_dims
+    )
+    return producer if is_along else None
 
 
 def _is_reduction(equation: Equation) -> bool:

@@ -17,7 +17,6 @@ body occurs once. The intervals are those of XLA:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.control import Binding, Control
@@ -103,12 +102,21 @@ class Buffer:
 @final
 @dataclass(eq=False)
 class _Launch:
-    """A kernel that runs at a time, the buffers that it reads and writes, and the operands that it reads in place."""
+    """A kernel that runs at a time.
+
+    Attributes:
+        time: the time.
+        kernel: the kernel.
+        reads, writes: the buffers that it reads and writes.
+        start: when the program of the kernel starts.
+        in_place: the operands that it reads in place; None if that is not known yet.
+    """
 
     time: int
     kernel: Kernel
     reads: list[tuple[Value, Buffer]]
     writes: list[Buffer]
+    start: int
     in_place: frozenset[Value] | None = None
 
 
@@ -139,6 +147,7 @@ class LiveRanges:
         outputs: the buffer of each output; None if it is a constant or in host memory.
         frames: for each kernel, where it runs.
         end: the time after the last kernel.
+        copied_arguments: for each update of an argument, when XLA copies the argument, unless it is donated.
     """
 
     def __init__(
@@ -159,11 +168,16 @@ class LiveRanges:
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
+        self._launch_of: dict[Buffer, _Launch] = {}  # of buffers that a kernel computes
+        self._copied: dict[Buffer, dict[_Launch, int]] = {}  # when an operand is copied for updates
+        self._readers: dict[Buffer, list[_Launch]] = {}  # of buffers that an update may overwrite on CPU
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
         self._copies: dict[tuple[Buffer, OperandCopy], Buffer] = {}
         self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
         self._copied_again: set[Buffer] = set()  # results that are computed again for their copies
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
+        self.copied_arguments: dict[Buffer, int] = {}
+        self._known_dependencies: dict[Program, dict[Kernel, int]] = {}
         self._stacked: list[tuple[Buffer, Buffer]] = []
         self._new_carries: list[_NewCarry] = []
         self._initial: list[tuple[Buffer, Buffer, int]] = []
@@ -242,7 +256,8 @@ class LiveRanges:
                             and (workspace or not equation.op.is_product)
                         ):
                             self._of_libraries.add(writes[-1])
-            self._launches.append(_Launch(time, kernel, reads, writes))
+            self._launches.append(launch := _Launch(time, kernel, reads, writes, self._starts[-1]))
+            self._launch_of.update(dict.fromkeys(writes, launch))
             self.frames.append(frame)
         self._starts.pop()
 
@@ -413,7 +428,7 @@ class LiveRanges:
                 buffer.shared_with = copy
                 copy.start = buffer.start
             elif buffer in self._copied_again:
-                launch = self._launch_of(buffer)
+                launch = self._launch_of.get(buffer)
                 for _, operand in launch.reads if launch is not None else ():
                     operand.use(copy.start)
             else:
@@ -433,30 +448,70 @@ class LiveRanges:
             if owner.end < start and not owner.is_argument and owner is not carry and owner.held.bytes:
                 owner.shared_with = carry
                 carry.start = min(carry.start, owner.start)
+        if self.platform == CPU:
+            for launch in self._launches:
+                for _, operand in launch.reads:
+                    self._readers.setdefault(operand.owner, []).append(launch)
         for launch in self._launches:
             for buffer in launch.writes:
                 if buffer.shared_with is None and buffer.start == launch.time:
-                    for _, operand in launch.reads:
-                        owner = operand.owner
-                        if not owner.is_argument and owner.end == launch.time and self.can_replace(owner, buffer):
-                            owner.end = launch.time - 1
-                            buffer.replaces = owner
-                            break
+                    self._replace_operand(launch, buffer)
+        for updated, copied in self._copied.items():  # kernels that read a copy
+            readers = self._readers[updated]
+            if updated.end == max(launch.time for launch in readers):
+                updated.end = max(copied.get(launch, launch.time) for launch in readers)
 
-    def _launch_of(self, buffer: Buffer) -> _Launch | None:
-        """Return the kernel that computes a buffer; None if it is an argument, or the result of a control op."""
-        index = buffer.start // 2
-        launch = self._launches[index] if index < len(self._launches) else None
-        return launch if launch is not None and buffer in launch.writes else None
+    def _replace_operand(self, launch: _Launch, buffer: Buffer) -> None:
+        """Let a kernel overwrite an operand that it reads last.
+
+        An update overwrites its first operand on CPU if it depends on all other kernels that read it. Otherwise, XLA
+        copies the operand as soon as it is there, and updates the copy.
+        """
+        updated = self._updated(launch) if self.platform == CPU else None
+        for _, operand in launch.reads:
+            owner = operand.owner
+            if owner.is_argument or owner.end != launch.time or not self.can_replace(owner, buffer):
+                continue
+            if owner is updated and not all(self._depends(launch, other) for other in self._readers[owner]):
+                continue
+            owner.end = launch.time - 1
+            buffer.replaces = owner
+            return
+        if updated is not None:
+            ready = launch.start if updated.is_argument else updated.start + 2
+            time = min(launch.time, max(launch.start, ready, updated.complete))
+            if updated.is_argument:
+                self.copied_arguments[buffer] = time
+            else:
+                buffer.start = time
+                self._copied.setdefault(updated, {})[launch] = time
+
+    def updates_in_place(self, buffer: Buffer) -> list[Buffer]:
+        """Return the buffers of the updates that lead to a buffer, itself included: they share one allocation."""
+        updates = [buffer]
+        while (previous := updates[-1].replaces) is not None:
+            if self._updated(self._launch_of[updates[-1]]) is not previous:
+                break
+            updates.append(previous)
+        return updates[::-1]
+
+    def _updated(self, launch: _Launch) -> Buffer | None:
+        """Return the buffer of the operand that a kernel updates; None for kernels that are no updates."""
+        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        value = groups.expressions.updated(launch.kernel.root)
+        if value is None:
+            return None
+        home = groups.storage.get(value, value)
+        return next((buffer.owner for value, buffer in launch.reads if value is home), None)
 
     def _is_fused(self, buffer: Buffer) -> bool:
         """Return whether no kernel reads a buffer, and its kernel can write it elsewhere: to a copy or a stack."""
-        launch = self._launch_of(buffer)
+        launch = self._launch_of.get(buffer)
         return launch is not None and buffer.end == buffer.start and launch.kernel.root.op.fusion.fuses
 
     def can_replace(self, old: Buffer, new: Buffer) -> bool:
         """Return whether the kernel that computes `new` can write it over `old`, which it reads."""
-        launch = self._launch_of(new)
+        launch = self._launch_of.get(new)
         if launch is None or old is new or old.held.bytes != new.held.bytes:
             return False
         if old in self._of_libraries:
@@ -475,27 +530,38 @@ class LiveRanges:
 
     def depends_on_reads(self, result: Buffer, argument: Buffer) -> bool:
         """Return whether a result of the program depends on all kernels that read an argument, or overwrites it."""
-        kernels, dependencies = self.local.kernel_groups(self.program, self.platform).kernels, self._dependencies
-        root = next((number for number, kernel in enumerate(kernels) if result.value in kernel.writes), None)
+        kernels = self.local.kernel_groups(self.program, self.platform).kernels
+        dependencies = self._dependencies(self.program)
+        root = next((kernel for kernel in kernels if result.value in kernel.writes), None)
         if root is None:
             return True
-        readers = [number for number, kernel in enumerate(kernels) if argument.value in kernel.reads]
-        if not all(dependencies[root] >> number & 1 for number in readers):
+        readers = [kernel for kernel in kernels if argument.value in kernel.reads]
+        if not all(dependencies[root] & dependencies[reader] == dependencies[reader] for reader in readers):
             return False
         return root not in readers or self.can_replace(argument, result)
 
-    @cached_property
-    def _dependencies(self) -> list[int]:
-        """For each kernel of the program, the set of kernels that it depends on, and itself, as bits."""
+    def _depends(self, launch: _Launch, other: _Launch) -> bool:
+        """Return whether a kernel depends on another one, or is it. Kernels of different programs run in order."""
+        program = self.frames[launch.time // 2].program
+        if self.frames[other.time // 2].program is not program:
+            return True
+        dependencies = self._dependencies(program)
+        bits = dependencies[other.kernel]
+        return dependencies[launch.kernel] & bits == bits
+
+    def _dependencies(self, program: Program) -> dict[Kernel, int]:
+        """Return, for each kernel of a program, the set of kernels that it depends on, and itself, as bits."""
+        if program in self._known_dependencies:
+            return self._known_dependencies[program]
         producers: dict[Value, int] = {}
-        dependencies: list[int] = []
-        for number, kernel in enumerate(self.local.kernel_groups(self.program, self.platform).kernels):
+        dependencies: dict[Kernel, int] = {}
+        for number, kernel in enumerate(self.local.kernel_groups(program, self.platform).kernels):
             bits = 1 << number
             for value in kernel.reads:
-                if value in producers:
-                    bits |= dependencies[producers[value]]
-            dependencies.append(bits)
-            producers.update(dict.fromkeys(kernel.writes, number))
+                bits |= producers.get(value, 0)
+            dependencies[kernel] = bits
+            producers.update(dict.fromkeys(kernel.writes, bits))
+        self._known_dependencies[program] = dependencies
         return dependencies
 
     def _has_one_shape(self, launch: _Launch, new: Value, reads: Sequence[Value]) -> bool:

@@ -291,6 +291,7 @@ class Liveness:
         assigned: set[Buffer] = set()
         program, ranges = self.ranges.program, self.ranges
         donors = {output: ranges.arguments.get(program.inputs[number]) for number, output in aliases.items()}
+        copied = dict(ranges.copied_arguments)
         for number, buffer in enumerate(ranges.outputs):
             value = program.outputs[number]
             if value in ranges.on_host:
@@ -300,18 +301,24 @@ class Liveness:
             if ranges.platform == CPU and donor is not None and owner is not None and not owner.is_argument:
                 self._copy_if_read_later(donor, owner)
             is_held = owner is not None and not owner.is_argument and owner not in assigned
+            updates = ranges.updates_in_place(owner) if owner is not None and is_held else []
+            if updates and updates[0] in copied and donor is not None and ranges.can_replace(donor, updates[0]):
+                del copied[updates[0]]
+            elif updates and updates[0] in copied:
+                updates[0].start = copied[updates[0]]
             if donor is None:
                 allocation = _Allocation(value.type.nbytes)
                 self._reserved[Value(value.type)] = Held("a result", str(value.type), value.type.nbytes, NOWHERE)
             else:
                 allocation = _Allocation(donor.held.bytes, [(0, donor.end)])
             if owner is not None and is_held:
-                if donor is None or donor.end < owner.start:
-                    allocation.used.append((owner.start, owner.end))
-                    assigned.add(owner)
-                elif donor.end == owner.start and ranges.can_replace(donor, owner):
+                first = updates[0]
+                if donor is None or donor.end < first.start:
+                    allocation.used.append((first.start, owner.end))
+                    assigned.update(updates)
+                elif donor.end == first.start and ranges.can_replace(donor, first):
                     allocation.used = [(0, owner.end)]
-                    assigned.add(owner)
+                    assigned.update(updates)
                 else:  # copied at the end
                     allocation.used.append((ranges.end, ranges.end))
             elif owner is donor and donor is not None:
@@ -319,6 +326,8 @@ class Liveness:
             else:
                 allocation.used.append((ranges.end, ranges.end))
             insort(self._allocations, allocation, key=_bytes)
+        for buffer, time in copied.items():
+            buffer.start = time
         return assigned
 
     def _copy_if_read_later(self, donor: Buffer, result: Buffer) -> None:

@@ -1,5 +1,7 @@
 """The predicted memory of small programs: on CPU against XLA's buffer assignment, on a GPU against counts by hand."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,10 @@ def softmax_loss(x, w, labels):
     return -jnp.mean(jnp.take_along_axis(nn.log_softmax(x @ w), labels[:, None], -1))
 
 
+def product_of_scatters(x, indices, updates):
+    return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
+
+
 PROGRAMS = {
     "a temporary in the buffer of a result": (lambda x: jnp.tanh(x @ x) @ x, matrices(1)),
     "two results": (lambda x: (x @ x, jnp.sin(x)), matrices(1)),
@@ -84,6 +90,22 @@ PROGRAMS = {
     "rows that are scattered by their maximum": (
         lambda x, i, y: jnp.zeros_like(x).at[i].max(jnp.exp(y @ x)) @ x,
         [*matrices(1), *matrices(1, N, dtype=np.int32), *matrices(1)],
+    ),
+    "zeros that three scatters share": (
+        lambda x, i, y: product_of_scatters(jnp.zeros_like(x), i, [y @ y, y @ y.T, y.T @ y]),
+        [*matrices(1), *matrices(1, N, dtype=np.int32), *matrices(1)],
+    ),
+    "rows that are scattered into zeros and added to a value": (
+        lambda x, i, y: (t := jnp.tanh(x @ x)) + jnp.zeros_like(t).at[i].add(jnp.cos(y @ x)),
+        [*matrices(1), *matrices(1, N, dtype=np.int32), *matrices(1)],
+    ),
+    "an argument that is updated late": (
+        lambda x, y: x.at[1:5].set(jnp.tanh(jnp.sin(jnp.tanh(y @ y) @ y) @ y)[:4]),
+        matrices(2),
+    ),
+    "a sum along the dim of a concatenation": (
+        lambda x, y: (c := jnp.concatenate([jnp.tanh(x @ x), y @ y], 1)) - jnp.sum(c, 1, keepdims=True),
+        matrices(2),
     ),
     "a factor that a product reads": (
         lambda x: (c := jnp.linalg.cholesky(x)).T @ jnp.tanh(c @ x),
