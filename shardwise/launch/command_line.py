@@ -138,10 +138,14 @@ def _parser() -> ArgumentParser:
         "--max-restarts", type=int, default=0, metavar="N", help="how often all start again after a failure"
     )
     launch.add_argument(
-        "--spares", type=int, metavar="N", help="replace processes that fail; N spare processes are ready for it"
+        "--spares", type=int, metavar="N", help="replace processes that fail; N spare processes of each node are ready"
     )
     launch.add_argument(
-        "--min-processes", type=int, default=1, metavar="N", help="the fewest that continue if a spare is missing"
+        "--min-processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the fewest of all nodes that continue without a spare",
     )
     launch.add_argument(
         "--replace-stragglers",

@@ -113,6 +113,7 @@ def sleep_in_steps():
 
 
 KINDS = {
+    "node": lambda: os.kill(os.getppid(), signal.SIGKILL),  # the guardian of the launcher kills this process too
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "raise": raise_error,
