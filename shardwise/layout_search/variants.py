@@ -58,7 +58,7 @@ class VariantSearch:
             mesh: the mesh; None if its shape is chosen.
             effort: the number of equations that may be planned for each variant.
         """
-        self._state = SearchState(self._state.tables)
+        self._state = SearchState(self._state.tables, plans=self._state.plans)
         self._evaluators = {}
         meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
         last: LayoutSearch | None = None  # a search that was cut short, because its variant cannot fit
@@ -96,6 +96,10 @@ class VariantSearch:
             if self._may_be_pipelined(count, mesh):
                 self._try_pipelines(count, mesh, _PIPELINES * effort, remat)
         return self._ranked()
+
+    def may_fit(self, count: int) -> bool:
+        """Return whether a plan of one of the variants of the last run may fit on this number of devices."""
+        return any(evaluator.may_fit(count) for evaluator in self._evaluators.values())
 
     def _search_layouts(
         self, variant: Variant, meshes: Sequence[AbstractMesh], effort: float
