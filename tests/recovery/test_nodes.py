@@ -70,3 +70,10 @@ def test_a_program_that_cannot_start_on_several_nodes_ends():
     outcome = run(nodes=2, steps="many")
     assert outcome.code == 2
     assert "invalid int value: 'many'" in outcome.stderr
+
+
+def test_a_program_that_always_fails_on_another_node_ends_with_its_traceback():
+    outcome = run("fail@6:1", nodes=2, processes=1, spares=0)
+    assert outcome.code == 1
+    assert "the last 5 recoveries have reached no further step" in outcome.stderr
+    assert "ValueError: an injected error" in outcome.stderr

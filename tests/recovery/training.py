@@ -6,7 +6,8 @@ FOLDER has a folder `disk` with checkpoints, and one file for each fault that ha
 it happens once, in the process that has the rank when it begins the step. KIND.POINT@GENERATION:RANK happens in the
 middle of a snapshot or of a recovery, in the process that has the rank in this generation; POINT is one of `POINTS`. A
 file `now-NUMBER` in FOLDER with KIND:RANK is a fault that happens at the next step, and one with KIND.POINT:RANK at the
-next time that the process with the rank reaches the point. The fault `disk` lasts until a checkpoint is due.
+next time that the process with the rank reaches the point. The fault `disk` lasts until a checkpoint is due, and `fail`
+happens whenever a process with the rank begins the step.
 
 Each process prints its losses, and the number of programs that it has compiled in this call of the function. Each step
 takes PAUSE seconds or more. With --from-disk, the program does not recover: it restores the newest checkpoint on disk
@@ -117,6 +118,7 @@ KINDS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "raise": raise_error,
+    "fail": raise_error,
     "coordinator": kill_coordinators,
     "drop": drop_connections,
     "gloo": drop_collectives,
@@ -177,7 +179,8 @@ class Faults:
         for fault in self._faults:
             kind, _, place = fault.partition("@")
             if is_due(kind, place) and not (mark := self._folder / fault).exists():
-                mark.touch()  # a full disk has room for it
+                if kind != "fail":
+                    mark.touch()  # a full disk has room for it
                 KINDS[kind.partition(".")[0]]()
 
 
