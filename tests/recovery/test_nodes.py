@@ -54,7 +54,7 @@ def test_a_node_that_comes_back_takes_part_again():
 
 
 def test_the_job_starts_again_when_the_launcher_of_node_0_does():
-    outcome = run("node@6:1", nodes=2, returning={0})
+    outcome = run("launcher@6:1", nodes=2, returning={0})
     assert outcome.code == 0, outcome
     assert outcome.stderr.count("node 1 takes part") == 2
     assert outcome.losses == undisturbed(4)

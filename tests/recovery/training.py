@@ -30,6 +30,7 @@ import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints import peer_restore, peer_snapshots
 from shardwise.errors import CheckpointError, CheckpointNotFound
+from shardwise.processes.variables import NODE_RANK
 from shardwise.runtime import cluster, executable, gloo_connections
 from shardwise.runtime.generations import generations
 from shardwise.runtime.process_set_registry import process_sets
@@ -86,6 +87,17 @@ def kill_coordinators():
                 os.kill(int(status.parent.name), signal.SIGKILL)
 
 
+def kill_launcher():
+    """Kill the launcher of this process, whose guardian then kills all processes of the node."""
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+def kill_node():
+    """Kill the launcher of this process, unless it leads the job."""
+    if os.environ[NODE_RANK] != "0":
+        kill_launcher()
+
+
 def drop_connections():
     """End all TCP connections of this process: to the coordinator, and Gloo's to other processes."""
     for connection in gloo_connections._sockets():
@@ -114,7 +126,8 @@ def sleep_in_steps():
 
 
 KINDS = {
-    "node": lambda: os.kill(os.getppid(), signal.SIGKILL),  # the guardian of the launcher kills this process too
+    "node": kill_node,
+    "launcher": kill_launcher,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "raise": raise_error,
