@@ -141,6 +141,9 @@ def _parser() -> ArgumentParser:
         "--spares", type=int, metavar="N", help="replace processes that fail; N spare processes of each node are ready"
     )
     launch.add_argument(
+        "--spare-nodes", type=int, default=0, metavar="N", help="with --spares: the last N nodes have only spares"
+    )
+    launch.add_argument(
         "--min-processes",
         type=int,
         default=1,
@@ -289,6 +292,7 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
             node_rank=parsed.node_rank,
             coordinator=parsed.coordinator,
             spares=parsed.spares,
+            spare_nodes=parsed.spare_nodes,
             min_processes=parsed.min_processes,
             replace_stragglers=parsed.replace_stragglers,
             max_restarts=parsed.max_restarts,

@@ -75,7 +75,6 @@ class ElasticAttempt(LaunchAttempt):
         self._target = options.processes + options.spares  # the number of processes to run on each node
         super().__init__(settings, options.nodes * self._target)
         self._report = report
-        self._most = options.nodes * options.processes  # the most processes of a generation
         self._host = split_address(options.coordinator)[0] if options.nodes > 1 else "127.0.0.1"
         self._roster = Roster(options.nodes * self._target, self._host)
         self._server = self._create_node_server() if options.nodes > 1 else None
@@ -264,7 +263,7 @@ class ElasticAttempt(LaunchAttempt):
         A generation that grows waits for processes that are starting, such as those of a node, because each end of a
         generation takes time.
         """
-        lacking = self._most - len(self._members)
+        lacking = self._options.members - len(self._members)
         if self._broken_since is not None or not self._members or not lacking or not waiting:
             self._waiting_since = None
             return False
@@ -331,7 +330,7 @@ class ElasticAttempt(LaunchAttempt):
     @property
     def _fewest(self) -> int:
         """The fewest processes of the next generation."""
-        return self._options.min_processes if self._members else self._most
+        return self._options.min_processes if self._members else self._options.members
 
     def _start_generation(self, waiting: dict[int, Waiting]) -> None:
         """Assign the processes that wait to ranks, if there are enough of them."""
@@ -341,7 +340,7 @@ class ElasticAttempt(LaunchAttempt):
         if self._members and not (old if self._step is None else have_state):
             self._end("no process is left that has a snapshot")
             return
-        size = min(self._most, len(waiting))
+        size = min(self._options.members, len(waiting))
         if self._failed_starts >= _MOST_FAILED_STARTS and len(self._fleet.running) < self._fewest:
             self._end("too few processes are left")
         if size < self._fewest or not self._has_advanced(old, waiting):

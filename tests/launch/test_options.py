@@ -25,6 +25,8 @@ def test_ranks_of_a_node():
         ({"min_processes": 2}, "--min-processes needs --spares"),
         ({"spares": 1, "min_processes": 3}, r"--min-processes \(with -n 2\)"),
         ({"replace_stragglers": True}, "--replace-stragglers needs --spares"),
+        ({"spare_nodes": 1}, "--spare-nodes needs --spares"),
+        ({"spares": 1, "spare_nodes": 1}, r"--spare-nodes \(with --nodes 1\) must be from 0 to 0"),
         ({"timeout": 0.0}, "--timeout"),
         ({"coordinator": "host"}, "--coordinator"),
         ({"nodes": 2}, "--nodes needs --coordinator host:port"),
@@ -44,3 +46,9 @@ def test_numbers_of_several_nodes(monkeypatch):
     )
     with pytest.raises(ValueError, match=r"--min-processes \(with -n 2 --nodes 2\) must be from 1 to 4"):
         LaunchOptions(COMMAND, 2, **options, min_processes=5)
+    with pytest.raises(
+        ValueError, match=r"--min-processes \(with -n 2 --nodes 2 --spare-nodes 1\) must be from 1 to 2"
+    ):
+        LaunchOptions(COMMAND, 2, **options, spare_nodes=1, min_processes=3)
+    with pytest.raises(ValueError, match="the state of a single process is lost with it"):
+        LaunchOptions(COMMAND, 1, **options, spare_nodes=1)

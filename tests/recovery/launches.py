@@ -78,6 +78,7 @@ def run(
     pause: float = 0,
     straggler_seconds: float = 0,
     nodes: int = 1,
+    spare_nodes: int = 0,
     returning: Collection[int] = (),
     time_limit: float = TIME_LIMIT,
 ) -> Outcome:
@@ -92,6 +93,7 @@ def run(
         pause: the seconds that each step takes at least.
         straggler_seconds: the seconds after which a slow process is replaced; 0 for never.
         nodes: the number of launchers on this machine, each with a node of its own.
+        spare_nodes: the number of nodes that have only spares.
         returning: the nodes whose launchers are started again once, when they have been killed.
         time_limit: the seconds after which the launchers are killed.
 
@@ -104,13 +106,13 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
         address = f"127.0.0.1:{free_port()}"
-        everyone = nodes * processes
+        everyone = (nodes - spare_nodes) * processes
 
         def command(node):
             places = ["--nodes", str(nodes), "--node-rank", str(node), "--coordinator", address] if nodes > 1 else []
             return [
                 *(sys.executable, "-m", "shardwise", "launch", "-n", str(processes), "--spares", str(spares), *places),
-                *("--devices-per-process", "2", "--log-dir", f"{folder}/logs"),
+                *("--spare-nodes", str(spare_nodes), "--devices-per-process", "2", "--log-dir", f"{folder}/logs"),
                 *("--min-processes", str(everyone if fewest is None else fewest)),
                 *(["--replace-stragglers"] if straggler_seconds else []),
                 *(str(PROGRAM), folder, "--steps", str(steps), "--pause", str(pause), "--faults", *faults),

@@ -37,6 +37,12 @@ def test_spares_take_the_places_of_a_lost_node():
     assert "4 processes continue; process 4 has rank 2; process 5 has rank 3" in outcome.stderr
 
 
+def test_a_spare_node_takes_the_places_of_a_lost_node():
+    outcome = run("node@6:2", "kill@9:3", nodes=3, spares=0, spare_nodes=1)
+    check_recovered(outcome, 4)
+    assert "4 processes continue; process 4 has rank 2; process 5 has rank 3" in outcome.stderr
+
+
 @pytest.mark.parametrize(("spares", "processes"), [(0, 2), (1, 3)])
 def test_fewer_processes_continue_without_a_lost_node(spares, processes):
     outcome = run("node@6:2", nodes=2, spares=spares, fewest=1)
