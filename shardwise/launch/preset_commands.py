@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
+from shardwise.errors import AutoshardError
 from shardwise.execute.request import memory_limit_of
 from shardwise.explain.failures import Failures
 from shardwise.explain.simulate import Simulation
@@ -30,6 +31,7 @@ from shardwise.launch.preset_target import (
 from shardwise.launch.report_files import print_sweep, write_reports
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.layout_search.comparison import strategy_text
+from shardwise.layout_search.evaluate import Alternative
 from shardwise.layout_search.result import AutoSharding
 from shardwise.sharding import AbstractMesh
 
@@ -60,7 +62,7 @@ def _autoshard(parsed: Namespace) -> None:
     else:
         step, args = _function_step(parsed)
     limit = parse_number("--memory-limit", parsed.memory_limit, "70G") if parsed.memory_limit else None
-    with Task(f"autoshard of `{parsed.target}`"), _own_errors():
+    with Task(f"autoshard of `{parsed.target}`"), _own_errors(batch):
         search = autoshard(
             step,
             hardware=target,
@@ -75,14 +77,17 @@ def _autoshard(parsed: Namespace) -> None:
 
 
 @contextmanager
-def _own_errors() -> Iterator[None]:
+def _own_errors(batch: Batch | None) -> Iterator[None]:
     """Return a context that turns the errors of autoshard into errors of the command. Those of the step stay."""
     try:
         yield
     except ValueError as error:
         if not str(error).startswith(_PREFIX):
             raise
-        raise CommandError(str(error).removeprefix(_PREFIX)) from error
+        text = str(error).removeprefix(_PREFIX)
+        if batch is not None and isinstance(error, AutoshardError) and isinstance(error.larger, Alternative):
+            text += f" This is for the same batch: --count {error.larger.mesh.size} --sequences {batch.sequences}."
+        raise CommandError(text) from error
 
 
 def _function_step(parsed: Namespace) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -176,6 +176,10 @@ class Evaluator:
         limit = self.memory_limit
         return limit is None or self._memory_bound.bytes_on(devices) <= limit
 
+    def may_hold_arguments(self, devices: int) -> bool:
+        """Return whether this number of devices can hold the arguments of the step."""
+        return self.memory_limit is None or sum(self._memory_bound.arguments) / devices <= self.memory_limit
+
     @property
     def best(self) -> Alternative:
         """The best alternative so far."""

@@ -88,7 +88,7 @@ class VariantSearch:
                 self._search_layouts(variant, tried, effort / 2)
         if last is not None:  # nothing fits: find the smallest plan
             last.run()
-        if best.variant == PLAIN:
+        if best.variant == PLAIN and self.may_fit(meshes[0].device_count):
             remat = self._best.variant.remat
             if self._may_be_context_parallel(count, mesh, best.step.rows):
                 contexts = ContextSearch(self.source, self.chip, self._evaluator, tensor_dims)
@@ -98,8 +98,8 @@ class VariantSearch:
         return self._ranked()
 
     def may_fit(self, count: int) -> bool:
-        """Return whether a plan of one of the variants of the last run may fit on this number of devices."""
-        return any(evaluator.may_fit(count) for evaluator in self._evaluators.values())
+        """Return whether this number of devices can hold the arguments, which are the same for all variants."""
+        return all(evaluator.may_hold_arguments(count) for evaluator in self._evaluators.values())
 
     def _search_layouts(
         self, variant: Variant, meshes: Sequence[AbstractMesh], effort: float

@@ -106,3 +106,11 @@ def test_a_step_that_does_not_fit_is_an_error(step_file, capsys):
     assert main(["autoshard", f"{step_file}:step", "--hardware", "h100", "--count", "2", "--memory-limit", "1k"]) == 2
     message = capsys.readouterr().err
     assert message.startswith("shardwise autoshard: no plan of `step` fits in 1.0 kB per device on 2 × h100")
+
+
+@pytest.mark.slow
+def test_a_larger_number_of_devices_is_for_the_same_batch(tiny, capsys):
+    assert main(["autoshard", *tiny, "--count", "2", "--memory-limit", "1M"]) == 2
+    assert re.search(
+        r"It would fit on (\d+) devices: .* same batch: --count \1 --sequences 16", capsys.readouterr().err
+    )
