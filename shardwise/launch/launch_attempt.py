@@ -15,10 +15,7 @@ from shardwise.launch.writer import Writer
 @final
 @dataclass(frozen=True)
 class LaunchFailure:
-    """The failure that ends an attempt: its process, the reason, and the traceback or last lines of standard error.
-
-    The rank is -1 if no process has failed.
-    """
+    """The failure that ends an attempt: its process, the reason, and the traceback or last lines of standard error."""
 
     rank: int
     reason: str

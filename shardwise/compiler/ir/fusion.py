@@ -16,8 +16,8 @@ class Fusion:
             of a kernel of its own, and its memory that of a fused op.
         fuses_updates: whether XLA computes the operand `updates` in the kernel of the op, on GPUs.
         duplicates: whether the op is recomputed in each of several consumers, so that its result is not stored:
-            "never"; "cheap", if that reads no more bytes than the result has; "on GPUs", for the same on GPUs only,
-            where it saves memory; or "always".
+            "never"; "cheap", if that reads no more bytes than the result has; "on CPU" or "on GPUs", for the same on
+            this platform only; or "always". On CPU, cheap ops are recomputed if all consumers can be fused with them.
         is_view: whether the result shares the memory of the operand.
         is_view_in_products: whether the result shares the memory of the operand if only contractions read it.
         is_barrier: whether the op only separates kernels. Its result shares the operand's memory, once it is complete.
@@ -27,7 +27,7 @@ class Fusion:
     """
 
     fuses: bool = False
-    duplicates: Literal["never", "on GPUs", "cheap", "always"] = "never"
+    duplicates: Literal["never", "on CPU", "on GPUs", "cheap", "always"] = "never"
     is_view: bool = False
     is_view_in_products: bool = False
     is_barrier: bool = False
@@ -41,4 +41,5 @@ class Fusion:
 OWN_KERNEL = Fusion()
 FUSED = Fusion(fuses=True)
 CHEAP = Fusion(fuses=True, duplicates="cheap")
+CHEAP_ON_CPU = Fusion(fuses=True, duplicates="on CPU")
 ALWAYS_FUSED = Fusion(fuses=True, duplicates="always")

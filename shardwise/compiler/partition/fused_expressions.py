@@ -56,6 +56,7 @@ class FusedExpressions:
         duplicated: on CPU, equations that XLA computes again in consumers that fuse, and stores for the others.
         split: on CPU, reductions along the dim of a concatenation, which XLA splits, with the concatenation.
         accumulations: on CPU, additions of a scatter into zeros, with the value into which XLA scatters instead.
+        recomputed: on CPU, equations that XLA computes in each of their consumers, and never stores.
         widened: on CPU, narrow results of contractions that are only converted to f32, with a result of that.
         reshaped: on CPU, operands that XLA computes again as matrices, by the product.
         column_major: on CPU, matrices that LAPACK stores column by column.
@@ -75,7 +76,9 @@ class FusedExpressions:
         self.members: dict[Value, list[Equation]] = {}
         self.calls: dict[Equation, Equation] = {}
         self.reduced: set[Value] = set()
+        self._known_consumers: dict[Value, list[Equation]] = {}
         self.duplicated: set[Equation] = set()
+        self.recomputed: set[Equation] = set()
         self.column_major: set[Value] = set()
         self.split: dict[Equation, Equation] = {}
         self.accumulations: dict[Equation, Value] = {}
@@ -102,6 +105,7 @@ class FusedExpressions:
             expressions.accumulations = expressions._find_accumulations()
             expressions.calls = library_calls(program, uses)
             expressions.duplicated = {e for e in program.equations if expressions._is_duplicated(e)}
+            expressions.recomputed = {e for e in program.equations if expressions._is_recomputed(e)}
             expressions.widened = expressions._find_widened()
             expressions.reshaped = expressions._find_reshaped()
             expressions.column_major = expressions._find_column_major()
@@ -214,6 +218,8 @@ class FusedExpressions:
         if equation in self.accumulations:
             return False
         fusion = equation.op.fusion
+        if self.platform == "cpu" and fusion.duplicates == "on CPU":
+            return True
         return fusion.fuses or (bool(self.platform) and (fusion.is_indexed or is_outer_product(equation)))
 
     def _is_view(self, equation: Equation) -> bool:
@@ -308,8 +314,8 @@ class FusedExpressions:
                 return False
         if len(uses) == 1 or equation.op.fusion.duplicates == "always" or self._meet(uses, value):
             return True
-        if self.platform == "cpu" and is_float(value.type.dtype) and value.type.dtype.itemsize == 2:
-            return False  # XLA computes narrow floats as f32, and rounds them once
+        if self.platform == "cpu":
+            return equation in self.recomputed
         rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
         are_cheap = all(
             member.op.fusion.duplicates in ("cheap", "always", "on GPUs" if self.platform == "gpu" else "cheap")
@@ -356,9 +362,9 @@ class FusedExpressions:
         """
         if value is not examiner:
             self._add_examiner(value, examiner)
-        uses = [] if value in self.outputs else self.uses.get(value, [])
         if self.platform == "cpu":
-            return self._consumers_on_cpu(uses)
+            return [] if value in self.outputs else self._consumers_on_cpu(value)
+        uses = [] if value in self.outputs else self.uses.get(value, [])
         if len(uses) == 1 and not uses[0].op.fusion.is_view:  # most values
             return uses
         consumers: list[Equation] = []
@@ -371,17 +377,23 @@ class FusedExpressions:
                 return []
         return consumers
 
-    def _consumers_on_cpu(self, uses: Sequence[Equation]) -> list[Equation]:
-        """Return consumers, and those of the consumers that are computed again in their own consumers.
+    def _consumers_on_cpu(self, value: Value) -> list[Equation]:
+        """Return the consumers of a value, and those of the consumers that are computed again in their own consumers.
 
         XLA computes a view of a fused expression in a kernel of its own, so views are consumers.
         """
-        consumers = dict.fromkeys(uses)
+        if value in self._known_consumers:
+            return self._known_consumers[value]
+        uses = self.uses.get(value, [])
+        consumers = dict.fromkeys(use for use in uses if use not in self.recomputed)
         for use in uses:
-            if use in self.duplicated:
-                again = [other for other in self.uses.get(use.outputs[0], []) if self._fuses_on_cpu(other)]
-                consumers.update(dict.fromkeys(self._consumers_on_cpu(again)))
-        return list(consumers)
+            if use in self.recomputed:
+                consumers.update(dict.fromkeys(self._consumers_on_cpu(use.outputs[0])))
+            elif use in self.duplicated:
+                again = self._consumers_on_cpu(use.outputs[0])
+                consumers.update(dict.fromkeys(other for other in again if self._fuses_on_cpu(other)))
+        self._known_consumers[value] = list(consumers)[: _MAX_MEETING + 1]
+        return self._known_consumers[value]
 
     def _fuses_on_cpu(self, equation: Equation) -> bool:
         return equation not in self.calls and self._fuses(equation)
@@ -487,6 +499,37 @@ class FusedExpressions:
         fusing = [self._fuses_on_cpu(use) for use in self.uses.get(value, [])]
         return any(fusing) and not (all(fusing) and value not in self.outputs)
 
+    def _is_recomputed(self, equation: Equation) -> bool:
+        """Return whether an equation is cheap, and XLA computes it in each of its consumers.
+
+        If that reads more elements than the result has, all paths to the consumers must be fused, too.
+        """
+        uses = self.uses.get(equation.outputs[0], ()) if len(equation.outputs) == 1 else ()
+        if not uses or equation.outputs[0] in self.outputs or not self._is_cheap(equation):
+            return False
+        if not all(self._fuses_on_cpu(use) for use in uses):
+            return False
+        if self._recomputes(equation):
+            return True
+        bit = 1 << self._positions[equation]
+        return not any(self._separated[use] & bit for use in uses)
+
+    @cached_property
+    def _separated(self) -> dict[Equation, int]:
+        """For each equation, the set of those from which some path to it is not fused, as bits."""
+        ancestors: dict[Equation, int] = {}
+        separated: dict[Equation, int] = {}
+        for position, equation in enumerate(self.program.equations):
+            all_bits, bits, fuses = 1 << position, 0, self._fuses_on_cpu(equation)
+            for value in equation.inputs:
+                producer = self._producers.get(value)
+                if producer is not None:
+                    is_fused = fuses and self._fuses_on_cpu(producer)
+                    bits |= separated[producer] if is_fused else ancestors[producer]
+                    all_bits |= ancestors[producer]
+            ancestors[equation], separated[equation] = all_bits, bits
+        return separated
+
     def _is_cheap(self, equation: Equation) -> bool:
         """Return whether an equation can be fused, and XLA computes it again for several consumers."""
         op, (value, *rest) = equation.op, equation.outputs
@@ -494,7 +537,9 @@ class FusedExpressions:
             return False
         if _is_narrow(value):  # rounding is expensive
             return False
-        return op.fusion.duplicates in ("cheap", "always") or (op.is_product and is_outer_product(equation))
+        if op.name == "div" and self._is_broadcast(equation.inputs[1]):
+            return True  # a multiplication, if the divisor is a constant
+        return op.fusion.duplicates in ("cheap", "on CPU", "always") or (op.is_product and is_outer_product(equation))
 
     def _recomputes(self, equation: Equation) -> bool:
         """Return whether an op is cheap, and computing it again reads no more elements than its result has."""

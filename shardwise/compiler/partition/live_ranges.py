@@ -169,6 +169,7 @@ class LiveRanges:
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
         self._launch_of: dict[Buffer, _Launch] = {}  # of buffers that a kernel computes
+        self._consumed: dict[Buffer, tuple[list[int], int]] = {}  # the times of kernels, and the index of a consumer
         self._copied: dict[Buffer, dict[_Launch, int]] = {}  # when an operand is copied for updates
         self._readers: dict[Buffer, list[_Launch]] = {}  # of buffers that an update may overwrite on CPU
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
@@ -222,7 +223,10 @@ class LiveRanges:
         self._starts.append(self._time)
         places = {equation: place for place, equation in enumerate(program.equations)}
         is_body = outer is not None and is_loop(outer.program.equations[outer.place].op)
-        for kernel in execution_order(groups.kernels, self.platform, is_body):
+        order, ready = execution_order(groups.kernels, self.platform, program.inputs, is_body)
+        times: list[int] = []  # of the kernels in order
+        for number, kernel in enumerate(order):
+            times.append(self._time)
             frame = Frame(program, places[kernel.root], outer)
             if isinstance(kernel.root.op, Control):
                 self._control(kernel.root, kernel.root.op, values, frame)
@@ -258,6 +262,8 @@ class LiveRanges:
                             self._of_libraries.add(writes[-1])
             self._launches.append(launch := _Launch(time, kernel, reads, writes, self._starts[-1]))
             self._launch_of.update(dict.fromkeys(writes, launch))
+            if ready:
+                self._consumed.update(dict.fromkeys(writes, (times, ready[number])))
             self.frames.append(frame)
         self._starts.pop()
 
@@ -269,15 +275,27 @@ class LiveRanges:
         copy = self._copies.get((buffer, needed))
         if copy is None:
             name, held = f"a copy for {equation.op.name}", buffer.held
-            start = time
-            if self.platform == CPU:
-                start = min(time, max(self._starts[-1], buffer.start + 2, buffer.complete))
+            start = self._copy_time(buffer, self._starts[-1], time) if self.platform == CPU else time
             copy = self._add(
                 Value(buffer.value.type), name, held.type, needed.bytes, equation.source, buffer.outer, start
             )
             self._copies[buffer, needed] = copy
         copy.use(time)
         return copy
+
+    def _copy_time(self, buffer: Buffer, first: int, last: int) -> int:
+        """Return when XLA copies a buffer on CPU: once it is complete, after the kernels that are ready before.
+
+        Args:
+            buffer: the buffer.
+            first: the start of the program that copies it.
+            last: when the copy is read.
+        """
+        if buffer in self._copied_again:  # the kernel that computes it again reads the same operands
+            return min(last, buffer.start + 2)
+        times, index = self._consumed.get(buffer, ([first], 0))
+        ready = times[index] if index < len(times) else last
+        return min(last, max(first, ready, buffer.complete))
 
     def _read(
         self,
@@ -478,8 +496,7 @@ class LiveRanges:
             buffer.replaces = owner
             return
         if updated is not None:
-            ready = launch.start if updated.is_argument else updated.start + 2
-            time = min(launch.time, max(launch.start, ready, updated.complete))
+            time = self._copy_time(updated, launch.start, launch.time)
             if updated.is_argument:
                 self.copied_arguments[buffer] = time
             else:

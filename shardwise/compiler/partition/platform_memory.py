@@ -86,8 +86,13 @@ def operand_copies(
     return copies
 
 
-def execution_order(kernels: Sequence[Kernel], platform: str, is_body: bool = False) -> Sequence[Kernel]:
-    """Return the kernels of a program in the order in which a platform runs them.
+def execution_order(
+    kernels: Sequence[Kernel], platform: str, inputs: Sequence[Value] = (), is_body: bool = False
+) -> tuple[Sequence[Kernel], Sequence[int]]:
+    """Return the kernels of a program in the order in which a platform runs them, and when their consumers are ready.
+
+    On CPU, a consumer that needs nothing else runs after the kernels that are ready before. For each kernel, the second
+    result is the index in the order at which such a consumer would be.
 
     XLA orders them breadth-first on CPU, so that many are ready at the same time. On GPUs, the program's order is close
     to XLA's, but for gradients of weights around loops.
@@ -95,12 +100,13 @@ def execution_order(kernels: Sequence[Kernel], platform: str, is_body: bool = Fa
     Args:
         kernels: the kernels in the order of the program.
         platform: the platform.
+        inputs: the inputs of the program.
         is_body: whether the program is the body of a loop.
     """
     if platform == GPU:
-        return _late_products(kernels, is_body)
+        return _late_products(kernels, is_body), ()
     if platform != CPU:
-        return kernels
+        return kernels, ()
     producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
     missing: list[int] = []
     consumers: list[list[int]] = [[] for _ in kernels]
@@ -109,14 +115,22 @@ def execution_order(kernels: Sequence[Kernel], platform: str, is_body: bool = Fa
         missing.append(len(needs))
         for other in needs:
             consumers[other].append(index)
-    order = [index for index, count in enumerate(missing) if not count]
+    places = {value: place for place, value in enumerate(inputs)}
+    constants = -1 if is_body else len(places)  # the inputs of a body are elements of a tuple, and come later
+
+    def last_input(index: int) -> int:
+        return max([places[value] for value in kernels[index].reads if value in places], default=constants)
+
+    order = sorted([index for index, count in enumerate(missing) if not count], key=last_input)
+    ready: list[int] = []
     for index in order:  # grows while it is read
+        ready.append(len(order))
         # Of the products that read one cotangent, the last is the one that the next layer waits for.
         for consumer in reversed(consumers[index]):
             missing[consumer] -= 1
             if not missing[consumer]:
                 order.append(consumer)
-    return [kernels[index] for index in order]
+    return [kernels[index] for index in order], ready
 
 
 def _late_products(kernels: Sequence[Kernel], is_body: bool) -> Sequence[Kernel]:

@@ -7,7 +7,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import lax, nn
+from shardwise import lax, nn, random
 from shardwise.compiler.partition.liveness import (
     Liveness,
     fits_in_memory,
@@ -48,6 +48,10 @@ def two_layers(w, v, x):
 
 def softmax_loss(x, w, labels):
     return -jnp.mean(jnp.take_along_axis(nn.log_softmax(x @ w), labels[:, None], -1))
+
+
+def attend(q, k):
+    return jnp.einsum("bhts,bshd->bthd", jnp.exp(jnp.einsum("bthd,bshd->bhts", q, k)), k)
 
 
 def product_of_scatters(x, indices, updates):
@@ -106,6 +110,22 @@ PROGRAMS = {
     "a sum along the dim of a concatenation": (
         lambda x, y: (c := jnp.concatenate([jnp.tanh(x @ x), y @ y], 1)) - jnp.sum(c, 1, keepdims=True),
         matrices(2),
+    ),
+    "a sum of operands that two kernels compute": (
+        lambda x, y: (jnp.sin(p := x.T + y) @ x, jnp.cos(p) @ y),
+        matrices(2),
+    ),
+    "gradients of attention, with copies that two products share": (
+        sw.grad(lambda q, k: jnp.sum(attend(jnp.sin(q), jnp.cos(k)) ** 2), (0, 1)),
+        matrices(2, 2, 128, 4, 32),
+    ),
+    "the mask of an activation, and of its gradient": (
+        lambda x, y: (jnp.where((h := x @ y) > 0, h, 0.1 * h) @ x, jnp.where(h > 0, y, 0.1 * y) @ y),
+        matrices(2),
+    ),
+    "random numbers that two kernels read": (
+        lambda x, key: (jnp.where(m := random.bernoulli(key, 0.5, x.shape), x, 0) @ x, jnp.where(m, x, 1) @ x),
+        [*matrices(1), *matrices(1, 2, dtype=np.uint32)],
     ),
     "a factor that a product reads": (
         lambda x: (c := jnp.linalg.cholesky(x)).T @ jnp.tanh(c @ x),

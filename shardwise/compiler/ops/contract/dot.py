@@ -130,8 +130,9 @@ class Dot(Op):
         for side, (type, rest) in enumerate(zip(types, free, strict=True)):
             batch, contracting = self.batch[side], self.contract[side]
             order = (*batch, *rest, *contracting) if side == 0 else (*batch, *contracting, *rest)
-            is_matrix = len(rest) <= 1 and len(contracting) <= 1 and batch == tuple(range(len(batch)))
-            orders.append(() if is_matrix or order == tuple(range(type.ndim)) else order)
+            if len(rest) <= 1 and len(contracting) <= 1:  # matrices, in the order in which they are
+                order = (*batch, *sorted((*rest, *contracting)))
+            orders.append(() if order == tuple(range(type.ndim)) else order)
         return orders[0], orders[1]
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:

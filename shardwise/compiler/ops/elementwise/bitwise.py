@@ -6,6 +6,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.compiler.dtypes import SMALL_INTEGERS, DType, integer_range, is_integer, numpy_carrier, short_name
+from shardwise.compiler.ir.fusion import CHEAP_ON_CPU
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -44,6 +45,7 @@ class Bitwise(Elementwise):
 class And(Bitwise):
     """Bitwise AND."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "and"
     numpy_function = np.bitwise_and
 
@@ -53,6 +55,7 @@ class And(Bitwise):
 class Or(Bitwise):
     """Bitwise OR."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "or"
     numpy_function = np.bitwise_or
 
@@ -62,6 +65,7 @@ class Or(Bitwise):
 class Xor(Bitwise):
     """Bitwise XOR."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "xor"
     numpy_function = np.bitwise_xor
 
@@ -71,6 +75,7 @@ class Xor(Bitwise):
 class Not(Bitwise):
     """Bitwise NOT."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "not"
     arity = 1
     numpy_function = np.bitwise_not
@@ -145,6 +150,7 @@ class Shift(Bitwise):
 class ShiftLeft(Shift):
     """Shift left."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "shift_left"
 
     def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
@@ -156,6 +162,7 @@ class ShiftLeft(Shift):
 class ShiftRightLogical(Shift):
     """Shift right and fill with zeros."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "shift_right_logical"
 
     def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
@@ -167,6 +174,7 @@ class ShiftRightLogical(Shift):
 class ShiftRightArithmetic(Shift):
     """Shift right and fill with copies of the sign bit."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "shift_right_arithmetic"
 
     def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
@@ -232,6 +240,7 @@ class BitcastConvert(Elementwise):
     dim, which holds the parts.
     """
 
+    fusion = CHEAP_ON_CPU
     name = "bitcast_convert"
     hlo_name = "bitcast_convert"
     arity = 1

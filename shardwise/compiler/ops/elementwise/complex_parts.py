@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_integer, numpy_carrier, short_name
+from shardwise.compiler.ir.fusion import CHEAP_ON_CPU
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -29,6 +30,7 @@ SIGNED = DtypeSet(
 class Abs(Unary):
     """The absolute value, real for complex operands. The smallest integer is its own absolute value."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "abs"
     accepts = SIGNED
 
@@ -53,6 +55,7 @@ class Abs(Unary):
 class Sign(Unary):
     """-1, 0 or 1; NaN for NaN. For complex numbers `x / |x|`, and 0 for 0."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "sign"
     accepts = NUMBERS
     numpy_function = np.sign
@@ -75,6 +78,7 @@ class Sign(Unary):
 class Real(Elementwise):
     """The real part."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "real"
     arity = 1
     accepts = COMPLEX
@@ -100,6 +104,7 @@ class Real(Elementwise):
 class Imag(Elementwise):
     """The imaginary part."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "imag"
     arity = 1
     accepts = COMPLEX
@@ -125,6 +130,7 @@ class Imag(Elementwise):
 class Conj(Elementwise):
     """The complex conjugate."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "conj"
     dialect = "chlo"
     arity = 1
@@ -148,6 +154,7 @@ class Conj(Elementwise):
 class Complex(Elementwise):
     """The complex number with the given real and imaginary parts."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "complex"
     accepts = COMPLEX_PARTS
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from shardwise.compiler.ir.fusion import CHEAP_ON_CPU
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -49,6 +50,7 @@ class Extremum(Elementwise):
 class Max(Extremum):
     """The elementwise maximum."""
 
+    fusion = CHEAP_ON_CPU
     name = "max"
     hlo_name = "maximum"
     direction = "GE"
@@ -66,6 +68,7 @@ class Max(Extremum):
 class Min(Extremum):
     """The elementwise minimum."""
 
+    fusion = CHEAP_ON_CPU
     name = "min"
     hlo_name = "minimum"
     direction = "LE"
@@ -80,6 +83,7 @@ class Min(Extremum):
 class Relu(Elementwise):
     """The maximum of the operand and 0. NaN propagates. The derivative at 0 is 0."""
 
+    fusion = CHEAP_ON_CPU
     name = "relu"
     arity = 1
     accepts = REALS
@@ -103,6 +107,7 @@ class Relu(Elementwise):
 class Clamp(Elementwise):
     """The second operand limited to at least the first, then to at most the third. NaN propagates."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "clamp"
     arity = 3
     accepts = REALS

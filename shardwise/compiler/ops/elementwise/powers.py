@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
+from shardwise.compiler.ir.fusion import CHEAP_ON_CPU
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -25,6 +26,7 @@ from shardwise.compiler.ops.elementwise.unary import Unary
 class Square(Unary):
     """`x * x`."""
 
+    fusion = CHEAP_ON_CPU
     name = "square"
     accepts = NUMBERS
     numpy_function = np.square
@@ -41,6 +43,7 @@ class Square(Unary):
 class OneMinusSquare(Unary):
     """`1 - x * x`, without cancellation near 1 and -1; its derivative has none near 0."""
 
+    fusion = CHEAP_ON_CPU
     name = "one_minus_square"
     accepts = NUMBERS
 
@@ -102,6 +105,7 @@ class Cbrt(Unary):
 class IntegerPow(Unary):
     """`x ** y` for a static integer `y`, by repeated squaring. For integer `x`, `y` must not be negative."""
 
+    fusion = CHEAP_ON_CPU
     name = "integer_pow"
     accepts = NUMBERS
     y: int

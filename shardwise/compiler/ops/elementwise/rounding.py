@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import numpy_carrier
+from shardwise.compiler.ir.fusion import CHEAP_ON_CPU
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, Primal, ignore_float_errors
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.record import record
@@ -31,6 +32,7 @@ class Rounding(Unary):
 class Floor(Rounding):
     """Round down to an integer."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "floor"
     numpy_function = np.floor
 
@@ -40,6 +42,7 @@ class Floor(Rounding):
 class Ceil(Rounding):
     """Round up to an integer."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "ceil"
     numpy_function = np.ceil
 
@@ -49,6 +52,7 @@ class Ceil(Rounding):
 class Round(Rounding):
     """Round to the nearest integer. Ties go to the even integer, or away from zero if `half` is "away"."""
 
+    fusion = CHEAP_ON_CPU
     name = "round"
     half: str = "even"
 
@@ -72,6 +76,7 @@ class Round(Rounding):
 class IsFinite(Elementwise):
     """Whether the element is neither infinite nor NaN."""
 
+    fusion = CHEAP_ON_CPU
     name = hlo_name = "is_finite"
     arity = 1
     accepts = FLOATS
@@ -111,6 +116,7 @@ class ReducePrecision(Elementwise):
     Overflow results in infinity, underflow in zero. The tangent and the cotangent are rounded to the same format.
     """
 
+    fusion = CHEAP_ON_CPU
     name = "reduce_precision"
     arity = 1
     accepts = FLOATS

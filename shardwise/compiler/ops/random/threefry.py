@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.op import Hlo, HloValue, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -58,6 +59,7 @@ class Threefry(CounterBased):
 class RandomBits(Threefry):
     """Generate random integers of `width` bits: both words of a block, or the low bits of their exclusive or."""
 
+    fusion = Fusion(duplicates="on CPU")
     name = "random_bits"
     makes_keys = False
     width: int

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.fusion import FUSED, Fusion
+from shardwise.compiler.ir.fusion import CHEAP_ON_CPU, FUSED, Fusion
 from shardwise.compiler.ir.jax_checks import check_divisible, check_equal
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Primal, UndefinedPrimal
 from shardwise.compiler.ir.operand import Operand
@@ -119,7 +119,7 @@ class Slice(MovementOp):
 class Reverse(MovementOp):
     """Reverse the order of elements along `dims`."""
 
-    fusion = FUSED
+    fusion = CHEAP_ON_CPU
     name = "reverse"
     dims: tuple[int, ...]
 
