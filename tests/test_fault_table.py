@@ -13,7 +13,7 @@ RENDEZVOUS, INITIALIZE = "processes/test_coordinator_rendezvous.py", "process_fa
 FAULTS, LAUNCHER = "process_faults/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
 SNAPSHOTS = "multi_process/test_peer_snapshots.py"
-RECOVERY = "recovery/test_recovery.py"
+RECOVERY, NODES = "recovery/test_recovery.py", "recovery/test_nodes.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
 FIRST_USE = "runtime/test_launched_process.py"
 WAITS = "process_faults/test_waits.py"
@@ -321,9 +321,26 @@ TABLE = {
             f"{RECOVERY}::test_a_slow_process_stays_if_its_replacement_is_slow_too",
         ],
     ),
+    72: (
+        "loss of a node, its return, and the loss of node 0, with launchers on several nodes",
+        [
+            f"{NODES}::test_spares_take_the_places_of_a_lost_node",
+            f"{NODES}::test_fewer_processes_continue_without_a_lost_node",
+            f"{NODES}::test_a_node_that_comes_back_takes_part_again",
+            f"{NODES}::test_the_job_starts_again_when_the_launcher_of_node_0_does",
+        ],
+    ),
+    73: (
+        "failures of processes on several nodes",
+        [
+            f"{NODES}::test_a_spare_of_the_same_node_takes_the_place_of_a_process",
+            f"{NODES}::test_a_spare_of_another_node_takes_the_place_of_a_process",
+            f"{NODES}::test_a_single_process_of_each_node_has_a_partner",
+        ],
+    ),
 }
 # Those of programs with several processes.
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 72)]
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 74)]
 
 
 def marks_and_tests(path):

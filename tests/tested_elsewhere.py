@@ -292,6 +292,7 @@ MODULES = {
     "parallel/pipeline_training": "parallel/test_pipeline.py",
     "processes/coordinator_process": "process_faults/test_initialize.py",
     "processes/member": "processes/test_coordinator_rendezvous.py",
+    "processes/node_link": "processes/test_node_server.py",
     "processes/relay_process": "processes/test_relay.py",
     "processes/schedulers": "processes/test_environment.py",
     "processes/services": "processes/test_environment.py",

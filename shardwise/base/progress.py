@@ -135,7 +135,9 @@ class _TerminalLine:
 
     def show(self, text: str) -> None:
         columns = os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
-        text = text[: columns - 1]
+        if len(text) >= columns:  # the duration at the end stays
+            stages, comma, elapsed = text.rpartition(", ")
+            text = f"{stages[: columns - 2 - len(comma + elapsed)]}…{comma}{elapsed}"[: columns - 1]
         self._write(text.ljust(self._width))
         self._width = len(text)
 

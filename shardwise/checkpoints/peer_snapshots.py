@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import secrets
 import threading
 import time
@@ -32,7 +33,7 @@ from shardwise.checkpoints.target import Target, target_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, PeerFailure
 from shardwise.processes.blob_server import BlobServer, Offer, fetch
-from shardwise.processes.partners import partners
+from shardwise.processes.partners import failure_domain, partners
 from shardwise.random import wrap_key_data
 from shardwise.runtime.array import ArrayImpl, key_data_sharding
 from shardwise.runtime.box import box_of
@@ -108,9 +109,9 @@ class PeerSnapshots:
         self._connect(processes)
 
     def _connect(self, processes: Sequence[int] | None) -> None:
-        """Exchange the hosts of the processes, and a prefix of the names of snapshots."""
+        """Exchange the failure domains of the processes, and a prefix of the names of snapshots."""
         group = Group("snapshots", processes=processes, advice="Every process must create and restore PeerSnapshots")
-        messages = group.exchange([self._member.local_host, secrets.token_hex(8)])
+        messages = group.exchange([failure_domain(os.environ, self._member.local_host), secrets.token_hex(8)])
         self.processes = list(group.processes)
         self._hosts = {rank: str(message[0]) for rank, message in zip(group.processes, messages, strict=True)}
         self._partners = partners(self._hosts)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from shardwise.errors import PeerFailure
+from shardwise.launch.fleet import Fleet
 from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.process_variables import process_variables
@@ -51,7 +52,7 @@ class Stop:
     start: float = field(default_factory=time.monotonic)
     sent: int = 0
 
-    def send_due(self, workers: Workers) -> None:
+    def send_due(self, workers: Workers | Fleet) -> None:
         while self.sent < len(self.steps) and time.monotonic() - self.start >= self.steps[self.sent][0]:
             workers.signal(self.steps[self.sent][1])
             self.sent += 1
@@ -205,10 +206,10 @@ class Attempt(LaunchAttempt):
                 others = ", and all others have ended" if len(stopped) == len(self._workers.running) else ""
                 reason = f"a signal such as SIGSTOP stopped it {seconds:.0f} s ago{others}"
                 return LaunchFailure(rank, reason, "", 1)
-            return None if exit is None else describe_failure(exit, None, self._output)
+            return None if exit is None else describe_failure(exit, None, self._output.error_lines(exit.rank))
         exit = next((exit for exit in self.exits if exit.rank == first.rank), None)
         if exit is not None and (self._first_signal is None or exit.seconds < self._first_signal):
-            return describe_failure(exit, first, self._output)
+            return describe_failure(exit, first, self._output.error_lines(exit.rank))
         if self._first_signal is None and first.rank in self._workers.running:
             return None
         return LaunchFailure(first.rank, f"{first.reason}{_after(first.step)}", first.detail, 1)
@@ -229,15 +230,14 @@ def stop_by_signal(number: signal.Signals, again: bool, grace_period: float, out
     return Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
 
-def describe_failure(exit: Exit, failure: Failure | None, output: Output) -> LaunchFailure:
+def describe_failure(exit: Exit, failure: Failure | None, lines: list[str]) -> LaunchFailure:
     """Describe the failure of a process that has ended.
 
     Args:
         exit: the end of the process.
         failure: the coordinator's description, if it detected the failure.
-        output: the output of the processes.
+        lines: the last lines of its standard error.
     """
-    lines = output.error_lines(exit.rank)
     detail = failure.detail if failure is not None else ""
     reason = failure.reason if failure is not None and failure.detail else exit.describe()
     if exit.code == 0:
@@ -245,7 +245,8 @@ def describe_failure(exit: Exit, failure: Failure | None, output: Output) -> Lau
     detail = detail or last_traceback(lines) or "\n".join(lines[-SHOWN_LINES:])
     step = "" if failure is None else _after(failure.step)
     code = 128 - exit.code if exit.code < 0 else exit.code or 1
-    return LaunchFailure(exit.rank, f"{reason}{step} (pid {exit.pid})", detail.rstrip(), code)
+    pid = "" if exit.pid < 0 else f" (pid {exit.pid})"
+    return LaunchFailure(exit.rank, f"{reason}{step}{pid}", detail.rstrip(), code)
 
 
 def _cause(failure: Failure) -> Failure:

@@ -138,10 +138,17 @@ def _parser() -> ArgumentParser:
         "--max-restarts", type=int, default=0, metavar="N", help="how often all start again after a failure"
     )
     launch.add_argument(
-        "--spares", type=int, metavar="N", help="replace processes that fail; N spare processes are ready for it"
+        "--spares", type=int, metavar="N", help="replace processes that fail; N spare processes of each node are ready"
     )
     launch.add_argument(
-        "--min-processes", type=int, default=1, metavar="N", help="the fewest that continue if a spare is missing"
+        "--spare-nodes", type=int, default=0, metavar="N", help="with --spares: the last N nodes have only spares"
+    )
+    launch.add_argument(
+        "--min-processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the fewest of all nodes that continue without a spare",
     )
     launch.add_argument(
         "--replace-stragglers",
@@ -285,6 +292,7 @@ def _launch(parser: ArgumentParser, parsed: Namespace) -> int:
             node_rank=parsed.node_rank,
             coordinator=parsed.coordinator,
             spares=parsed.spares,
+            spare_nodes=parsed.spare_nodes,
             min_processes=parsed.min_processes,
             replace_stragglers=parsed.replace_stragglers,
             max_restarts=parsed.max_restarts,

@@ -5,10 +5,12 @@ generation ends when one of its processes or its coordinator ends, or when a pro
 has noticed. Then its coordinator is killed, so that all others notice it too, and they wait for a place in the next
 generation. They keep their ranks, and spares get the others. If there are too few, the generation is smaller, and ends
 at a step boundary when more processes are there.
+
+On several nodes, this is the part of the launcher of node 0. The others start and end the processes of their nodes
+(`node_attempt.py`).
 """
 
 import secrets
-import signal
 import time
 from collections.abc import Callable
 from typing import final
@@ -22,15 +24,23 @@ from shardwise.launch.attempt import (
     describe_failure,
     stop_by_signal,
 )
+from shardwise.launch.fleet import LOCAL, Fleet, node_hello
 from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
-from shardwise.launch.process_variables import process_variables
+from shardwise.launch.placement import place_devices, place_ranks
+from shardwise.launch.process_variables import process_variables, roster_variables
 from shardwise.launch.workers import Exit
 from shardwise.processes.coordinator_process import CoordinatorProcess
-from shardwise.processes.protocol import Assignment, Waiting, join_address
+from shardwise.processes.node_server import NodeServer
+from shardwise.processes.protocol import (
+    Assignment,
+    JobEnded,
+    NodeWelcome,
+    Waiting,
+    join_address,
+    split_address,
+)
 from shardwise.processes.roster import Roster
-from shardwise.processes.variables import ROSTER, ROSTER_PROCESS, ROSTER_TOKEN
 
-_HOST = "127.0.0.1"
 _HEARTBEAT_TIMEOUT = 100.0  # seconds of silence after which a coordinator counts a member as lost
 # Seconds between the end of a process and the end of the coordinator, in which it tells the other processes the reason.
 _NOTICE_TIME = 0.1
@@ -41,6 +51,7 @@ _READY_COORDINATORS = 2  # that wait: for the next generation, and for the one a
 # Seconds from the start of a generation until failed processes and coordinators are started again: their imports slow
 # down the others.
 _START_DELAY = 2.0
+_GROWTH_PATIENCE = 30.0  # seconds for which a process that could take part waits for others that are starting
 _MOST_FUTILE = 5  # the most generations in succession that reach no further step
 _MOST_FAILED_STARTS = 5  # the most processes in succession that end before they wait for a place
 
@@ -59,16 +70,22 @@ class ElasticAttempt(LaunchAttempt):
     """
 
     def __init__(self, settings: AttemptSettings, report: Callable[[str], None], first_generation: int):
-        assert settings.options.spares is not None
-        self._target = settings.options.processes + settings.options.spares  # the number of processes to run
-        super().__init__(settings, self._target)
+        options = settings.options
+        assert options.spares is not None
+        self._target = options.processes + options.spares  # the number of processes to run on each node
+        super().__init__(settings, options.nodes * self._target)
         self._report = report
-        self._roster = Roster(self._target)
-        self._started = 0  # the number of processes that were started
+        self._host = split_address(options.coordinator)[0] if options.nodes > 1 else "127.0.0.1"
+        self._roster = Roster(options.nodes * self._target, self._host)
+        self._server = self._create_node_server() if options.nodes > 1 else None
+        self._fleet = Fleet(self._workers, self._output, self._start_local, self._server, options, report)
+        self._code = 1  # the exit code of the launchers
         self._failed_starts = 0  # processes in succession that ended before they waited for a place
         self._have_waited: set[int] = set()
         self.next_generation = first_generation
         self._members: dict[int, int] = {}  # number of each process of the generation → rank
+        self._waiting_since: float | None = None  # since when a process waits that could take part
+        self._indices: dict[int, int] = {}  # number of each process of the generation → its index on its node
         self._generation_start = 0.0
         self._broken_since: float | None = None  # since when the generation is known to have ended
         self._step: int | None = None  # the furthest step that a generation has reached
@@ -78,29 +95,46 @@ class ElasticAttempt(LaunchAttempt):
         self._coordinator: CoordinatorProcess | None = None  # of the generation
         self._ready_coordinators: list[CoordinatorProcess] = []
 
+    @property
+    def exits(self) -> list[Exit]:
+        """The processes of all nodes that have ended, in order of their ends."""
+        return self._fleet.exits
+
+    def _create_node_server(self) -> NodeServer:
+        welcome = NodeWelcome(self._roster.address, self._roster.token)
+        return NodeServer(*split_address(self._options.coordinator), node_hello(self._options), welcome)
+
     def _start(self) -> None:
         for _ in range(_READY_COORDINATORS):
             self._ready_coordinators.append(self._start_coordinator())
         for _ in range(self._target):
-            self._start_process()
+            self._fleet.start(LOCAL)
 
     def _stop_servers(self) -> None:
         for coordinator in (self._coordinator, *self._ready_coordinators):
             if coordinator is not None:
                 coordinator.kill()
         self._roster.stop()
+        if self._server is not None:
+            reason = "" if self.failure is None else self.failure.reason
+            for node in self._fleet.nodes:
+                self._server.send(node, JobEnded(self._code, reason))
+            self._server.stop()
 
     def _start_coordinator(self) -> CoordinatorProcess:
-        timeout = max(self._options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)
-        return CoordinatorProcess(_HOST, 0, None, secrets.token_hex(16), timeout, _HEARTBEAT_TIMEOUT)
+        return CoordinatorProcess(
+            self._host, 0, None, secrets.token_hex(16), self._initialization_timeout, _HEARTBEAT_TIMEOUT
+        )
 
-    def _start_process(self) -> None:
-        number, self._started = self._started, self._started + 1
+    @property
+    def _initialization_timeout(self) -> float:
+        return max(self._options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)
+
+    def _start_local(self, number: int) -> None:
+        """Start a process of this node."""
         variables = {
             **process_variables(self._options, self._restart, self._log_folder),
-            ROSTER: self._roster.address,
-            ROSTER_TOKEN: self._roster.token,
-            ROSTER_PROCESS: str(number),
+            **roster_variables(self._roster.address, self._roster.token, number),
         }
         self._workers.start(number, self._options.command, variables, self._restart)
 
@@ -108,10 +142,10 @@ class ElasticAttempt(LaunchAttempt):
         """Replace failed processes until the members of a generation have ended. Return the exit code."""
         stop: Stop | None = None
         handled = 0
-        while self._workers.running:
+        while self._fleet.running:
             self._output.copy(POLL_INTERVAL)
             self._workers.check_guardian()
-            for exit in self._workers.poll():
+            for exit in self._fleet.poll():
                 self._note_exit(exit)
             if len(self._signals) > handled:
                 stop = stop_by_signal(self._signals[-1], handled > 0, self._options.grace_period, self._output)
@@ -119,24 +153,28 @@ class ElasticAttempt(LaunchAttempt):
             if stop is None and self.failure is not None:
                 stop = Stop(AFTER_FAILURE)
             if stop is not None:
-                stop.send_due(self._workers)
+                stop.send_due(self._fleet)
             elif not self._has_finished:
+                self._start_on_new_nodes()
                 self._kill_stopped()
                 self._replace_stragglers()
                 self._continue_generations()
             else:
                 self._finish()
         if self.failure is not None:
-            return self.failure.code
-        has_failed = any(exit.code for exit in self.exits if exit.rank in self._members or not self._members)
-        return 128 + self._signals[0] if handled and has_failed else 0
+            self._code = self.failure.code
+        else:
+            has_failed = any(exit.code for exit in self.exits if exit.rank in self._members or not self._members)
+            self._code = 128 + self._signals[0] if handled and has_failed else 0
+        return self._code
 
     def _finish(self) -> None:
         """Kill the spares when the processes of the generation have ended; fail if one waits for another generation."""
         if not self._members.keys().isdisjoint(self._roster.waiting()):
             self._fail(next(exit for exit in self.exits if exit.code == 0 and exit.rank in self._members))
-        elif self._members.keys().isdisjoint(self._workers.running):
-            self._workers.signal(signal.SIGKILL)
+        elif self._members.keys().isdisjoint(self._fleet.running):
+            for number in set(self._fleet.running) - self._fleet.killed:
+                self._fleet.kill(number)
 
     @property
     def _has_finished(self) -> bool:
@@ -151,9 +189,9 @@ class ElasticAttempt(LaunchAttempt):
             if exit.code and exit.rank in self._members:
                 self._fail(exit, "others have ended already")
             return
-        if exit.rank not in self._have_waited:
+        if exit.rank not in self._have_waited and exit.lost_node is None:
             self._failed_starts += 1
-        if not self._workers.running:
+        if not self._fleet.running:
             self._fail(exit, "no other process is left")
             return
         rank = f" (rank {self._members[exit.rank]})" if exit.rank in self._members else ""
@@ -165,19 +203,19 @@ class ElasticAttempt(LaunchAttempt):
 
     def _fail(self, exit: Exit, why: str = "") -> None:
         if self.failure is None:
-            failure = describe_failure(exit, None, self._output)
+            failure = describe_failure(exit, None, self._fleet.error_lines(exit.rank))
             reason = "; ".join(filter(None, (failure.reason, why)))
             self.failure = LaunchFailure(failure.rank, reason, failure.detail, failure.code)
 
     def _kill_stopped(self) -> None:
         """Kill the processes that a signal has stopped, unless all are: the job is suspended then."""
-        stopped = self._workers.stopped
-        if len(stopped) == len(self._workers.running):
+        stopped = self._fleet.stopped
+        if len(stopped) == len(self._fleet.running):
             return
         for number, seconds in stopped.items():
-            if seconds > _STOPPED_TIME:
+            if seconds > _STOPPED_TIME and number not in self._fleet.killed:
                 self._report(f"process {number} has been stopped for {seconds:.1f} s and is killed")
-                self._workers.kill(number)
+                self._fleet.kill(number)
 
     def _replace_stragglers(self) -> None:
         """Kill a process that delays the others, if a spare can take its place.
@@ -198,31 +236,73 @@ class ElasticAttempt(LaunchAttempt):
             else:
                 self._report(f"{text}, and is killed")
                 self._slow_ranks.add(rank)
-                self._workers.kill(number)
+                self._fleet.kill(number)
                 return
 
     def _continue_generations(self) -> None:
         """Start the next generation if there is none, or if the last one has ended and its processes have left it."""
-        waiting = self._roster.waiting()
+        waiting = self._waiting()
         if not waiting.keys() <= self._have_waited:
             self._have_waited |= waiting.keys()
             self._failed_starts = 0
         now = time.monotonic()
         if self._members and self._broken_since is None and self._is_broken(waiting):
             self._broken_since = now
-        self._roster.has_room = (
-            self._broken_since is None and 0 < len(self._members) < self._options.processes and bool(waiting)
-        )
+        self._roster.has_room = self._has_room(waiting, now)
         if not self._members or self._has_left(waiting, now):
             self._start_generation(waiting)
-        if len(self._workers.running) < self._target and self._should_start(now):
+        if self._should_start(now):
             self._start_process()
         is_settled = self._broken_since is None and bool(self._members) and now - self._generation_start > _START_DELAY
         if is_settled and len(self._ready_coordinators) < _READY_COORDINATORS:
             self._ready_coordinators.append(self._start_coordinator())
 
+    def _has_room(self, waiting: dict[int, Waiting], now: float) -> bool:
+        """Return whether the generation should end because more processes can take part.
+
+        A generation that grows waits for processes that are starting, such as those of a node, because each end of a
+        generation takes time.
+        """
+        lacking = self._options.members - len(self._members)
+        if self._broken_since is not None or not self._members or not lacking or not waiting:
+            self._waiting_since = None
+            return False
+        self._waiting_since = self._waiting_since or now
+        are_starting = not self._members.keys() | waiting.keys() >= set(self._fleet.running)
+        return len(waiting) >= lacking or not are_starting or now - self._waiting_since > _GROWTH_PATIENCE
+
+    def _waiting(self) -> dict[int, Waiting]:
+        """Return the processes that wait for a place. One that was lost with its node gets none, and ends."""
+        waiting = self._roster.waiting()
+        running = set(self._fleet.running)
+        for number in waiting.keys() - running:
+            self._roster.refuse(number, "its node was lost")
+        return {number: waiting[number] for number in waiting.keys() & running}
+
+    def _start_on_new_nodes(self) -> None:
+        """Start the processes of nodes whose launchers have come or returned. End the program if one does not come."""
+        for node in self._fleet.take_new_nodes():
+            self._report(f"node {node} takes part")
+            for _ in range(self._target):
+                self._fleet.start(node)
+        seconds = self._initialization_timeout
+        missing = sorted(set(range(self._options.nodes)) - set(self._fleet.nodes))
+        if missing and not self._members and time.monotonic() - self._workers.start_time > seconds:
+            nodes = ", ".join(map(str, missing))
+            self._end(
+                f"after {seconds:.0f} s, the launchers of the nodes {nodes} are missing: look whether they were "
+                f"started and can reach {self._options.coordinator}"
+            )
+
+    def _start_process(self) -> None:
+        """Start a process on the node that lacks most."""
+        counts = {node: self._fleet.count(node) for node in self._fleet.nodes}
+        node = min(counts, key=counts.__getitem__)
+        if counts[node] < self._target:
+            self._fleet.start(node)
+
     def _is_broken(self, waiting: dict[int, Waiting]) -> bool:
-        running = set(self._workers.running)
+        running = set(self._fleet.running)
         has_lost = not self._members.keys() <= running or not self._members.keys().isdisjoint(waiting)
         return has_lost or self._coordinator is None or self._coordinator.has_ended
 
@@ -232,11 +312,11 @@ class ElasticAttempt(LaunchAttempt):
             return False
         if self._coordinator is not None and now - self._broken_since > _NOTICE_TIME:
             self._coordinator.kill()
-        late = [number for number in self._workers.running if number in self._members and number not in waiting]
+        late = [number for number in self._fleet.running if number in self._members and number not in waiting]
         if late and now - self._broken_since > _LEAVING_TIME:
-            for number in late:
+            for number in set(late) - self._fleet.killed:
                 self._report(f"process {number} does not leave a generation that has failed, and is killed")
-                self._workers.kill(number)
+                self._fleet.kill(number)
         return not late
 
     def _should_start(self, now: float) -> bool:
@@ -244,13 +324,13 @@ class ElasticAttempt(LaunchAttempt):
         if self._failed_starts >= _MOST_FAILED_STARTS:
             return False
         if self._broken_since is not None or not self._members:
-            return len(self._workers.running) < self._fewest
+            return len(self._fleet.running) < self._fewest
         return now - self._generation_start > _START_DELAY
 
     @property
     def _fewest(self) -> int:
         """The fewest processes of the next generation."""
-        return self._options.min_processes if self._members else self._options.processes
+        return self._options.min_processes if self._members else self._options.members
 
     def _start_generation(self, waiting: dict[int, Waiting]) -> None:
         """Assign the processes that wait to ranks, if there are enough of them."""
@@ -260,16 +340,17 @@ class ElasticAttempt(LaunchAttempt):
         if self._members and not (old if self._step is None else have_state):
             self._end("no process is left that has a snapshot")
             return
-        size = min(self._options.processes, len(waiting))
-        if self._failed_starts >= _MOST_FAILED_STARTS and len(self._workers.running) < self._fewest:
+        size = min(self._options.members, len(waiting))
+        if self._failed_starts >= _MOST_FAILED_STARTS and len(self._fleet.running) < self._fewest:
             self._end("too few processes are left")
         if size < self._fewest or not self._has_advanced(old, waiting):
             return
-        if not self._members and new[:size] != sorted(self._workers.running)[:size]:
+        is_first_missing = new[:size] != sorted(self._fleet.running)[:size]
+        if not self._members and (is_first_missing or len(self._fleet.nodes) < self._options.nodes):
             return  # the first processes are not spares
-        ranks = {number: self._members[number] for number in old if self._members[number] < size}
-        free = [rank for rank in range(size) if rank not in ranks.values()]
-        ranks |= dict(zip([number for number in (*old, *new) if number not in ranks], free, strict=False))
+        members = {number: self._members[number] for number in old}
+        ranks = place_ranks(members, new, size, self._fleet.node_of, self._options.processes)
+        self._indices = place_devices(ranks, self._indices, self._fleet.node_of)
         ready = [coordinator for coordinator in self._ready_coordinators if not coordinator.has_ended]
         self._coordinator, *self._ready_coordinators = ready or [self._start_coordinator()]
         self._coordinator.begin(size)
@@ -290,9 +371,9 @@ class ElasticAttempt(LaunchAttempt):
                 generation,
                 rank,
                 size,
-                join_address(_HOST, self._coordinator.port),
+                join_address(self._host, self._coordinator.port),
                 self._coordinator.token,
-                self._options.device_ids(rank),
+                self._options.device_ids(self._indices[number]),
                 newcomers,
             )
             self._roster.assign(number, place)

@@ -15,7 +15,10 @@ from shardwise.launch.writer import Writer
 @final
 @dataclass(frozen=True)
 class LaunchFailure:
-    """The failure that ends an attempt: its process, the reason, and the traceback or last lines of standard error."""
+    """The failure that ends an attempt: its process, the reason, and the traceback or last lines of standard error.
+
+    The rank is -1 if no process has failed.
+    """
 
     rank: int
     reason: str

@@ -15,6 +15,7 @@ from typing import TextIO, final
 from shardwise.launch.attempt import POLL_INTERVAL, Attempt
 from shardwise.launch.elastic_attempt import ElasticAttempt
 from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
+from shardwise.launch.node_attempt import NodeAttempt
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.workers import Exit
 from shardwise.launch.writer import Writer
@@ -115,10 +116,13 @@ class Launcher:
         settings = AttemptSettings(self._options, restart, log_folder, self._signals, self._stdout, self._stderr)
         if self._options.spares is None:
             return Attempt(settings)
+        if self._options.node_rank > 0:
+            return NodeAttempt(settings, self._report)
         return ElasticAttempt(settings, self._report, self._generations)
 
     def _report_failure(self, failure: LaunchFailure, exits: Sequence[Exit]) -> None:
-        self._report(f"process {failure.rank} failed first: {failure.reason}")
+        first = f"process {failure.rank} failed first" if failure.rank >= 0 else "the job failed"
+        self._report(f"{first}: {failure.reason}")
         if failure.detail:
             self._stderr.write(f"{failure.detail}\n")
         others = sorted((exit for exit in exits if exit.rank != failure.rank), key=lambda exit: exit.rank)

@@ -1,11 +1,13 @@
 """Options of `shardwise launch`."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from shardwise.base.config import MAX_CPU_DEVICES, config
+from shardwise.processes import environment
 from shardwise.processes.number_checks import (
     MAX_PROCESSES,
     MAX_PROCESSES_PER_NODE,
@@ -29,9 +31,10 @@ class LaunchOptions:
         nodes: the number of launchers, each of which starts `processes` processes.
         node_rank: the index of this launcher. Launcher 0 hosts the coordinator.
         coordinator: the `host:port` of the coordinator, or "" for a free port of the loopback address.
-        spares: the number of spare processes, which take the places of processes that fail; None if no process is
-            replaced.
-        min_processes: the fewest processes that continue while others are replaced.
+        spares: the number of spare processes of this launcher, which take the places of processes that fail, on any
+            node; None if no process is replaced.
+        spare_nodes: the number of nodes all of whose processes are spares at the start.
+        min_processes: the fewest processes, on all nodes, that continue while others are replaced.
         replace_stragglers: whether a spare replaces a process that delays the others.
         max_restarts: how many times all processes are restarted after a failure.
         log_folder: the folder of the log files, or None for a temporary folder that is kept after a failure.
@@ -47,6 +50,7 @@ class LaunchOptions:
     node_rank: int = 0
     coordinator: str = ""
     spares: int | None = None
+    spare_nodes: int = 0
     min_processes: int = 1
     replace_stragglers: bool = False
     max_restarts: int = 0
@@ -63,20 +67,29 @@ class LaunchOptions:
         check_integer("--max-restarts", self.max_restarts, 0, MAX_RESTARTS)
         if self.spares is not None:
             check_integer("--spares", self.spares, 0, MAX_PROCESSES_PER_NODE - self.processes)
-            if self.nodes > 1:
-                raise ValueError("--spares needs one node: on several nodes, let the scheduler start the job again")
-            if self.processes == 1:
+            if self.nodes > 1 and not os.environ.get(environment.TOKEN):
+                raise ValueError(
+                    f"--spares with several nodes needs {environment.TOKEN}: set it to a secret, the same on all "
+                    "nodes, so that only the launchers of this job are accepted"
+                )
+            check_integer(f"--spare-nodes (with --nodes {self.nodes})", self.spare_nodes, 0, self.nodes - 1)
+            if self.members == 1:
                 raise ValueError(
                     "--spares needs -n 2 or more, because the state of a single process is lost with it: use "
                     "--max-restarts, and restore a checkpoint on disk"
                 )
         elif self.min_processes != 1:
             raise ValueError("--min-processes needs --spares: otherwise no process continues after a failure")
-        if self.replace_stragglers and not self.spares:
+        elif self.spare_nodes:
+            raise ValueError("--spare-nodes needs --spares: --spares 0 if the spare nodes have all spare processes")
+        if self.replace_stragglers and not self.spares and not self.spare_nodes:
             raise ValueError("--replace-stragglers needs --spares 1 or more: a spare takes the place of a slow process")
         if self.replace_stragglers and config.straggler_seconds <= 0:
             raise ValueError("--replace-stragglers needs the setting straggler_seconds (SHARDWISE_STRAGGLER_SECONDS)")
-        check_integer(f"--min-processes (with -n {self.processes})", self.min_processes, 1, self.processes)
+        count = f"-n {self.processes}"
+        count += f" --nodes {self.nodes}" if self.nodes > 1 else ""
+        count += f" --spare-nodes {self.spare_nodes}" if self.spare_nodes else ""
+        check_integer(f"--min-processes (with {count})", self.min_processes, 1, self.members)
         if self.timeout is not None:
             check_seconds("--timeout", self.timeout)
         check_seconds("--grace-period", self.grace_period, minimum=0)
@@ -91,6 +104,11 @@ class LaunchOptions:
         """Return the GPUs of the process with an index on its node, separated by commas."""
         count = self.devices_per_process or 1
         return ",".join(str(gpu) for gpu in range(index * count, (index + 1) * count))
+
+    @property
+    def members(self) -> int:
+        """The number of processes that take part at the start, on all nodes."""
+        return self.processes * (self.nodes - self.spare_nodes)
 
     @property
     def ranks(self) -> range:

@@ -1,7 +1,8 @@
 """`shardwise autoshard`, and `simulate` and `explain` of presets, whose shardings `autoshard` chooses."""
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from shardwise.base.progress import Task
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.plan.hardware import chip
+from shardwise.errors import AutoshardError
 from shardwise.execute.request import memory_limit_of
 from shardwise.explain.failures import Failures
 from shardwise.explain.simulate import Simulation
@@ -29,8 +31,11 @@ from shardwise.launch.preset_target import (
 from shardwise.launch.report_files import print_sweep, write_reports
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.layout_search.comparison import strategy_text
+from shardwise.layout_search.evaluate import Alternative
 from shardwise.layout_search.result import AutoSharding
 from shardwise.sharding import AbstractMesh
+
+_PREFIX = "autoshard: "  # of the messages of its errors
 
 
 def run_autoshard(parsed: Namespace) -> int:
@@ -45,7 +50,7 @@ def _autoshard(parsed: Namespace) -> None:
     if (mesh is None) == (parsed.count is None):
         raise CommandError("write either --count, the number of devices, or --mesh, such as --mesh data=64,model=8")
     if parsed.count is not None and parsed.count < 1:
-        raise CommandError(f"--count {parsed.count}: there must be a device")
+        raise CommandError(f"--count {parsed.count}: there must be at least one device")
     batch: Batch | None = None
     step: Callable[..., Any]
     if is_preset_name(parsed.target):
@@ -56,19 +61,33 @@ def _autoshard(parsed: Namespace) -> None:
         step, args = preset_step(parsed.target, batch)
     else:
         step, args = _function_step(parsed)
-    limit = parse_number("--memory-limit", parsed.memory_limit) if parsed.memory_limit else None
-    search = autoshard(
-        step,
-        hardware=target,
-        **({"count": parsed.count} if mesh is None else {"mesh": mesh}),
-        memory_limit=None if limit is None else int(limit),
-        expert_imbalance=parsed.expert_imbalance,
-    )
-    with Task(f"autoshard of `{parsed.target}`"):
+    limit = parse_number("--memory-limit", parsed.memory_limit, "70G") if parsed.memory_limit else None
+    with Task(f"autoshard of `{parsed.target}`"), _own_errors(batch):
+        search = autoshard(
+            step,
+            hardware=target,
+            **({"count": parsed.count} if mesh is None else {"mesh": mesh}),
+            memory_limit=None if limit is None else int(limit),
+            expert_imbalance=parsed.expert_imbalance,
+        )
         result = search(*args)
         print(summary(parsed.target, result, batch))
     print(result if parsed.table else result.comparison)
     write_reports(result.simulation, parsed)
+
+
+@contextmanager
+def _own_errors(batch: Batch | None) -> Iterator[None]:
+    """Return a context that turns the errors of autoshard into errors of the command. Those of the step stay."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith(_PREFIX):
+            raise
+        text = str(error).removeprefix(_PREFIX)
+        if batch is not None and isinstance(error, AutoshardError) and isinstance(error.larger, Alternative):
+            text += f" This is for the same batch: --count {error.larger.mesh.size} --sequences {batch.sequences}."
+        raise CommandError(text) from error
 
 
 def _function_step(parsed: Namespace) -> tuple[Callable[..., Any], tuple[Any, ...]]:

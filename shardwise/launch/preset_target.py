@@ -86,11 +86,11 @@ def parse_batch(parsed: Namespace, devices: int) -> Batch:
     return Batch(sequences, length, microbatches)
 
 
-def parse_number(option: str, text: str) -> float:
-    """Return a number such as `4194304` or `4M`."""
+def parse_number(option: str, text: str, example: str = "4194304 or 4M") -> float:
+    """Return a number such as `4194304` or `4M`. The error of another text shows the example."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or not float(match[1]):
-        raise CommandError(f"{option} {text!r}: write a positive number, such as 4194304 or 4M")
+        raise CommandError(f"{option} {text!r}: write a positive number, such as {example}")
     return float(match[1]) * _UNITS[match[2].lower()]
 
 

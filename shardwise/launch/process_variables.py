@@ -5,7 +5,15 @@ from pathlib import Path
 
 from shardwise.launch.options import LaunchOptions
 from shardwise.processes import environment
-from shardwise.processes.variables import LAUNCHER_PID, RECORD_FOLDER, RESTART_COUNT, ROSTER
+from shardwise.processes.variables import (
+    LAUNCHER_PID,
+    NODE_RANK,
+    RECORD_FOLDER,
+    RESTART_COUNT,
+    ROSTER,
+    ROSTER_PROCESS,
+    ROSTER_TOKEN,
+)
 
 # Variables of an outer launcher or user, which the processes must not inherit in addition to the launcher's own.
 _OUTER_VARIABLES = tuple(
@@ -16,10 +24,22 @@ _OUTER_VARIABLES = tuple(
         environment.NUM_PROCESSES,
         environment.PROCESS_ID,
         environment.LOCAL_DEVICE_IDS,
+        NODE_RANK,
         ROSTER,
     )
     for prefix in ("SHARDWISE_", "JAX_")
 )
+
+
+def roster_variables(address: str, token: str, number: int) -> dict[str, str]:
+    """Return the variables of a process that waits for its place at a roster.
+
+    Args:
+        address: the address of the roster.
+        token: the secret that it expects.
+        number: the number of the process.
+    """
+    return {ROSTER: address, ROSTER_TOKEN: token, ROSTER_PROCESS: str(number)}
 
 
 def process_variables(options: LaunchOptions, restart: int, log_folder: Path | None) -> dict[str, str]:
@@ -40,6 +60,8 @@ def process_variables(options: LaunchOptions, restart: int, log_folder: Path | N
     }
     if log_folder is not None:
         variables.setdefault(RECORD_FOLDER, str(log_folder.absolute()))
+    if options.nodes > 1:
+        variables[NODE_RANK] = str(options.node_rank)
     if options.timeout is not None:
         variables[environment.PEER_TIMEOUT] = f"{options.timeout:f}"
     if options.devices_per_process is not None:

@@ -125,10 +125,9 @@ def _imbalance(text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def add_advise_arguments(parser: ArgumentParser) -> None:

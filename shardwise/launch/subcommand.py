@@ -1,7 +1,8 @@
 """Subcommands of the command `shardwise`, each with an example in its help."""
 
 import re
-from argparse import ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn, final
 
@@ -10,7 +11,27 @@ _UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 @final
 class CommandParser(ArgumentParser):
-    """A parser that suggests a command or a value for one that is misspelled. The exit code of an error is 2."""
+    """A parser that suggests a command, an option or a value if one is misspelled. The exit code of an error is 2.
+
+    Options are not abbreviated: `--seq` could be understood as an option of another meaning.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
+        """Parse arguments. Unknown ones are an error of the subcommand, which knows its options."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            options = [option for action in self._actions for option in action.option_strings]
+            longer = [option for option in options if name.startswith("--") and option.startswith(name)]
+            close = longer or get_close_matches(name, options, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         if match := _UNKNOWN.search(message):

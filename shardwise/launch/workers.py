@@ -34,9 +34,12 @@ class Exit:
     code: int
     seconds: float
     by_launcher: bool = False  # whether the launcher killed it
+    lost_node: int | None = None  # the node of which nothing is known any more, and the process with it
 
     def describe(self) -> str:
         """Describe the exit."""
+        if self.lost_node is not None:
+            return f"lost with node {self.lost_node}"
         if self.code >= 0:
             return f"exit code {self.code}"
         name = signal.Signals(-self.code).name if -self.code in signal.valid_signals() else f"signal {-self.code}"

@@ -293,6 +293,8 @@ def _smallest_count(search: VariantSearch, count: int) -> Alternative | None:
     """Return the best plan on the smallest number of devices on which one fits, by doubling; None if none does."""
     for _ in range(_LARGER):
         count *= 2
+        if not search.may_fit(count):
+            continue
         alternatives = search.run(count, None, MAX_EQUATIONS / _LARGER)
         if not alternatives or alternatives[0].fits:
             return alternatives[0] if alternatives else None

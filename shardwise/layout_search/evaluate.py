@@ -137,11 +137,13 @@ class SearchState:
         tables: cost tables of the planner.
         fastest: the least time of the plans so far that fit. A slower plan is not changed to need less memory.
         reference: a planned program and its picks, from which others are estimated.
+        plans: the number of plans so far, for the line of progress.
     """
 
     tables: IdentityCache = field(default_factory=IdentityCache)
     fastest: float = math.inf
     reference: tuple[LayoutProblem, Picks] | None = None
+    plans: int = 0
 
 
 @final
@@ -174,6 +176,10 @@ class Evaluator:
         limit = self.memory_limit
         return limit is None or self._memory_bound.bytes_on(devices) <= limit
 
+    def may_hold_arguments(self, devices: int) -> bool:
+        """Return whether this number of devices can hold the arguments of the step."""
+        return self.memory_limit is None or sum(self._memory_bound.arguments) / devices <= self.memory_limit
+
     @property
     def best(self) -> Alternative:
         """The best alternative so far."""
@@ -183,7 +189,8 @@ class Evaluator:
         """Return the predicted costs of these layouts. Layouts that were evaluated before keep their first name."""
         known = self.known.get((mesh, layouts))
         if known is None:
-            set_stage(f"{name} on mesh {mesh}")
+            self.state.plans += 1
+            set_stage(f"plan {self.state.plans}, {name} on mesh {mesh}")
             problem = self.layout_problem(mesh, layouts)
             known = self._estimate(problem, name, mesh, layouts)
             if known is None or known.seconds < _PROMISING * self.state.fastest:

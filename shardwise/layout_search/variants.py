@@ -58,7 +58,7 @@ class VariantSearch:
             mesh: the mesh; None if its shape is chosen.
             effort: the number of equations that may be planned for each variant.
         """
-        self._state = SearchState(self._state.tables)
+        self._state = SearchState(self._state.tables, plans=self._state.plans)
         self._evaluators = {}
         meshes = [mesh] if mesh is not None else mesh_shapes(count, self.chip)
         last: LayoutSearch | None = None  # a search that was cut short, because its variant cannot fit
@@ -88,7 +88,7 @@ class VariantSearch:
                 self._search_layouts(variant, tried, effort / 2)
         if last is not None:  # nothing fits: find the smallest plan
             last.run()
-        if best.variant == PLAIN:
+        if best.variant == PLAIN and self.may_fit(meshes[0].device_count):
             remat = self._best.variant.remat
             if self._may_be_context_parallel(count, mesh, best.step.rows):
                 contexts = ContextSearch(self.source, self.chip, self._evaluator, tensor_dims)
@@ -96,6 +96,10 @@ class VariantSearch:
             if self._may_be_pipelined(count, mesh):
                 self._try_pipelines(count, mesh, _PIPELINES * effort, remat)
         return self._ranked()
+
+    def may_fit(self, count: int) -> bool:
+        """Return whether this number of devices can hold the arguments, which are the same for all variants."""
+        return all(evaluator.may_hold_arguments(count) for evaluator in self._evaluators.values())
 
     def _search_layouts(
         self, variant: Variant, meshes: Sequence[AbstractMesh], effort: float

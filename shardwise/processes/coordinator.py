@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_address
 from typing import Any, Literal, final
 
@@ -161,12 +161,17 @@ def listen(host: str, port: int) -> socket.socket:
             "coordinator_bind_address.",
         ) from None
     if not ip_address(address[0].partition("%")[0]).is_loopback:
-        _log.warning(
-            "The coordinator listens on %s, which other machines can reach. XLA's coordination service has no "
-            "authentication: use a network that only this cluster can reach.",
-            join_address(*listener.getsockname()[:2]),
-        )
+        _warn_of_other_machines(address[0])
     return listener
+
+
+@cache  # a launcher starts a coordinator for each generation
+def _warn_of_other_machines(host: str) -> None:
+    _log.warning(
+        "The coordinator listens on %s, which other machines can reach. XLA's coordination service has no "
+        "authentication: use a network that only this cluster can reach.",
+        host,
+    )
 
 
 @final

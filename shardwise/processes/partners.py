@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from shardwise.processes.variables import NODE_RANK
+
 
 def partners(hosts: Mapping[int, str]) -> dict[int, int]:
     """Return the partner of each process, which keeps copies of its blocks: on another host, if there are several.
@@ -10,7 +12,7 @@ def partners(hosts: Mapping[int, str]) -> dict[int, int]:
     none.
 
     Args:
-        hosts: the host of each process, by rank.
+        hosts: the host or other failure domain of each process, by rank.
     """
     by_host: dict[str, list[int]] = {}
     for rank, host in sorted(hosts.items()):
@@ -26,3 +28,14 @@ def partners(hosts: Mapping[int, str]) -> dict[int, int]:
         following = by_host[names[(index + 1) % len(names)]]
         result |= {rank: following[position % len(following)] for position, rank in enumerate(by_host[name])}
     return result
+
+
+def failure_domain(variables: Mapping[str, str], host: str) -> str:
+    """Return the domain whose processes may fail together: the node of a launcher, or the host without one.
+
+    Args:
+        variables: the environment variables of the process.
+        host: the address of its host.
+    """
+    node = variables.get(NODE_RANK)
+    return f"node {node}" if node else host

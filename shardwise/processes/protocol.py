@@ -316,6 +316,85 @@ class RoomReply(Message):
     has_room: bool
 
 
+# Between the launcher of node 0, which leads, and the launchers of the other nodes.
+
+
+@final
+@dataclass(frozen=True)
+class NodeHello(Message):
+    """The first message of a launcher. Its options must be equal on all nodes; `devices` is 0 for the default."""
+
+    token: str
+    protocol: int
+    node: int
+    nodes: int
+    processes: int
+    spares: int
+    devices: int
+
+
+@final
+@dataclass(frozen=True)
+class NodeWelcome(Message):
+    """The node takes part. Its processes wait for their places at this roster, with this token."""
+
+    roster: Name
+    token: str
+
+
+@final
+@dataclass(frozen=True)
+class Heartbeat(Message):
+    """The launcher runs. `stopped` lists the processes that a signal has stopped, separated by commas."""
+
+    stopped: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class StartProcess(Message):
+    """The launcher of a node must start a process, under this number."""
+
+    process: int
+
+
+@final
+@dataclass(frozen=True)
+class KillProcess(Message):
+    """The launcher of a node must kill a process."""
+
+    process: int
+
+
+@final
+@dataclass(frozen=True)
+class SignalProcesses(Message):
+    """The launcher of a node must send a signal to all of its processes."""
+
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class ProcessEnded(Message):
+    """A process of the node has ended. A negative `code` is the signal that killed it; `errors` are its last lines."""
+
+    process: int
+    pid: int
+    code: int
+    by_launcher: bool
+    errors: str
+
+
+@final
+@dataclass(frozen=True)
+class JobEnded(Message):
+    """The job has ended: the launcher of a node ends with this exit code. `reason` is empty without a failure."""
+
+    code: int
+    reason: str
+
+
 def encode(message: Message) -> bytes:
     """Return the line of a message. Strings that are too long are truncated."""
     content = asdict(message)  # type: ignore[call-overload]

@@ -16,6 +16,7 @@ from typing import TypeVar, final
 
 from shardwise.errors import RendezvousError
 from shardwise.processes.connections import Connection, Connections
+from shardwise.processes.coordinator import listen
 from shardwise.processes.protocol import (
     LINE_LIMIT,
     PROTOCOL_VERSION,
@@ -62,6 +63,7 @@ class Roster:
 
     Args:
         processes: the number of processes for which to reserve descriptors.
+        host: the address to listen on.
 
     Attributes:
         address: the `host:port` that it listens on.
@@ -69,17 +71,18 @@ class Roster:
         has_room: whether more processes could take part than in the current generation.
 
     Raises:
-        OSError: if the limit on open files is too low.
+        OSError: if the limit on open files is too low, or the host is not an address of this machine.
+        ValueError: if the host cannot be resolved.
     """
 
-    def __init__(self, processes: int):
+    def __init__(self, processes: int, host: str = "127.0.0.1"):
         self.token = secrets.token_hex(16)
         self.has_room = False
         self._waiting: dict[int, _Connection] = {}  # number of the process → its connection
-        self._assignments: deque[tuple[_Connection, Assignment]] = deque()
+        self._answers: deque[tuple[_Connection, Assignment | Refused]] = deque()
         self._lock = threading.Lock()
         self._is_stopping = False
-        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        listener = listen(host, 0)
         self.address = join_address(*listener.getsockname()[:2])
         self._connections: Connections[_Connection] = Connections(
             listener, processes, _Connection, self._receive, lambda *_: None, self._forget
@@ -94,9 +97,16 @@ class Roster:
 
     def assign(self, number: int, assignment: Assignment) -> None:
         """Send a process that waits its place."""
+        self._answer(number, assignment)
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Tell a process that waits that it gets no place."""
+        self._answer(number, Refused("RendezvousError", reason))
+
+    def _answer(self, number: int, answer: Assignment | Refused) -> None:
         with self._lock:
             if (connection := self._waiting.pop(number, None)) is not None:
-                self._assignments.append((connection, assignment))
+                self._answers.append((connection, answer))
         self._connections.wake()
 
     def stop(self) -> None:
@@ -108,14 +118,18 @@ class Roster:
     def _serve(self) -> None:
         while not self._is_stopping:
             self._connections.serve_once()
-            self._send_assignments()
+            self._send_answers()
         self._connections.close_all()
 
-    def _send_assignments(self) -> None:
-        while self._assignments:
-            connection, assignment = self._assignments.popleft()
-            if connection in self._connections:
-                self._connections.send(connection, assignment)
+    def _send_answers(self) -> None:
+        while self._answers:
+            connection, answer = self._answers.popleft()
+            if connection not in self._connections:
+                continue
+            if isinstance(answer, Refused):
+                self._connections.refuse(connection, answer)
+            else:
+                self._connections.send(connection, answer)
 
     def _receive(self, connection: _Connection, message: Message) -> None:
         if not isinstance(message, (Waiting, RoomQuery)):

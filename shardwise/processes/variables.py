@@ -11,6 +11,8 @@ LAUNCHER_PID = "SHARDWISE_LAUNCHER_PID"
 # The address and the secret of the launcher's roster, if it replaces processes that fail, and the number under which it
 # has started this process.
 ROSTER, ROSTER_TOKEN, ROSTER_PROCESS = "SHARDWISE_ROSTER", "SHARDWISE_ROSTER_TOKEN", "SHARDWISE_ROSTER_PROCESS"
+# The rank of the launcher's node, if there are several nodes.
+NODE_RANK = "SHARDWISE_NODE_RANK"
 # How many times the launcher has started the processes again.
 RESTART_COUNT = "SHARDWISE_RESTART_COUNT"
 # The setting `launch_record_dir`, which the launcher sets.

@@ -94,6 +94,13 @@ def test_a_long_line_is_cut_to_the_width_of_the_terminal(terminal):
     assert {len(line) for line in terminal.lines()} == {79}
 
 
+def test_the_duration_stays_in_a_long_line(terminal):
+    with Task("compiling `f`"):
+        set_stage("s" * 100)
+        terminal.wait_for("ss…, 0 s")
+    assert max(len(line) for line in terminal.lines()) == 79
+
+
 def test_minutes_are_shown(terminal, monkeypatch):
     now = time.monotonic
     with Task("compiling `f`"):

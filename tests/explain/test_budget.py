@@ -1,5 +1,6 @@
 """Communication budgets: programs compiled inside and before, loops, threads, decorators, the pytest plugin."""
 
+import os
 import re
 import subprocess
 import sys
@@ -211,6 +212,7 @@ def test_the_pytest_plugin(tmp_path):
         timeout=120,
         check=False,
         cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
     )
     assert "2 failed, 2 passed" in run.stdout, run.stdout + run.stderr
     assert "FAILED test_user.py::test_mark_exceeded" in run.stdout

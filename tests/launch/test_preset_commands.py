@@ -86,7 +86,9 @@ def test_the_answer_states_the_memory_limit(step_file, capsys):
     [
         (["autoshard", "llama3-7b", "--count", "8"], "there is no model 'llama3-7b'. Did you mean 'llama3-70b'"),
         (["autoshard", "llama3-8b"], "write either --count"),
-        (["autoshard", "llama3-8b", "--count", "0"], "there must be a device"),
+        (["autoshard", "llama3-8b", "--count", "0"], "there must be at least one device"),
+        (["autoshard", "llama3-8b", "--count", "8", "--memory-limit", "0.1"], ": `memory_limit` is the bytes that"),
+        (["autoshard", "llama3-8b", "--count", "8", "--memory-limit", "80GB"], "write a positive number, such as 70G"),
         (["autoshard", "llama3-8b", "--count", "8", "--set", "batch=3"], "--set needs a function"),
         (["simulate", "llama3-8b"], "a model needs a mesh: write --mesh"),
         (["simulate", "llama3-8b", "--mesh", "data=8", "--set", "batch=3"], "--set batch: a model has --tokens"),
@@ -102,4 +104,13 @@ def test_errors(arguments, message, capsys):
 
 def test_a_step_that_does_not_fit_is_an_error(step_file, capsys):
     assert main(["autoshard", f"{step_file}:step", "--hardware", "h100", "--count", "2", "--memory-limit", "1k"]) == 2
-    assert re.search("no plan of `step` fits in 1.0 kB per device on 2 × h100", capsys.readouterr().err)
+    message = capsys.readouterr().err
+    assert message.startswith("shardwise autoshard: no plan of `step` fits in 1.0 kB per device on 2 × h100")
+
+
+@pytest.mark.slow
+def test_a_larger_number_of_devices_is_for_the_same_batch(tiny, capsys):
+    assert main(["autoshard", *tiny, "--count", "2", "--memory-limit", "1M"]) == 2
+    assert re.search(
+        r"It would fit on (\d+) devices: .* same batch: --count \1 --sequences 16", capsys.readouterr().err
+    )

@@ -31,12 +31,20 @@ from shardwise.processes.protocol import (
     Failed,
     Failure,
     Goodbye,
+    Heartbeat,
     Hello,
+    JobEnded,
+    KillProcess,
     Leave,
     Mismatch,
+    NodeHello,
+    NodeWelcome,
+    ProcessEnded,
     Progress,
     Refused,
     Request,
+    SignalProcesses,
+    StartProcess,
     Suspicion,
     Welcome,
     encode,
@@ -135,6 +143,23 @@ def from_coordinator(rng):
     )
 
 
+def from_launcher(rng):
+    """Return a message between the launchers of several nodes."""
+    text, number = random_text(rng), random_integer(rng)
+    return rng.choice(
+        (
+            NodeHello(text, number, number, number, number, number, number),
+            NodeWelcome(text, text),
+            Heartbeat(rng.choice((text, "1,2", "9" * 5000, ",", "-1"))),
+            StartProcess(number),
+            KillProcess(number),
+            SignalProcesses(number),
+            ProcessEnded(number, number, number, rng.random() < 0.5, text),
+            JobEnded(number, text),
+        )
+    )
+
+
 def random_value(rng, depth=0):
     """Return a JSON value that fields do not expect."""
     choices = [
@@ -201,8 +226,8 @@ def any_line(rng, invalid=0.5):
     if kind == 0:
         return garbage(rng)
     if kind == 1:
-        return encode(from_coordinator(rng))
-    return mutated(rng, rng.choice((valid_message, from_coordinator))(rng))
+        return encode(rng.choice((from_coordinator, from_launcher))(rng))
+    return mutated(rng, rng.choice((valid_message, from_coordinator, from_launcher))(rng))
 
 
 def send(rng, connection, line):

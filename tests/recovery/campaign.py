@@ -1,8 +1,9 @@
 """Launches with faults, by seeds: python -m tests.recovery.campaign [--faults 100] [--seed 0] [--jobs 1] [--log FILE]
 
 First the launches of `SCRIPTED`, which have every kind of fault in every situation; then random ones. Each of these has
-two to four processes, up to two spares, and two to eight faults of all kinds: at the beginning of a step, while a
-snapshot is sent, while processes join a generation, or while they restore. A launch is right if it ends with the losses
+two to four processes on one node or two, up to two spares on each, and two to eight faults of all kinds: at the
+beginning of a step, while a snapshot is sent, while processes join a generation, or while they restore. A node that is
+lost comes back once. A launch is right if it ends with the losses
 of a run without faults: bit for bit if the number of processes did not change, within rounding otherwise. It is right
 too if it ends with an error that says what was lost. In each case, the newest checkpoint on disk must be intact. The
 exit code is 0 if all launches are right, and if they have had every fault of `REQUIRED`.
@@ -27,10 +28,12 @@ from shardwise.errors import CheckpointError
 from tests.recovery.launches import ROOT, Outcome, run, undisturbed
 from tests.recovery.training import POINTS
 
-Launch = tuple[int, int, list[str]]  # the number of processes, the number of spares, and the faults
+# The number of nodes, of processes and of spares on each node, and the faults.
+Launch = tuple[int, int, int, list[str]]
 
 STEPS, PAUSE = 60, 0.2
 STEP_FAULTS = ("kill", "kill", "stop", "raise", "coordinator", "drop", "gloo", "disk")
+NODE_STEP_FAULTS = ("kill", "kill", "stop", "raise", "node", "node", "drop", "gloo", "disk")
 POINT_FAULTS = ("kill", "kill", "stop", "drop")
 LOST = (
     "CheckpointNotFound: no snapshot is complete",
@@ -41,17 +44,20 @@ LOST = (
 
 TIME_LIMIT = 240.0  # seconds after which a launch counts as stuck
 SCRIPTED: tuple[Launch, ...] = (
-    (3, 2, ["kill@8:1", "drop@20:2", "stop@32:0", "disk@44:1"]),
-    (3, 2, ["coordinator@8:0", "raise@20:2", "gloo@32:1", "disk@44:2"]),
-    (4, 2, ["kill.send@0:1", "kill@20:2", "kill.send@2:3", "kill@45:0"]),
-    (4, 2, ["kill@10:1", "kill.send@1:2", "kill@45:0", "stop.join@3:2"]),
-    (4, 2, ["kill@10:1", "kill.fetch@1:3", "kill@45:0", "kill.choose@3:2"]),
-    (4, 0, ["kill@10:1", "kill.fetch@1:1", "raise@50:1"]),  # the process that had rank 3
-    (4, 0, ["kill@10:1", "kill.send@1:2", "stop@50:1"]),
-    (4, 0, ["kill@10:1", "kill.fetch@2:3", "drop@50:0"]),
-    (3, 0, ["kill@10:1", "kill.send@2:0", "coordinator@50:0"]),
+    (1, 3, 2, ["kill@8:1", "drop@20:2", "stop@32:0", "disk@44:1"]),
+    (1, 3, 2, ["coordinator@8:0", "raise@20:2", "gloo@32:1", "disk@44:2"]),
+    (1, 4, 2, ["kill.send@0:1", "kill@20:2", "kill.send@2:3", "kill@45:0"]),
+    (1, 4, 2, ["kill@10:1", "kill.send@1:2", "kill@45:0", "stop.join@3:2"]),
+    (1, 4, 2, ["kill@10:1", "kill.fetch@1:3", "kill@45:0", "kill.choose@3:2"]),
+    (1, 4, 0, ["kill@10:1", "kill.fetch@1:1", "raise@50:1"]),  # the process that had rank 3
+    (1, 4, 0, ["kill@10:1", "kill.send@1:2", "stop@50:1"]),
+    (1, 4, 0, ["kill@10:1", "kill.fetch@2:3", "drop@50:0"]),
+    (1, 3, 0, ["kill@10:1", "kill.send@2:0", "coordinator@50:0"]),
+    (2, 2, 2, ["node@10:2", "kill@40:0", "stop@50:1"]),
+    (2, 2, 1, ["kill@10:2", "node@25:3", "drop@45:1"]),
+    (2, 2, 0, ["node@10:3", "kill.send@2:0", "raise@50:1"]),
 )
-STEP_KINDS = ("kill", "stop", "raise", "coordinator", "drop", "gloo", "disk")
+STEP_KINDS = ("kill", "stop", "raise", "coordinator", "drop", "gloo", "disk", "node")
 REQUIRED = (
     *(f"{kind} at a step" for kind in STEP_KINDS),
     *(f"kill during a {situation}" for situation in ("snapshot", "recovery", "shrink", "grow")),
@@ -60,16 +66,18 @@ REQUIRED = (
 
 def choose(chance: random.Random) -> Launch:
     """Return a random launch."""
-    processes, spares = chance.randint(2, 4), chance.randint(0, 2)
+    nodes, spares = chance.randint(1, 2), chance.randint(0, 2)
+    processes = chance.randint(2, 4) if nodes == 1 else chance.randint(1, 2)
+    step_faults = STEP_FAULTS if nodes == 1 else NODE_STEP_FAULTS
     faults = []
     for index in range(chance.randint(2, 8)):
-        rank = chance.randrange(processes)
+        rank = chance.randrange(nodes * processes)
         if index < 2 or chance.random() < 0.6:
-            faults.append(f"{chance.choice(STEP_FAULTS)}@{chance.randrange(3, STEPS - 3)}:{rank}")
+            faults.append(f"{chance.choice(step_faults)}@{chance.randrange(3, STEPS - 3)}:{rank}")
         else:
             kind, point = chance.choice(POINT_FAULTS), chance.choice(list(POINTS))
             faults.append(f"{kind}.{point}@{chance.randint(0 if point == 'send' else 1, 4)}:{rank}")
-    return processes, spares, sorted(set(faults))
+    return nodes, processes, spares, sorted(set(faults))
 
 
 def situation_of(fault: str, sizes: list[int]) -> str:
@@ -152,25 +160,33 @@ class Campaign:
             with self._lock:
                 print(json.dumps(record), file=log, flush=True)
 
-    def _launch(self, processes: int, spares: int, faults: list[str]) -> dict[str, object]:
+    def _launch(self, nodes: int, processes: int, spares: int, faults: list[str]) -> dict[str, object]:
         """Run a program to its end, and return what has happened."""
         start = time.monotonic()
-        record: dict[str, object] = {"processes": processes, "spares": spares, "faults": faults}
+        record: dict[str, object] = {"nodes": nodes, "processes": processes, "spares": spares, "faults": faults}
         try:
             outcome = run(
-                *faults, processes=processes, spares=spares, fewest=1, steps=STEPS, pause=PAUSE, time_limit=TIME_LIMIT
+                *faults,
+                processes=processes,
+                spares=spares,
+                fewest=1,
+                steps=STEPS,
+                pause=PAUSE,
+                nodes=nodes,
+                returning=range(1, nodes),
+                time_limit=TIME_LIMIT,
             )
         except subprocess.TimeoutExpired as error:
             record |= {"end": f"WRONG: the launch has not ended in {TIME_LIMIT:.0f} s", "stdout": str(error.stdout)}
         except CheckpointError as error:
             record |= {"end": f"WRONG: the newest checkpoint on disk is not intact: {error}"}
         else:
-            record |= {"end": judge(outcome, processes), "happened": situations(outcome, processes)}
+            record |= {"end": judge(outcome, nodes * processes), "happened": situations(outcome, nodes * processes)}
             record |= {"starts": outcome.starts, "verified": outcome.verified}
             if str(record["end"]).startswith("WRONG"):
                 record |= {"stdout": outcome.stdout, "stderr": outcome.stderr}
             with self._lock:
-                self.happened.update(situations(outcome, processes))
+                self.happened.update(situations(outcome, nodes * processes))
         end = str(record["end"])
         with self._lock:
             self.ends[end.partition(": ")[0] if end.startswith("WRONG") else end] += 1

@@ -6,6 +6,7 @@ import pytest
 
 from tests.recovery import campaign
 from tests.recovery.campaign import (
+    NODE_STEP_FAULTS,
     POINT_FAULTS,
     REQUIRED,
     SCRIPTED,
@@ -23,20 +24,20 @@ from tests.recovery.training import POINTS
 
 
 def test_the_commands_choose_faults_that_the_program_has():
-    assert {*STEP_FAULTS, *POINT_FAULTS} <= INJECTED.keys()
+    assert {*STEP_FAULTS, *NODE_STEP_FAULTS, *POINT_FAULTS} <= INJECTED.keys()
     for kind in (*KINDS, *DISK_KINDS):
         for command in commands(kind, 1, 4):
             name, _, rank = command.partition(":")
             name, _, point = name.partition(".")
             assert name in INJECTED and int(rank) < 4 and (not point or point in POINTS)
     launches = [choose(random.Random(seed)) for seed in range(50)]
-    for processes, spares, faults in (*launches, *SCRIPTED):
-        assert 2 <= processes <= 4 and 0 <= spares <= 2 and faults
+    for nodes, processes, spares, faults in (*launches, *SCRIPTED):
+        assert 2 <= nodes * processes <= 4 and 0 <= spares <= 2 and faults
         for fault in faults:
             kind, _, place = fault.partition("@")
             number, rank = map(int, place.split(":"))
             name, _, point = kind.partition(".")
-            assert name in INJECTED and rank < processes and number >= 0
+            assert name in INJECTED and rank < nodes * processes and number >= 0
             assert not point or point in POINTS
 
 

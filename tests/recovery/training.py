@@ -6,7 +6,8 @@ FOLDER has a folder `disk` with checkpoints, and one file for each fault that ha
 it happens once, in the process that has the rank when it begins the step. KIND.POINT@GENERATION:RANK happens in the
 middle of a snapshot or of a recovery, in the process that has the rank in this generation; POINT is one of `POINTS`. A
 file `now-NUMBER` in FOLDER with KIND:RANK is a fault that happens at the next step, and one with KIND.POINT:RANK at the
-next time that the process with the rank reaches the point. The fault `disk` lasts until a checkpoint is due.
+next time that the process with the rank reaches the point. The fault `disk` lasts until a checkpoint is due, and `fail`
+happens whenever a process with the rank begins the step.
 
 Each process prints its losses, and the number of programs that it has compiled in this call of the function. Each step
 takes PAUSE seconds or more. With --from-disk, the program does not recover: it restores the newest checkpoint on disk
@@ -29,6 +30,7 @@ import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints import peer_restore, peer_snapshots
 from shardwise.errors import CheckpointError, CheckpointNotFound
+from shardwise.processes.variables import NODE_RANK
 from shardwise.runtime import cluster, executable, gloo_connections
 from shardwise.runtime.generations import generations
 from shardwise.runtime.process_set_registry import process_sets
@@ -85,6 +87,17 @@ def kill_coordinators():
                 os.kill(int(status.parent.name), signal.SIGKILL)
 
 
+def kill_launcher():
+    """Kill the launcher of this process, whose guardian then kills all processes of the node."""
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+def kill_node():
+    """Kill the launcher of this process, unless it leads the job."""
+    if os.environ[NODE_RANK] != "0":
+        kill_launcher()
+
+
 def drop_connections():
     """End all TCP connections of this process: to the coordinator, and Gloo's to other processes."""
     for connection in gloo_connections._sockets():
@@ -113,9 +126,12 @@ def sleep_in_steps():
 
 
 KINDS = {
+    "node": kill_node,
+    "launcher": kill_launcher,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "raise": raise_error,
+    "fail": raise_error,
     "coordinator": kill_coordinators,
     "drop": drop_connections,
     "gloo": drop_collectives,
@@ -176,7 +192,8 @@ class Faults:
         for fault in self._faults:
             kind, _, place = fault.partition("@")
             if is_due(kind, place) and not (mark := self._folder / fault).exists():
-                mark.touch()  # a full disk has room for it
+                if kind != "fail":
+                    mark.touch()  # a full disk has room for it
                 KINDS[kind.partition(".")[0]]()
 
 

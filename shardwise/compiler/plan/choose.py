@@ -68,7 +68,9 @@ def choose_candidates(
         work: for some equations, a cost that replaces their compute cost; sharding an equation divides it.
         cache: a cache of cost tables that may be shared between plans for the same chip.
     """
-    planner = _Planner(problem, costs, cache or IdentityCache())
+    cache = cache or IdentityCache()
+    cache.trim()  # a long search would otherwise keep the tables of all its plans
+    planner = _Planner(problem, costs, cache)
     planner.work.update(work)
     picks: Picks = {}
     seen: list[Picks] = []

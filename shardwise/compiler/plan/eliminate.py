@@ -27,13 +27,15 @@ _LATE_LIMIT = 300_000  # the same, once different tables above this number have 
 _BUDGET = 50_000_000  # about a second
 _SMALL = 64  # the number of entries below which the smallest summed table is first, whatever it connects
 _LARGE = 2_000  # the number of entries from which a table is minimized label by label
+_CACHE_BYTES = 1 << 29  # the bytes of cached results from which `trim` drops them
 
 
 @final
 class IdentityCache:
-    """A cache whose keys contain the `id`s of objects."""
+    """A cache whose keys contain the `id`s of objects. Its results are arrays, or tuples of arrays."""
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._numbers: dict[Hashable, int] = {}
         self._results: dict[Any, Any] = {}
         self._keyed: list[Any] = []  # keep keyed objects alive so that `id()` is not reused
@@ -48,7 +50,15 @@ class IdentityCache:
         if result is None:
             result = self._results[key] = compute()
             self._keyed.append(keyed)
+            self._bytes += sum([array.nbytes for array in (result if isinstance(result, tuple) else (result,))])
         return result
+
+    def trim(self) -> None:
+        """Drop all results if they are large. Objects that were results may then be freed."""
+        if self._bytes > _CACHE_BYTES:
+            self._results.clear()
+            self._keyed.clear()
+            self._bytes = 0
 
 
 def eliminate(

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwise.compiler.plan.eliminate import eliminate
+from shardwise.compiler.plan.eliminate import IdentityCache, eliminate
 
 
 def random_tables(rng, variables=6, most=3, forbidden=0.1):
@@ -118,3 +118,17 @@ def test_after_many_large_tables_the_limit_is_smaller(monkeypatch):
     hint = [0] * len(labels)
     found = cost(tables, eliminate(labels, tables, lambda: hint))
     assert best(labels, tables) <= found <= cost(tables, hint)
+
+
+def test_a_large_cache_drops_its_results(monkeypatch):
+    cache = IdentityCache()
+
+    def cached():
+        return cache.get("zeros", [], lambda: np.zeros(4))
+
+    first = cached()
+    cache.trim()
+    assert cached() is first
+    monkeypatch.setattr("shardwise.compiler.plan.eliminate._CACHE_BYTES", first.nbytes - 1)
+    cache.trim()
+    assert cached() is not first
