@@ -191,7 +191,7 @@ class AutoshardError(_DocumentedError, ValueError, section="no-plan-fits-in-memo
     """No plan of a step fits in the memory of the devices.
 
     Attributes:
-        least: the plan that needs the least memory.
+        least: the plan that needs the least memory, of those that were compared.
         larger: the best plan on the smallest number of devices on which one fits; None if there is none.
     """
 

@@ -270,9 +270,12 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
     assert search.memory_limit is not None
     text = (
         f"autoshard: no plan of `{function_name(search.source.jitted.function)}` fits in "
-        f"{human_bytes(search.memory_limit)} per device on {count} × {search.chip.name}. The smallest plan needs "
-        f"{human_bytes(least.peak_bytes)}: {least.name} on mesh {least.mesh}."
+        f"{human_bytes(search.memory_limit)} per device on {count} × {search.chip.name}. "
     )
+    if search.may_fit(count):
+        text += f"The smallest plan needs {human_bytes(least.peak_bytes)}: {least.name} on mesh {least.mesh}."
+    else:
+        text += f"Every plan needs at least {human_bytes(search.least_bytes(count))}."
     with Task(f"autoshard of `{function_name(search.source.jitted.function)}`"):
         larger = _smallest_count(search, count) if may_grow else None
     if larger is None:

@@ -173,12 +173,11 @@ class Evaluator:
 
     def may_fit(self, devices: int) -> bool:
         """Return whether any plan on this number of devices may fit in memory."""
-        limit = self.memory_limit
-        return limit is None or self._memory_bound.bytes_on(devices) <= limit
+        return self.memory_limit is None or self.least_bytes(devices) <= self.memory_limit
 
-    def may_hold_arguments(self, devices: int) -> bool:
-        """Return whether this number of devices can hold the arguments of the step."""
-        return self.memory_limit is None or sum(self._memory_bound.arguments) / devices <= self.memory_limit
+    def least_bytes(self, devices: int) -> float:
+        """Return a bound of the bytes per device that every plan needs."""
+        return self._memory_bound.bytes_on(devices)
 
     @property
     def best(self) -> Alternative:

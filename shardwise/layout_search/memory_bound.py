@@ -1,8 +1,9 @@
 """MemoryBound: the least bytes that a device holds, whatever the plan.
 
 A scan over layers stacks the activations that its backward pass reads. While the backward pass runs, the devices hold
-all these stacks, and the state that the step updates afterwards. No plan shards a stack into more shards than there are
-devices. Layouts, or the entire variant of a step, need not be searched if this bound exceeds the memory limit.
+all these stacks, the gradients that it stacks, and the state that the step updates afterwards. No plan shards a stack
+into more shards than there are devices. Layouts, or the entire variant of a step, need not be searched if this bound
+exceeds the memory limit.
 """
 
 from collections.abc import Collection, Sequence
@@ -72,7 +73,7 @@ def _last_reads(program: Program) -> dict[Value, int]:
 def _live_stacks(program: Program, last_reads: dict[Value, int]) -> list[tuple[int, int]]:
     """Return the positions of the equations with nested programs, with the bytes of the stacks live while they run.
 
-    Stacks are the results of earlier scans, and of scans in the nested programs.
+    Stacks are the results of earlier scans, of the equation itself, and of scans in the nested programs.
     """
     live: dict[Value, int] = {}  # the bytes of each stack
     rows = []
@@ -83,7 +84,8 @@ def _live_stacks(program: Program, last_reads: dict[Value, int]) -> list[tuple[i
                 (nbytes for body in equation.op.programs for _, nbytes in _live_stacks(body, _last_reads(body))),
                 default=0,
             )
-            rows.append((place, inner + sum(live.values())))
-        if isinstance(equation.op, Scan) and equation.op.length > 1:
+        if isinstance(equation.op, Scan) and equation.op.length > 1:  # its stacks are written in place
             live.update((value, value.type.nbytes) for value in equation.outputs[equation.op.carried :])
+        if equation.op.programs:
+            rows.append((place, inner + sum(live.values())))
     return rows

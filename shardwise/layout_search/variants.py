@@ -86,7 +86,7 @@ class VariantSearch:
             else:
                 tried = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
                 self._search_layouts(variant, tried, effort / 2)
-        if last is not None:  # nothing fits: find the smallest plan
+        if last is not None and self.may_fit(meshes[0].device_count):  # nothing fits: find the smallest plan
             last.run()
         if best.variant == PLAIN and self.may_fit(meshes[0].device_count):
             remat = self._best.variant.remat
@@ -98,8 +98,12 @@ class VariantSearch:
         return self._ranked()
 
     def may_fit(self, count: int) -> bool:
-        """Return whether this number of devices can hold the arguments, which are the same for all variants."""
-        return all(evaluator.may_hold_arguments(count) for evaluator in self._evaluators.values())
+        """Return whether any plan of the variants so far may fit in the memory of this number of devices."""
+        return self.memory_limit is None or self.least_bytes(count) <= self.memory_limit
+
+    def least_bytes(self, count: int) -> float:
+        """Return a bound of the bytes per device that all plans of the variants so far need."""
+        return min(evaluator.least_bytes(count) for evaluator in self._evaluators.values())
 
     def _search_layouts(
         self, variant: Variant, meshes: Sequence[AbstractMesh], effort: float

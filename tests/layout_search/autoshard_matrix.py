@@ -9,6 +9,7 @@ that are in it are not asked again.
 
 import argparse
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -121,15 +122,22 @@ def _bytes(text: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-def ask(question: Question) -> tuple[str, str, float]:
-    """Ask a question, and return why the answer is wrong, the output, and the seconds."""
-    start = time.monotonic()
+def ask(question: Question) -> tuple[str, str, float, float]:
+    """Ask a question, and return why the answer is wrong, the output, and the seconds of wall and CPU time."""
+    start, cpu = time.monotonic(), _cpu_seconds()
     command = [sys.executable, "-m", "shardwise", "autoshard", *question.arguments]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST, check=False)
     except subprocess.TimeoutExpired:
-        return f"no answer after {_LONGEST} s", "", time.monotonic() - start
-    return verdict(run.returncode, run.stdout, run.stderr), run.stdout + run.stderr, time.monotonic() - start
+        return f"no answer after {_LONGEST} s", "", time.monotonic() - start, _cpu_seconds() - cpu
+    reason = verdict(run.returncode, run.stdout, run.stderr)
+    return reason, run.stdout + run.stderr, time.monotonic() - start, _cpu_seconds() - cpu
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of all processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> int:
@@ -145,9 +153,10 @@ def main() -> int:
             continue
         if time.monotonic() > end:
             break
-        reason, output, seconds = ask(question)
+        reason, output, seconds, cpu = ask(question)
         asked, failures = asked + 1, failures + bool(reason)
-        text = f"$ {question}\n{f'FAILED: {reason}' if reason else 'ok'} ({seconds:.0f} s)\n{output}\n"
+        result = f"FAILED: {reason}" if reason else "ok"
+        text = f"$ {question}\n{result} ({seconds:.0f} s, {cpu:.0f} s of CPU time)\n{output}\n"
         print(text, flush=True)
         if options.log:
             with options.log.open("a") as log:

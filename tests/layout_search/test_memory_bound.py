@@ -6,6 +6,7 @@ import pytest
 import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise.api.jit import jit
+from shardwise.errors import AutoshardError
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.layout_search.memory_bound import MemoryBound
 from shardwise.layout_search.step import trace_step
@@ -44,7 +45,7 @@ def bound(step, *args, donated=()):
 def test_the_stacks_of_a_scan_are_live_with_the_state():
     found = bound(layered, *types, donated=(0,))
     assert found.inputs == (0, 1)  # the batch is not donated
-    assert found.stacked_bytes >= STACK  # the inputs of all layers, or what their derivatives need
+    assert found.stacked_bytes >= STACK + WEIGHTS  # what the derivatives of all layers need, and the gradients
     assert found.bytes_on(8) == (found.stacked_bytes + WEIGHTS + BATCH) / 8
 
 
@@ -74,6 +75,14 @@ def test_a_variant_that_cannot_fit_is_sampled_only():
     limited = autoshard(layered, hardware="h100", count=8, memory_limit=int(0.9 * needed))(*types)
     assert limited.remat == "all" and limited.best.fits
     assert 0 < _unchanged(limited) < _unchanged(free)
+
+
+def test_the_bound_is_reported_without_a_search_if_it_exceeds_the_memory():
+    with pytest.raises(
+        AutoshardError, match=r"Every plan needs at least 9\.7 MB\.\n.*would fit on 32 devices"
+    ) as caught:
+        autoshard(layered, hardware="h100", count=1, memory_limit=725_000)(*types)
+    assert caught.value.least.mesh.size == 1
 
 
 def _unchanged(result):
