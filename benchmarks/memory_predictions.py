@@ -4,9 +4,9 @@
 
 Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
 decoders, and later with the steps of `memory_models.py` and `memory_held_out.py`, which had been held out before. The
-steps of `memory_held_out_2.py` are held out. Each step is compiled and run in a process of its own, because the
-counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps
-on eight devices are compiled for eight virtual devices of the CPU, and do not run.
+steps of `memory_held_out_2.py` and `memory_held_out_3.py` are held out. Each step is compiled and run in a process of
+its own, because the counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN
+are omitted. Steps on several devices are compiled for as many virtual devices of the CPU, and do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 
@@ -32,30 +32,36 @@ import numpy as np
 
 import shardwise as jax
 import shardwise.numpy as jnp
-from benchmarks import memory_held_out, memory_held_out_2, memory_models, models, predictions
+from benchmarks import memory_held_out, memory_held_out_2, memory_held_out_3, memory_models, models, predictions
 from shardwise.compiler.plan.hardware import built_in_chip_of
 from shardwise.models import Decoder, train_state, train_step
 
 ROWS = 16  # how many times larger than in `benchmarks.models` the batches are
 DECODER = Decoder(layers=12, width=1024, heads=16, key_heads=4, head_width=64, hidden=2816, vocabulary=32000)
 Step = tuple[str, Any, tuple[Any, ...]]  # the name, the jitted step, and the types of its arguments
-DEVELOPED, LATER, HELD_OUT, HELD_OUT_2 = SPLITS = "developed on", "developed on later", "held out", "held out 2"
-HELD_OUT_SETS = {HELD_OUT: memory_held_out, HELD_OUT_2: memory_held_out_2}
-SHARDED = memory_held_out.SHARDED | memory_held_out_2.SHARDED
-MESH = {"data": 4, "model": 2}  # of the steps on several devices
+DEVELOPED, LATER = "developed on", "developed on later"
+HELD_OUT_SETS = {"held out": memory_held_out, "held out 2": memory_held_out_2, "held out 3": memory_held_out_3}
+SPLITS = DEVELOPED, LATER, *HELD_OUT_SETS
+SHARDED = memory_held_out.SHARDED | memory_held_out_2.SHARDED | memory_held_out_3.SHARDED
+MESH = {"data": 4, "model": 2}  # of the sharded steps that have no other in `memory_held_out_3.MESHES`
 
 
 def steps() -> Iterator[Step]:
-    """Yield all steps, first those on which the rules were developed. The mesh of the last ones is abstract."""
+    """Yield all steps, first those on which the rules were developed. The meshes of the last ones are abstract."""
     yield from developed_steps()
     for module in (memory_models, *HELD_OUT_SETS.values()):
         for name, make in module.STEPS.items():
             step, types = make()
             yield name, step, types
-    mesh = jax.sharding.AbstractMesh(tuple(MESH.values()), tuple(MESH))
     for name, make_sharded in SHARDED.items():
-        step, types = make_sharded(mesh)
+        shape = mesh_shape(name)
+        step, types = make_sharded(jax.sharding.AbstractMesh(tuple(shape.values()), tuple(shape)))
         yield name, step, types
+
+
+def mesh_shape(name: str) -> dict[str, int]:
+    """Return the sizes of the axes of a step's mesh."""
+    return memory_held_out_3.MESHES.get(name, MESH) if name in SHARDED else {"x": 1}
 
 
 def split(name: str) -> str:
@@ -156,7 +162,7 @@ def measure(name: str, target: Path | None = None, dump: Path | None = None) -> 
         command += ["--target-config", str(target)]
     flags = [os.environ.get("XLA_FLAGS", "")]
     if name in SHARDED:
-        flags.append(f"--xla_force_host_platform_device_count={math.prod(MESH.values())}")
+        flags.append(f"--xla_force_host_platform_device_count={math.prod(mesh_shape(name).values())}")
     if dump is not None and split(name) not in HELD_OUT_SETS:
         flags += [f"--xla_dump_to={dump / name.replace(' ', '_')}", "--xla_dump_hlo_as_text"]
     # Processes that reserve most of a GPU's memory would leave none to others.
@@ -176,7 +182,7 @@ def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
     """Return the bytes that are predicted, assigned by XLA, and counted by the allocator; None without cuDNN."""
     name, function, types = step
     options: dict[str, Any] = {}
-    shape = MESH if name in SHARDED else {"x": 1}
+    shape = mesh_shape(name)
     count = math.prod(shape.values())
     if target is None:
         devices = jax.devices()[:count]
