@@ -13,6 +13,7 @@ All are computed in bfloat16, with float32 parameters and Adam. Attention is cuD
     shardwise     the same functions
     kernels       norms, loss, products of experts and Adam by `shardwise.kernels`
     fp8           the same, with products of the layers in float8 by an FP8Policy
+    fp8-split     the same, whose gradients add the parts of sums in float32 (`split_accumulator`)
 
 Each row is a process of its own, which is ended after `--limit` seconds; the rows after it are measured all the same.
 Power and clock are means while steps are timed. `--small` runs tiny models without cuDNN, to try the program on a CPU.
@@ -42,6 +43,7 @@ MODULES = {
     "shardwise": "shardwise",
     "kernels": "shardwise",
     "fp8": "shardwise",
+    "fp8-split": "shardwise",
 }
 
 
@@ -122,13 +124,16 @@ def training(side: str, model: Decoder | Vit, small: bool, hlo: Path | None = No
         module = importlib.import_module("benchmarks.gpu_models_torch")
         return module.training(model, side == "torch-float8", RATE, (DECAY, SQUARE_DECAY), EPSILON)  # type: ignore[no-any-return]
     library = importlib.import_module(MODULES[side])
-    jnp, kernels = library.numpy, side in ("kernels", "fp8")
+    jnp, is_fp8 = library.numpy, side.startswith("fp8")
+    kernels = is_fp8 or side == "kernels"
     loss = model.loss(library, None if small else "cudnn", kernels)
     batch = [jnp.asarray(x) for x in model.data()]
     params = random_parameters(library, model)
     means, squares = (library.tree.map(jnp.zeros_like, params) for _ in range(2))
     copy = library.tree.map(lambda x: x.astype(jnp.bfloat16), params) if kernels else None
-    policy = library.strategies.FP8Policy(precision=None) if side == "fp8" else None
+    policy = None
+    if is_fp8:
+        policy = library.strategies.FP8Policy(split_accumulator=side == "fp8-split", precision=None)
     scales = policy.create(loss, copy, *batch) if policy is not None else None
     state = [params, means, squares, copy, scales]
     step = training_step(library, loss, policy, kernels)

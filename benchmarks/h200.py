@@ -8,6 +8,7 @@
     python -m benchmarks.h200 --kernels --fp8 --sides shardwise    products with the layers' weights in float8, too
     python -m benchmarks.h200 --kernels --fp8 --fp8-head …         and the product with the embedding, which is the head
     python -m benchmarks.h200 --kernels --fp8 --fp8-current …      and scales of weights from the new parameters
+    python -m benchmarks.h200 --kernels --fp8 --fp8-split …        and gradients with a split accumulator
 
 Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
 float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
@@ -156,6 +157,7 @@ def training(
     fp8: bool = False,
     fp8_head: bool = False,
     fp8_current: bool = False,
+    fp8_split: bool = False,
 ) -> Callable[[], Any]:
     """Create the parameters and moments; return a function that makes a step and returns the loss."""
     *state, tokens = arguments(library, model)
@@ -166,7 +168,7 @@ def training(
     policy = None
     if fp8:
         policy = library.strategies.FP8Policy(
-            embedding=fp8_head, precision=None
+            embedding=fp8_head, split_accumulator=fp8_split, precision=None
         )  # the loss casts its parameters itself
     if policy is not None:
         state.append(policy.create(loss, state[0], tokens))
@@ -228,7 +230,7 @@ def measure(name: str, model: Model, remat: bool, options: argparse.Namespace) -
             library.as_jax()
         train = importlib.import_module("benchmarks.h200_flax").training(model, remat, attention)
     else:
-        of_ours = (options.kernels, options.adam, options.fp8, options.fp8_head, options.fp8_current)
+        of_ours = (options.kernels, options.adam, options.fp8, options.fp8_head, options.fp8_current, options.fp8_split)
         train = training(library, model, remat, attention, options.scan, *of_ours)
     start = time.perf_counter()
     first = float(train())
@@ -258,6 +260,7 @@ def main() -> None:
     optional.add_argument("--adam", action="store_true", help="update the parameters by shardwise.kernels.adam")
     optional.add_argument("--fp8", action="store_true", help="compute products with the layers' weights in float8")
     parser.add_argument("--fp8-head", action="store_true", help="with --fp8, the product with the embedding too")
+    parser.add_argument("--fp8-split", action="store_true", help="with --fp8, gradients with a split accumulator")
     parser.add_argument("--fp8-current", action="store_true", help="with --fp8, scale weights by the new parameters")
     parser.add_argument("--small", action="store_true", help="run a tiny model without cuDNN")
     parser.add_argument("--json", type=Path)
@@ -300,7 +303,7 @@ def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Ro
             "--remat": remat,
             "--json": report,
         }
-        names = ("adam", "flax", "fp8", "fp8_head", "fp8_current", "kernels", "scan", "small")
+        names = ("adam", "flax", "fp8", "fp8_head", "fp8_current", "fp8_split", "kernels", "scan", "small")
         flags = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
         arguments = [str(x) for pair in pairs.items() for x in pair]
         command = [sys.executable, "-m", "benchmarks.h200", *flags, *arguments]

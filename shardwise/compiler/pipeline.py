@@ -21,6 +21,7 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.accumulate_products import accumulate_products
+from shardwise.compiler.lower.fuse_quantize import fuse_quantize
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.lower.transpose_weights import transpose_weights
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -172,8 +173,8 @@ def run_stages(
         if platform in XLA_GPU_PLATFORMS:
             options.update(thresholds.combine_thresholds(local))
     set_stage("lowering")
-    if platform == "cuda":
-        for rewrite in (accumulate_products, transpose_weights):
+    if platform == "cuda" or chip.platform == "gpu":  # plans for a GPU have its kernels on other platforms too
+        for rewrite in (accumulate_products, transpose_weights, fuse_quantize):
             local = replace(local, program=rewrite(local.program))
             dump.add(rewrite.__name__, local)
     module = lower(local, donated, platform, as_partitions, options)

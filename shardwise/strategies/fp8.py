@@ -78,6 +78,8 @@ class FP8Policy:
         forward: the float8 dtype of inputs and weights.
         backward: the float8 dtype of cotangents.
         precision: the dtypes of the rest, as in `mixed_precision`; None if the function casts its parameters itself.
+        split_accumulator: whether the products of the backward pass add the parts of their sums in float32. Those of
+            the forward pass are summed in the units for float8, which keep fewer bits on Hopper.
 
     Example:
         >>> jax.strategies.FP8Policy(history=32).history
@@ -93,6 +95,7 @@ class FP8Policy:
     forward: DTypeLike = jnp.float8_e4m3fn
     backward: DTypeLike = jnp.float8_e5m2
     precision: PrecisionPolicy | None = _BF16
+    split_accumulator: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.include, str):
@@ -180,7 +183,7 @@ class FP8Policy:
         computed = self._in_precision(function)
 
         def form(product: Dot | GroupedDot, dtype: Any) -> Fp8Form:
-            return Fp8Form(product, dtype, *dtypes, measures)
+            return Fp8Form(product, dtype, *dtypes, measures, self.split_accumulator)
 
         @wraps(function)
         def call(params: object, scales: FP8Scales, *args: object, **keywords: object) -> Any:

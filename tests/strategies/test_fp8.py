@@ -316,3 +316,17 @@ def test_errors_of_functions():
     other = FP8Policy(include=("up",)).create(loss, params, tokens)
     with pytest.raises(StrategyError, match="the scales do not belong to this function: layers/down, layers/out"):
         LOSS(init(), other, random_tokens())
+
+
+def test_a_split_accumulator_is_one_of_gradients():
+    """XLA's library accumulates products of the highest precision in float32."""
+    x, w = (jax.ShapeDtypeStruct((64, 64), jnp.bfloat16) for _ in range(2))
+
+    def text(split):
+        policy = FP8Policy(split_accumulator=split, precision=None)
+        loss = lambda w, x: (x @ w).astype(jnp.float32).sum()  # noqa: E731
+        step = jax.grad(strategies.mixed_precision(loss, policy), (0, 2))
+        traced = jax.jit(step).trace(w, policy.create(loss, w, x), x)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+    assert [text(split).count("precision HIGHEST") for split in (False, True)] == [0, 4]  # two operands each

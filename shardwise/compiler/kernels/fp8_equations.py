@@ -38,6 +38,7 @@ class Fp8Form:
         dtype: the dtype of the result, and of the cotangents before they are converted.
         forward, backward: the float8 dtypes of operands, and of cotangents.
         measures: whether the product is not computed with float8 numbers, and only the magnitudes are measured.
+        split_accumulator: whether the products of the backward pass add the parts of a sum in float32.
     """
 
     product: Dot | GroupedDot
@@ -45,6 +46,7 @@ class Fp8Form:
     forward: DType = E4M3
     backward: DType = E5M2
     measures: bool = False
+    split_accumulator: bool = False
 
 
 class Fp8Equations:
@@ -202,13 +204,13 @@ class DotEquations(Fp8Equations):
 
     def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
         left, right = self._dims(self.rows, self._columns), self._dims(self._contracted, self._columns)
-        return self._multiply(cotangent, weight, left, right, scales)
+        return self._multiply(cotangent, weight, left, right, scales, self.form.split_accumulator)
 
     def weight_cotangent(
         self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Operand
     ) -> Any:
         left, right = self._dims(self._contracted, self.rows), self._dims(self._columns, self.rows)
-        return self._multiply(transposed, ct_transposed, left, right, scales)
+        return self._multiply(transposed, ct_transposed, left, right, scales, self.form.split_accumulator)
 
     def weight_tangent(self, transposed: Operand, tangent: Operand, others: Sequence[Operand]) -> Any:
         dims = self._dims(0, self._contracted)
@@ -225,10 +227,12 @@ class DotEquations(Fp8Equations):
         left_dims: tuple[int, ...],
         right_dims: tuple[int, ...],
         scales: Sequence[Operand],
+        split: bool = False,
     ) -> Any:
         batch, dtype = tuple(range(self.batch)), self.form.dtype
         if scales:
-            return ScaledDot((left_dims, right_dims), (batch, batch), dtype)(left, right, *scales)
+            dot = ScaledDot((left_dims, right_dims), (batch, batch), dtype, split_accumulator=split)
+            return dot(left, right, *scales)
         wide = as_dtype(left, dtype), as_dtype(right, dtype)
         return Dot((left_dims, right_dims), (batch, batch), None, self._dot.precision)(*wide)
 

@@ -35,23 +35,27 @@ class GroupedEquations(Fp8Equations):
         return self._multiply(x, permute(weight, (0, 2, 1)), others, scales)
 
     def x_cotangent(self, cotangent: Operand, weight: Operand, others: Sequence[Operand], *scales: Operand) -> Any:
-        return self._multiply(cotangent, weight, others, scales)
+        return self._multiply(cotangent, weight, others, scales, self.form.split_accumulator)
 
     def weight_cotangent(
         self, transposed: Operand, ct_transposed: Operand, others: Sequence[Operand], *scales: Operand
     ) -> Any:
         if scales:
-            return GroupedOuter(self.form.dtype)(transposed, ct_transposed, *others, *scales)[0]
+            outer = GroupedOuter(self.form.dtype, split_accumulator=self.form.split_accumulator)
+            return outer(transposed, ct_transposed, *others, *scales)[0]
         wide = (as_dtype(permute(x, (1, 0)), self.form.dtype) for x in (transposed, ct_transposed))
         return GroupedOuter()(*wide, *others)[0]
 
     def weight_tangent(self, transposed: Operand, tangent: Operand, others: Sequence[Operand]) -> Any:
         return self.result(permute(transposed, (1, 0)), tangent, others)
 
-    def _multiply(self, x: Operand, weight: Operand, others: Sequence[Operand], scales: Sequence[Operand]) -> Any:
+    def _multiply(
+        self, x: Operand, weight: Operand, others: Sequence[Operand], scales: Sequence[Operand], split: bool = False
+    ) -> Any:
         """Multiply rows by weights [groups, columns of the result, columns of x]."""
         if scales:
-            return GroupedDot(self.form.dtype, transposed=True)(x, weight, *others, *scales)[0]
+            dot = GroupedDot(self.form.dtype, transposed=True, split_accumulator=split)
+            return dot(x, weight, *others, *scales)[0]
         wide = (as_dtype(z, self.form.dtype) for z in (x, weight))
         return GroupedDot(transposed=True)(*wide, *others)[0]
 

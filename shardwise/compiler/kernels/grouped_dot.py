@@ -15,7 +15,7 @@ groups.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, final
 
 import numpy as np
@@ -56,9 +56,11 @@ class Grouped(KernelOp):
 
     Attributes:
         dtype: the dtype of the result of float8 operands, which have scales; None for other operands.
+        split_accumulator: whether parts of sums of float8 products are added in float32, as in `ScaledDot`.
     """
 
     dtype: DType | None = None
+    split_accumulator: bool = field(default=False, repr=False, kw_only=True)
 
     @property
     def needs_float8_units(self) -> bool:  # type: ignore[override]
@@ -85,7 +87,8 @@ class Grouped(KernelOp):
         self, x: Operand, y: Operand, left: tuple[int, ...], right: tuple[int, ...], scales: Sequence[Operand]
     ) -> Any:
         if self.dtype is not None:
-            return ScaledDot((left, right), ((), ()), self.dtype)(x, y, *scales)
+            dot = ScaledDot((left, right), ((), ()), self.dtype, split_accumulator=self.split_accumulator)
+            return dot(x, y, *scales)
         dtype = x.type.dtype
         return Convert(dtype)(Dot((left, right), dtype=numpy_carrier(dtype))(x, y))
 
@@ -262,7 +265,7 @@ class GroupedDot(Grouped):
             offset = column * inner + right if self.transposed else right * columns + column
             a = kernel.load(source, row * inner + left, _both(row_mask, k_masks[0]))
             b = kernel.load(matrix, offset, _both(column_mask, k_masks[1]))
-            return [kernel.dot(a, b, total)]
+            return [kernel.dot(a, b, total, split_accumulator=self.split_accumulator)]
 
         limit = kernel.where(in_group, kernel.full((), inner, I32), 0)
         (total,) = kernel.loop(limit, depth, [kernel.full((height, width), 0.0, F32)], add)
@@ -452,7 +455,7 @@ class GroupedOuter(Grouped):
                 bounds = None if in_bounds is None else in_bounds.expand(axis)
                 numbers = kernel.load(operand, side * rows + index.expand(axis), _both(bounds, mask))
                 sides.append(numbers if in_group is None else kernel.where(in_group.expand(axis), numbers, 0.0))
-            return [kernel.dot(sides[0], sides[1], total)]
+            return [kernel.dot(sides[0], sides[1], total, split_accumulator=self.split_accumulator)]
 
         def add_edge(number: Block, total: Block) -> list[Block]:
             index = k + kernel.where(number.equals(0), start // depth * depth, last)

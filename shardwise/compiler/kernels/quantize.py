@@ -1,13 +1,17 @@
 """quantize: an array of floats as float8 numbers and a scale, with its largest magnitude, in one pass over memory.
 
-    x [batch…, rows…, columns…], scale [] → x / scale as float8, optionally with the columns before the rows, and the
-    largest magnitude of x
+    x [batch…, rows…, columns…], scale [] → x / scale as float8, optionally with the columns before the rows, the
+    largest magnitude of x, and optionally the sums of x over the rows
 
 Numbers beyond the range of the float8 dtype become its largest or least number. Infinities and NaN become NaN, and the
 largest magnitude leaves them out. Along sharded dims, it is a partial maximum.
+
+With a prologue, x is an elementwise function of the operands before the scale, and is not stored. The sums are the
+gradient of a bias, if x is the cotangent of a product.
 """
 
 from collections.abc import Sequence
+from dataclasses import field, replace
 from typing import Any, final
 
 import ml_dtypes
@@ -15,9 +19,11 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_float8
 from shardwise.compiler.ir.op import Hlo, HloValue
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.kernel import KernelOp, Launch
+from shardwise.compiler.kernels.prologue import apply_prologue, emit_prologue
 from shardwise.compiler.kernels.triton_ir import F32, I32, I64, TritonBuilder
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -26,12 +32,15 @@ from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
+from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.reduction import MAX
 from shardwise.compiler.shardings.factors import FactorRule
 
-_TILE = 64  # rows and columns of the block of one program
-_LARGE_TILE = 128  # the same where a transpose is written: rows of 128 bytes, which a GPU writes at once
+_TILE = 64, 64  # rows and columns of the block of one program
+# The same where a transpose is written. Rows of 128 bytes are written at once; more rows would need too many registers
+# for prologues of several operands.
+_LARGE_TILE = 64, 128
 _LEAST_PROGRAMS = 256  # fewer large blocks would leave multiprocessors of a GPU without work
 _WARPS = 8
 
@@ -46,6 +55,11 @@ class Quantize(KernelOp):
         transposes: whether the second result exists.
         batch: the number of leading dims of `x` that are batch dims.
         rows: the number of dims after them that are rows. The rest are columns.
+        prologue: a function of single elements that computes those of x; None if x is an operand. The first operand
+            has the shape of x.
+        dims: for each operand of the prologue, the dims of x that it has: all, the rows (with batch dims), the columns
+            or none.
+        sums: whether the sums over the rows are the last result, as float32.
     """
 
     name = "quantize"
@@ -53,6 +67,23 @@ class Quantize(KernelOp):
     transposes: bool = False
     batch: int = 0
     rows: int = 1
+    prologue: Program | None = field(default=None, repr=False)
+    dims: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    sums: bool = field(default=False, repr=False)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return () if self.prologue is None else (self.prologue,)
+
+    def with_programs(self, programs: Sequence[Program]) -> "Quantize":
+        return replace(self, prologue=programs[0])
+
+    @property
+    def label(self) -> str:
+        if self.prologue is None:
+            return self.name
+        count = sum(not equation.op.is_constant for equation in self.prologue.equations)
+        return f"{self.name} after {count} elementwise ops"
 
     @property
     def limit(self) -> float:
@@ -60,41 +91,77 @@ class Quantize(KernelOp):
         return float(ml_dtypes.finfo(self.dtype).max)  # type: ignore[no-untyped-call]
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
-        x, scale = types
-        if not is_float(x.dtype) or not is_float8(self.dtype):
+        *operands, scale = types
+        x = operands[0]
+        if not all(is_float(type.dtype) for type in operands) or not is_float8(self.dtype):
             raise TypeError(f"quantize: needs floats and a float8 dtype, not {x} and {self.dtype}")
         if scale.shape or scale.dtype != F32:
             raise TypeError(f"quantize: the scale must be f32[], not {scale}")
         if self.batch + self.rows > x.ndim:
             raise TypeError(f"quantize: {x} does not have {self.batch} batch dims and {self.rows} dims of rows")
+        self._check_operands(operands)
         result = ArrayType(x.shape, self.dtype)
         transposed = result.with_shape(tuple(x.shape[dim] for dim in self._order(x.ndim)))
-        return result, *([transposed] if self.transposes else []), ArrayType((), F32)
+        sums = ArrayType((*x.shape[: self.batch], *x.shape[self.batch + self.rows :]), F32)
+        return result, *([transposed] if self.transposes else []), ArrayType((), F32), *([sums] if self.sums else [])
+
+    def _check_operands(self, operands: Sequence[ArrayType]) -> None:
+        """Raise TypeError if the operands do not belong to the prologue."""
+        x, start = operands[0], self.batch + self.rows
+        dims = self._operand_dims(x)
+        known = (tuple(range(x.ndim)), tuple(range(start)), tuple(range(start, x.ndim)), ())
+        elements = tuple(ArrayType((), type.dtype) for type in operands)
+        expected = elements[:1] if self.prologue is None else self.prologue.in_types
+        if elements != expected or len(dims) != len(operands) or dims[0] != known[0] or not {*dims} <= {*known}:
+            raise TypeError(f"quantize: {', '.join(map(str, operands))} do not belong to the prologue {self.prologue}")
+        for type, each in zip(operands, dims, strict=True):
+            if type.shape != tuple(x.shape[dim] for dim in each):
+                raise TypeError(f"quantize: {type} does not have dims {each} of {x}")
+
+    def _operand_dims(self, x: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return self.dims or (tuple(range(x.ndim)),)
 
     def _order(self, ndim: int) -> tuple[int, ...]:
         """Return the dims of `x` with the columns before the rows."""
         start = self.batch + self.rows
         return (*range(self.batch), *range(start, ndim), *range(self.batch, start))
 
+    def _summed(self) -> range:
+        """Return the dims of `x` that are rows."""
+        return range(self.batch, self.batch + self.rows)
+
     def factors(self, *types: ArrayType) -> FactorRule:
         ndim = types[0].ndim
         dims = tuple((dim,) for dim in range(ndim))
         transposed = tuple((dim,) for dim in self._order(ndim))
-        results = (dims, *([transposed] if self.transposes else []), ())
-        return FactorRule((dims, ()), results, types[0].shape, dict.fromkeys(range(ndim), MAX))
+        summed = frozenset(self._summed() if self.sums else ())
+        # A factor has one reduction, and the rows of sums would need two. A function of padding may be any number, and
+        # prologues are made after layouts are chosen.
+        replicated = summed if self.prologue is None else frozenset(range(ndim))
+        sums = tuple((dim,) for dim in range(ndim) if dim not in summed)
+        results = (dims, *([transposed] if self.transposes else []), (), *([sums] if self.sums else []))
+        operands = (*(tuple((dim,) for dim in each) for each in self._operand_dims(types[0])), ())
+        reduced = {dim: MAX for dim in range(ndim) if dim not in summed}
+        return FactorRule(operands, results, types[0].shape, reduced, need_replication=replicated)
 
     def plain(self, *operands: Any) -> list[Any]:
-        x, scale = operands
+        *arrays, scale = operands
+        shape, ndim = arrays[0].type.shape, arrays[0].type.ndim
+        full = [
+            x if x.type.shape == shape else Broadcast(shape, dims)(x)
+            for x, dims in zip(arrays, self._operand_dims(arrays[0].type), strict=True)
+        ]
+        x = full[0] if self.prologue is None else apply_prologue(self.prologue, full)
         wide = Expr(x if x.type.dtype == F32 else Convert(F32)(x))
         magnitude = apply(Abs(), wide)
         is_finite = magnitude < np.inf
-        scaled = wide * Expr(Broadcast(x.type.shape, ())((1.0 / Expr(scale)).array))
+        scaled = wide * Expr(Broadcast(shape, ())((1.0 / Expr(scale)).array))
         clamped = apply(Max(), apply(Min(), scaled, scaled.full_like(self.limit)), scaled.full_like(-self.limit))
         # XLA replaces a conversion to float8 and back by nothing, unless there is a barrier between the two.
         result = Barrier()(Convert(self.dtype)(where(is_finite, clamped, np.nan).array))
-        largest = ReduceMax(tuple(range(x.type.ndim)))(where(is_finite, magnitude, 0.0).array)
-        transposed = [permute(result, self._order(x.type.ndim))] if self.transposes else []
-        return [result, *transposed, largest]
+        largest = ReduceMax(tuple(range(ndim)))(where(is_finite, magnitude, 0.0).array)
+        transposed = [permute(result, self._order(ndim))] if self.transposes else []
+        return [result, *transposed, largest, *([Sum(tuple(self._summed()))(wide.array)] if self.sums else [])]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         raise TypeError(
@@ -104,15 +171,18 @@ class Quantize(KernelOp):
 
     def kernel_launch(self, *types: ArrayType) -> Launch:
         count, rows, columns = self._sizes(types[0])
-        tile = self._tile(types[0])
-        programs = count * _blocks(rows, tile) * _blocks(columns, tile)
-        *results, _ = self.out_types(*types)
-        return Launch(programs, _WARPS, (*results, ArrayType((programs,), F32)))
+        height, width = self._tile(types[0])
+        programs = count * _blocks(rows, height) * _blocks(columns, width)
+        results = self.out_types(*types)[: 1 + self.transposes]
+        shape, start = types[0].shape, self.batch + self.rows
+        parts = ArrayType((*shape[: self.batch], _blocks(rows, height), *shape[start:]), F32)
+        return Launch(programs, _WARPS, (*results, ArrayType((programs,), F32), *([parts] if self.sums else [])))
 
-    def _tile(self, x: ArrayType) -> int:
-        """Return the number of rows and of columns of a block."""
+    def _tile(self, x: ArrayType) -> tuple[int, int]:
+        """Return the numbers of rows and of columns of a block."""
         count, rows, columns = self._sizes(x)
-        programs = count * _blocks(rows, _LARGE_TILE) * _blocks(columns, _LARGE_TILE)
+        height, width = _LARGE_TILE
+        programs = count * _blocks(rows, height) * _blocks(columns, width)
         return _LARGE_TILE if self.transposes and programs >= _LEAST_PROGRAMS else _TILE
 
     def _sizes(self, x: ArrayType) -> tuple[int, int, int]:
@@ -124,34 +194,61 @@ class Quantize(KernelOp):
 
     def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
         _, rows, columns = self._sizes(types[0])
-        tile = self._tile(types[0])
-        x, scale, *results, maxima = kernel.pointers
+        height, width = self._tile(types[0])
+        arrays, (scale, *results) = kernel.pointers[: len(types) - 1], kernel.pointers[len(types) - 1 :]
         program = kernel.program_id()
-        across = _blocks(columns, tile)
+        across = _blocks(columns, width)
         block = program // across
-        first_row, first_column = (block % _blocks(rows, tile)) * tile, (program % across) * tile
-        matrix = (block // _blocks(rows, tile)).to(I64) * (rows * columns)
-        row, column = kernel.range(tile).expand(1), kernel.range(tile).expand(0)
-        mask = None
-        if rows % tile or columns % tile:
-            mask = (row + first_row < rows) & (column + first_column < columns)
-        start = matrix + first_row.to(I64) * columns + first_column.to(I64)
-        value = kernel.load(x.advance(start), row * columns + column, mask).to(F32)
+        matrix = block // _blocks(rows, height)
+        first_row, first_column = (block % _blocks(rows, height)) * height, (program % across) * width
+        row, column = kernel.range(height).expand(1), kernel.range(width).expand(0)
+        row_mask = row + first_row < rows if rows % height else None
+        column_mask = column + first_column < columns if columns % width else None
+        mask = row_mask & column_mask if row_mask and column_mask else row_mask or column_mask
+        # Offsets are added to the address of the block, since those of large arrays do not fit 32 bits.
+        start = matrix.to(I64) * (rows * columns) + first_row.to(I64) * columns + first_column.to(I64)
+        places = {
+            "all": (start, row * columns + column, mask),
+            "rows": (matrix.to(I64) * rows + first_row.to(I64), row, row_mask),
+            "columns": (first_column.to(I64), column, column_mask),
+            "none": (None, kernel.full((), 0, I32), None),
+        }
+        blocks = []
+        for pointer, dims in zip(arrays, self._operand_dims(types[0]), strict=True):
+            address, offsets, within = places[self._kind(dims, types[0].ndim)]
+            found = kernel.load(pointer if address is None else pointer.advance(address), offsets, within)
+            blocks.append(found.broadcast_to((height, width)))
+        value = blocks[0].to(F32) if self.prologue is None else emit_prologue(kernel, self.prologue, blocks)
+        if mask is not None and self.prologue is not None:
+            value = kernel.where(mask, value, 0.0)  # a function of zeros may be another number
         magnitude = kernel.abs(value)
         is_finite = magnitude < np.inf
         scaled = value * (kernel.full((), 1.0, F32) / kernel.load(scale, kernel.full((), 0, I32)))
         clamped = kernel.minimum(kernel.maximum(scaled, -self.limit), self.limit)
         numbers = kernel.where(is_finite, clamped, np.nan).to(self.dtype)
-        kernel.store(results[0].advance(start), row * columns + column, numbers, mask)
+        kernel.store(results.pop(0).advance(start), row * columns + column, numbers, mask)
         if self.transposes:
-            transposed = matrix + first_column.to(I64) * rows + first_row.to(I64)
-            kernel.store(results[1].advance(transposed), column * rows + row, numbers, mask)
+            transposed = matrix.to(I64) * (rows * columns) + first_column.to(I64) * rows + first_row.to(I64)
+            kernel.store(results.pop(0).advance(transposed), column * rows + row, numbers, mask)
         largest = kernel.where(is_finite, magnitude, 0.0).max(1).max(0)
-        kernel.store(maxima.advance(program.to(I64)), kernel.full((), 0, I32), largest)
+        kernel.store(results.pop(0).advance(program.to(I64)), kernel.full((), 0, I32), largest)
+        if self.sums:
+            part = results.pop(0).advance(block.to(I64) * columns + first_column.to(I64))
+            kernel.store(part, column, value.sum(0).expand(0), column_mask)
+
+    def _kind(self, dims: tuple[int, ...], ndim: int) -> str:
+        """Return which dims of x an operand has. One of a single column can have several names."""
+        if len(dims) == ndim:
+            return "all"
+        if not dims:
+            return "none"
+        return "columns" if dims[0] == self.batch + self.rows else "rows"
 
     def finish(self, hlo: Hlo, written: Sequence[HloValue]) -> Sequence[HloValue]:
-        *results, maxima = written
-        return [*results, ReduceMax((0,)).lower(hlo, maxima)]
+        *results, maxima = written[: 2 + self.transposes]
+        largest = ReduceMax((0,)).lower(hlo, maxima)
+        sums = [Sum((self.batch,)).lower(hlo, written[-1])] if self.sums else []
+        return [*results, largest, *sums]
 
 
 def _blocks(size: int, tile: int) -> int:

@@ -16,6 +16,7 @@ from shardwise.compiler.ir.types import ArrayType
 
 I1, I8, I32, I64 = np.dtype(np.bool_), np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
 F32 = np.dtype(np.float32)
+SPLIT_PRODUCTS = 128
 _NAMES: dict[DType, str] = {
     I1: "i1",
     I8: "i8",
@@ -362,16 +363,17 @@ class TritonBuilder:
     def rsqrt(self, x: Block) -> Block:
         return self.unary("math.rsqrt", x)
 
-    def dot(self, x: Block, y: Block, total: Block, exact: bool = True) -> Block:
+    def dot(self, x: Block, y: Block, total: Block, exact: bool = True, split_accumulator: bool = False) -> Block:
         """Return `total + x @ y`. Every dim is at least 16, and at least 32 of float8 numbers are summed.
 
-        Float32 is rounded to tf32 unless `exact`.
+        Float32 is rounded to tf32 unless `exact`. Sums of float8 numbers are added in float32 after every
+        `SPLIT_PRODUCTS` if `split_accumulator`.
         """
         precision = ", inputPrecision = tf32" if not exact and x.dtype == F32 else ""
         if is_float8(x.dtype):
-            # The units of Hopper for float8 keep fewer bits of a sum than float32 has. Without this permission, which
-            # cuBLASLt's products have too, Triton uses older units, at half the rate.
-            precision += f" {{maxNumImpreciseAcc = {2**30} : i32}}"
+            # The units of Hopper for float8 keep fewer bits of a sum than float32 has. Without permission to sum 32
+            # products in them, Triton uses older units, at half the rate.
+            precision += f" {{maxNumImpreciseAcc = {SPLIT_PRODUCTS if split_accumulator else 2**30} : i32}}"
         text = f"tt.dot {x.name}, {y.name}, {total.name}{precision} : {x.type} * {y.type} -> {total.type}"
         return Block(self, self._emit(text), total.shape, total.dtype)
 

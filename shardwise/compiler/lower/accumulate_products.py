@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.lower.stored_values import is_stored
 from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -76,21 +77,10 @@ def _added_product(
         return None
     result = equation.outputs[0].type.plain
     for value, addend in (equation.inputs[::-1], equation.inputs):
-        is_known = _is_in_memory(addend, producers) or _is_bias(addend, producers)
+        is_known = is_stored(addend, producers) or _is_bias(addend, producers)
         if value in products and addend.type.plain == result and is_known:
             return products[value]
     return None
-
-
-def _is_in_memory(value: Value, producers: Mapping[Value, Equation]) -> bool:
-    """Return whether a value is an input, or the result of a kernel that XLA does not fuse with others."""
-    producer = producers.get(value)
-    while producer is not None and producer.op.fusion.is_view:
-        producer = producers.get(producer.inputs[0])
-    if producer is None:
-        return True
-    fusion = producer.op.fusion
-    return not (fusion.fuses or fusion.is_indexed or producer.op.is_constant)
 
 
 def _is_bias(value: Value, producers: Mapping[Value, Equation]) -> bool:

@@ -1063,6 +1063,13 @@ def kernel_cases() -> list[Case]:
             quantize = Quantize(dtype(name), transposes, batch, rows.count(","))
             if batch < rows.count(","):
                 cases.append(case(quantize, f"f32{rows} f32[]"))
+        element = parse_type("f32[]")
+        for transposes, sums in ((True, False), (False, True)):
+            function = rewrite("prologue", [element] * 2, lambda x, y: [Tanh()(Mul()(x, y))])
+            dims = tuple(range(rows.count(",") + 1)), (rows.count(","),)
+            fused = Quantize(dtype("f8_e4m3fn"), transposes, 0, rows.count(","), function, dims, sums)
+            if rows.count(","):
+                cases.append(case(fused, f"f32{rows} f32[{width}] f32[]"))
     return cases
 
 

@@ -7,7 +7,7 @@ addend is part of the call: it saves a pass over the result.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, final
 
 import numpy as np
@@ -35,6 +35,8 @@ class ScaledDot(Op):
         contract, batch: pairs of dims, of `x` and of `y`, as in `Dot`.
         dtype: the dtype of the result.
         adds: whether an array of the type of the result is added to it.
+        split_accumulator: whether a library must add the parts of a sum in float32. If not, units for float8 may keep
+            fewer bits of the sum, which is faster on some chips.
     """
 
     name = "scaled_dot"
@@ -43,6 +45,7 @@ class ScaledDot(Op):
     batch: Pair
     dtype: DType
     adds: bool = False
+    split_accumulator: bool = field(default=False, repr=False)
 
     @property
     def dot(self) -> Dot:
@@ -105,7 +108,9 @@ class ScaledDot(Op):
             factor = scale if wide == scale.type.dtype else Convert(wide).lower(hlo, scale)
             factors = Broadcast(numbers.type.shape, ()).lower(hlo, factor)
             scaled.append(hlo.op("stablehlo.multiply", (numbers, factors), numbers.type))
-        product = self.dot.lower(hlo, *scaled)
+        # XLA passes the precision to cuBLASLt: at the default one of both operands, it accumulates fast.
+        precision = ("HIGHEST", "HIGHEST") if self.split_accumulator else self.dot.precision
+        product = replace(self.dot, precision=precision).lower(hlo, *scaled)
         if addends and wide == self.dtype:
             product = hlo.op("stablehlo.add", (product, addends.pop()), product.type)
         if hlo.platform == "cuda":
