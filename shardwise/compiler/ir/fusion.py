@@ -23,6 +23,7 @@ class Fusion:
         is_barrier: whether the op only separates kernels. Its result shares the operand's memory, once it is complete.
         reads_part: whether the op reads only as many bytes of its first operand as its result has.
         updates: the operand that is written in place into the first operand; None for other ops.
+        overwrites: whether each result overwrites the operand of its index on CPU, if that is not read later.
         stores_updated: whether XLA stores a first operand that is constant, such as zeros, before it is updated.
     """
 
@@ -36,6 +37,7 @@ class Fusion:
     is_indexed: bool = False
     fuses_updates: bool = False
     stores_updated: bool = False
+    overwrites: bool = False
 
 
 OWN_KERNEL = Fusion()

@@ -21,6 +21,7 @@ from typing import NamedTuple, final
 
 from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.partition.cpu_program import cpu_program
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.platform_memory import (
@@ -143,7 +144,7 @@ class LiveRanges:
     Attributes:
         buffers: the buffers.
         arguments: the buffer of each input of the program that is in the memory of the device.
-        program: the program, on CPU with equal equations merged.
+        program: the program, on CPU as XLA rewrites it, with equal equations merged.
         outputs: the buffer of each output; None if it is a constant or in host memory.
         frames: for each kernel, where it runs.
         end: the time after the last kernel.
@@ -164,7 +165,7 @@ class LiveRanges:
         self.chip = chip
         self.platform = "" if chip is None else chip.platform
         self.local = local
-        self.program = merge_equal(local.program, mergeable) if self.platform == CPU else local.program
+        self.program = merge_equal(cpu_program(local.program), mergeable) if self.platform == CPU else local.program
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
@@ -539,7 +540,7 @@ class LiveRanges:
         if self.platform == CPU and groups.expressions.is_scattered(new.value):
             return False
         if launch.in_place is None:
-            launch.in_place = _read_in_place(launch.kernel, groups.storage)
+            launch.in_place = _read_in_place(launch.kernel, groups.storage, self.platform)
         reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
         if self.platform == CPU and not self._has_one_shape(launch, new.value, reads):
             return False
@@ -610,7 +611,7 @@ def _is_returned(op: Control) -> bool:
     return len(op.programs) == 1 and op.trip_count == 1 and not any(binding.boundary.leading for binding in op.bindings)
 
 
-def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value]) -> frozenset[Value]:
+def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value], platform: str) -> frozenset[Value]:
     """Return the operands of a kernel that it reads element by element as it writes its results.
 
     An operand that is also reduced, broadcast or moved is read after other elements were written.
@@ -618,11 +619,13 @@ def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value]) -> frozenset[
     Args:
         kernel: the kernel.
         storage: for views, the value whose memory they share.
+        platform: the platform.
     """
     scattered: set[Value] = set()
     read: set[Value] = set()
     for equation in reversed(kernel.equations):
         is_in_place = equation.op.is_elementwise or equation.op.fusion.is_view
+        is_in_place |= platform == CPU and equation.op.fusion.overwrites
         updated = 0 if equation.op.fusion.updates is not None else None
         for position, value in enumerate(equation.inputs):
             home = storage.get(value, value)

@@ -157,4 +157,12 @@ def is_loop(op: Op) -> bool:
 
 def mergeable(program: Program) -> set[Equation]:
     """Return the equations that XLA merges with equal ones on CPU. On GPUs they are mostly computed again."""
-    return {e for e in program.equations if e.op.is_elementwise or e.op.is_constant or e.op.only_moves}
+    return {
+        equation
+        for equation in program.equations
+        if (op := equation.op).is_elementwise
+        or op.is_constant
+        or op.only_moves
+        or op.is_contraction
+        or op.reduced_dims is not None
+    }

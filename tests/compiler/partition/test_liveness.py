@@ -54,6 +54,10 @@ def attend(q, k):
     return jnp.einsum("bhts,bshd->bthd", jnp.exp(jnp.einsum("bthd,bshd->bhts", q, k)), k)
 
 
+def convolved(x, w):
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -132,6 +136,38 @@ PROGRAMS = {
         matrices(1),
     ),
     "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
+    "a product of few rows that a softmax normalizes": (lambda x, w: nn.softmax(x @ w) @ w, matrices(2)),
+    "a product of transposed rows that is summed": (
+        lambda x, y: jnp.sum((x.T @ y) ** 2, 1),
+        [*matrices(1, 64, 4 * N), *matrices(1, 64, N)],
+    ),
+    "distances of all pairs, and their gradient": (
+        sw.grad(lambda x: jnp.sum(jnp.exp(-jnp.sum((x[:, None] - x) ** 2, -1)) @ x)),
+        matrices(1, N, 32),
+    ),
+    "cumulative sums": (lambda x: jnp.cumsum(x @ x, 0) @ x, matrices(1)),
+    "cumulative sums of an odd number of narrow rows from the end": (
+        lambda x: jnp.sin(lax.cumsum(x, 0, reverse=True)),
+        matrices(1, 4 * N - 1, N, dtype=jnp.bfloat16),
+    ),
+    "a product that is rolled": (lambda x: jnp.roll(x @ x, 3, 1) @ x, matrices(1)),
+    "narrow rows that replace others": (
+        lambda x, i, y: x.at[i].set(y),
+        [*matrices(1, 4 * N, N, dtype=jnp.bfloat16), *matrices(1, N, dtype=np.int32), *matrices(1, dtype=jnp.bfloat16)],
+    ),
+    "narrow rows that are added to zeros": (
+        lambda i, y: jnp.zeros((4 * N, N), y.dtype).at[i].add(y) * 2,
+        [*matrices(1, N, dtype=np.int32), *matrices(1, dtype=jnp.bfloat16)],
+    ),
+    "narrow rows that are sorted": (jnp.sort, matrices(1, 4 * N, N, dtype=jnp.bfloat16)),
+    "a convolution of images whose windows are reduced": (
+        lambda x, w: lax.reduce_window(nn.relu(convolved(x, w)), -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+        [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
+    ),
+    "a convolution of images that is averaged": (
+        lambda x, w: convolved(x, w).mean((1, 2)),
+        [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
+    ),
     "a selected value that is reduced": (
         sw.grad(softmax_loss),
         [*matrices(1, 4 * N, 64), *matrices(1, 64, 4 * N), *matrices(1, 4 * N, dtype=np.int32)],

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_integer, lowest, numpy_carrier
+from shardwise.compiler.ir.fusion import Fusion
 from shardwise.compiler.ir.jax_checks import check_unsharded
 from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.operand import Operand
@@ -42,6 +43,7 @@ class Sort(Op):
     imaginary part. With `descending` the order is reversed, so that NaN comes first; the sort is still stable.
     """
 
+    fusion = Fusion(overwrites=True)
     name = "sort"
     accepts_keys = True
     single = False

@@ -1,0 +1,173 @@
+"""cpu_program: a program as XLA compiles it on CPU, before it forms kernels.
+
+The lowering expands some ops, and XLA rewrites others before it fuses them. The results of the new ops may be stored:
+
+- The quotient of a value and a broadcast value is the product with the broadcast reciprocal.
+- Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
+- Rolling concatenates two slices.
+- A cumulative reduction scans blocks, and combines each with the total of the blocks before.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import accumulation_dtype, is_float
+from shardwise.compiler.ir.op import Op, result_types
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import Scalar
+from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, blocked_scan
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.roll import Roll
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
+
+_F32 = np.dtype(np.float32)
+
+
+@verifies_result
+def cpu_program(program: Program) -> Program:
+    """Return a program with the ops that XLA compiles on CPU; `program` itself if they are those that it has."""
+    rewriter = _Rewriter(program)
+    for equation in program.equations:
+        rewriter.add(equation)
+    if not rewriter.is_changed:
+        return program
+    return program.with_equations(rewriter.equations, [rewriter.current(value) for value in program.outputs])
+
+
+@final
+class _Rewriter:
+    """Equations so far, and the values that replace those of the program.
+
+    Attributes:
+        equations: the new equations.
+        is_changed: whether they differ from those of the program.
+    """
+
+    def __init__(self, program: Program):
+        self.equations: list[Equation] = []
+        self.is_changed = False
+        self._producers: dict[Value, Equation] = {}
+        self._current: dict[Value, Value] = {}
+        self._equation: Equation
+
+    def current(self, value: Value) -> Value:
+        return self._current.get(value, value)
+
+    def add(self, equation: Equation) -> None:
+        """Add an equation of the program, or those that replace it."""
+        self._equation = equation
+        inputs = [self.current(value) for value in equation.inputs]
+        results = self._rewritten(equation.op, inputs)
+        if results is not None:
+            self.is_changed = True
+            self._current.update(zip(equation.outputs, results, strict=True))
+            return
+        op = equation.op.map_programs(cpu_program)
+        if op is not equation.op or any(x is not y for x, y in zip(inputs, equation.inputs, strict=True)):
+            self.is_changed = True
+            equation = equation.replace(op=op, inputs=inputs)
+        self._append(equation)
+
+    def _append(self, equation: Equation) -> None:
+        self.equations.append(equation)
+        self._producers.update(dict.fromkeys(equation.outputs, equation))
+
+    def _apply(self, op: Op, *operands: Value) -> Any:
+        """Add an equation in place of the current one, and return its results, or its only result."""
+        outputs = [Value(type) for type in result_types(op, tuple([value.type for value in operands]))]
+        self._append(self._equation.replace(op=op, inputs=operands, outputs=outputs))
+        return outputs[0] if op.single else outputs
+
+    def _rewritten(self, op: Op, inputs: list[Value]) -> list[Value] | None:
+        """Return the results of the ops that replace an op; None if it stays."""
+        if isinstance(op, Div):
+            return self._divided(*inputs)
+        is_slow = isinstance(op, Sort) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
+        if is_slow and any(_is_unsupported(value) for value in inputs):
+            return self._widened(op, inputs)
+        if isinstance(op, Roll):
+            return self._rolled(op, *inputs)
+        if isinstance(op, Cumulative):
+            return self._scanned(op, *inputs)
+        return None
+
+    def _divided(self, x: Value, y: Value) -> list[Value] | None:
+        broadcast = self._producers.get(y)
+        if broadcast is None or not isinstance(broadcast.op, Broadcast) or not is_float(x.type.dtype):
+            return None
+        (divisor,) = broadcast.inputs
+        producer = self._producers.get(divisor)
+        if divisor.type.size == y.type.size or (producer is not None and producer.op.is_constant):
+            return None
+        one = self._apply(Full(divisor.type.shape, Scalar.from_value(1, divisor.type.dtype), divisor.type.weak))
+        return [self._apply(Mul(), x, self._apply(broadcast.op, self._apply(Div(), one, divisor)))]
+
+    def _widened(self, op: Op, inputs: list[Value]) -> list[Value]:
+        types = result_types(op, tuple([value.type for value in inputs]))
+        results = self._apply(op, *[self._converted(value) if _is_unsupported(value) else value for value in inputs])
+        return [
+            result if result.type.dtype == type.dtype else self._apply(Convert(type.dtype, type.weak), result)
+            for result, type in zip([results] if op.single else results, types, strict=True)
+        ]
+
+    def _converted(self, value: Value) -> Any:
+        producer = self._producers.get(value)
+        if producer is not None and isinstance(producer.op, Full):
+            return self._apply(
+                Full(value.type.shape, Scalar.from_value(producer.op.value.array, _F32), value.type.weak)
+            )
+        return self._apply(Convert(_F32, value.type.weak), value)
+
+    def _rolled(self, op: Roll, x: Value) -> list[Value] | None:
+        size = x.type.shape[op.dim]
+        if not op.by:
+            return None
+        parts = []
+        for start, limit in ((size - op.by, size), (0, size - op.by)):
+            first, last = [0] * x.type.ndim, list(x.type.shape)
+            first[op.dim], last[op.dim] = start, limit
+            parts.append(self._apply(Slice(tuple(first), tuple(last), (1,) * x.type.ndim), x))
+        return [self._apply(Concatenate(op.dim), *parts)]
+
+    def _scanned(self, op: Cumulative, x: Value) -> list[Value]:
+        type, dim = x.type, op.dim
+        wide = accumulation_dtype(type.dtype)
+        if wide != type.dtype:
+            x = self._apply(Convert(wide, type.weak), x)
+        if op.reverse:
+            x = self._apply(Reverse((dim,)), x)
+        neutrals = [self._apply(Full((), Scalar.from_value(neutral, wide), type.weak)) for neutral in op.neutrals(wide)]
+
+        def apply(op: Op, *operands: Value) -> Any:
+            is_identity = isinstance(op, Pad) and not any((*op.low, *op.high))
+            return operands[0] if is_identity else self._apply(op, *operands)
+
+        def scan(operands: Sequence[Value], dim: int) -> list[Value]:
+            return [self._apply(Cumulative(dim, op.reduction), x) for x in operands]
+
+        def combine(earlier: Sequence[Value], later: Sequence[Value]) -> list[Value]:
+            return [COMBINERS[op.reduction][0](apply, *earlier, *later)]
+
+        (result,) = blocked_scan(apply, scan, [x], neutrals, dim, combine)
+        if op.reverse:
+            result = self._apply(Reverse((dim,)), result)
+        return [result if wide == type.dtype else self._apply(Convert(type.dtype, type.weak), result)]
+
+
+def _windows(indices: Value) -> int:
+    """Return how many windows a scatter updates. XLA updates a single one as a slice."""
+    return math.prod(indices.type.shape[:-1])
+
+
+def _is_unsupported(value: Value) -> bool:
+    """Return whether a value has a narrow float dtype that XLA's CPU compiler computes in f32. It supports f16."""
+    return is_float(value.type.dtype) and value.type.dtype.itemsize <= 2 and value.type.dtype != np.float16
