@@ -30,6 +30,7 @@ from shardwise.checkpoints.parts import FileChecksums, merge_files, merge_parts,
 from shardwise.checkpoints.snapshot import Snapshot, take_snapshot
 from shardwise.errors import CheckpointError, PeerFailure
 from shardwise.runtime.box import Box, box_index, relative, split_box, whole
+from shardwise.runtime.generations import generations
 from shardwise.runtime.group import Group
 from shardwise.version import __version__
 
@@ -278,6 +279,7 @@ class _Pending:
 
     def __init__(self) -> None:
         self.save: Save | None = None
+        self.generation = -1  # of the processes that have started it
         self.lock = threading.Lock()
         self._waits_at_exit = False
 
@@ -285,12 +287,14 @@ class _Pending:
         """Wait until the save in flight has ended, before the next save of these processes.
 
         The error of a save that lost a process is only logged if these processes continue without it, because their
-        program already handles the failure.
+        program already handles the failure. So is every error of an earlier generation: a process that has replaced
+        another one does not have it, and would wait for the others in the next save.
         """
         try:
             self.finish()
-        except PeerFailure as failure:
-            if processes is None or failure.rank in processes:
+        except (CheckpointError, PeerFailure) as failure:
+            continues = isinstance(failure, PeerFailure) and processes is not None and failure.rank not in processes
+            if not continues and self.generation == generations.number:
                 raise
             _log.warning("%s was not committed: %s", self.save, failure)
         if not self._waits_at_exit:
@@ -359,6 +363,7 @@ def start_save(
         group.agree(error)
         check_agreement(group, snapshot)
         _pending.save = Save(location, snapshot, checked_metadata, group, before_commit, after_commit)
+        _pending.generation = generations.number
         return _pending.save
 
 

@@ -17,6 +17,7 @@ import shardwise.numpy as jnp
 from shardwise import checkpoints
 from shardwise.checkpoints.location import location_of
 from shardwise.errors import CheckpointError, CheckpointExists, PeerFailure
+from shardwise.runtime.generations import generations
 from tests.checkpoints.faulty_writer import state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,6 +184,18 @@ def test_a_save_that_lost_a_process_does_not_fail_the_next_one_without_it(tmp_pa
     again._error = PeerFailure(0, 5, "it was killed")
     with pytest.raises(PeerFailure):  # the next save is that of the process, too
         checkpoints.save(tmp_path / "four", {"x": jnp.ones(3)}, processes=[0])
+
+
+@pytest.mark.parametrize("error", [CheckpointError("disk"), PeerFailure(1, 5, "it was killed")])
+def test_the_error_of_a_save_of_an_earlier_generation_is_only_logged(tmp_path, monkeypatch, caplog, error):
+    """A process that has replaced another one does not have it, and would wait for the others in the next save."""
+    broken = checkpoints.save(tmp_path / "one", {"x": jnp.ones(3)})
+    while not broken.done():
+        time.sleep(0.01)
+    broken._error = error
+    monkeypatch.setattr(generations, "number", generations.number + 1)
+    checkpoints.save(tmp_path / "two", {"x": jnp.ones(3)}).wait()
+    assert f"one: failed: {error}" in caplog.text
 
 
 @pytest.mark.parametrize("source", ["a tree", "a file"])
