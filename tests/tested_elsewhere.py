@@ -230,7 +230,6 @@ MODULES = {
     "launch/device_check": "launch/test_doctor.py",
     "launch/platform_check": "launch/test_doctor.py",
     "launch/process_variables": "launch/test_launcher.py",
-    "launch/elastic_attempt": "recovery/test_recovery.py",
     "launch/launch_attempt": "launch/test_launcher.py",
     "launch/guardian": "launch/test_workers.py",
     "launch/report_files": "launch/test_simulate_commands.py",

@@ -18,12 +18,9 @@ from shardwise.launch.output import Output, last_traceback
 from shardwise.launch.process_variables import process_variables
 from shardwise.launch.workers import Exit, Workers
 from shardwise.processes import environment
-from shardwise.processes.coordinator import Coordinator, Event
+from shardwise.processes.coordinator import Coordinator, Event, listen
 from shardwise.processes.protocol import Failure, split_address
 
-# Seconds until all processes must have called `distributed.initialize`: the default, and the minimum. Imports come
-# first.
-INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
 STOPPED_TIMEOUT = 300.0  # seconds for which a process may be stopped while others run, before the grace period
 POLL_INTERVAL = 0.05  # seconds between two polls of the processes
 # Seconds that the other processes have after a failure to report it themselves; and seconds after a process ends early
@@ -95,10 +92,9 @@ class Attempt(LaunchAttempt):
         token = os.environ.get(environment.TOKEN) or ("" if options.nodes > 1 else secrets.token_hex(16))
         coordinator = Coordinator(
             options.nodes * options.processes,
-            host=host,
-            port=port,
+            listener=listen(host, port, is_option=True),
             token=token,
-            initialization_timeout=max(options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT),
+            initialization_timeout=options.initialization_timeout,
             on_event=note,
         )
         coordinator.start()

@@ -15,19 +15,10 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from shardwise.launch.attempt import (
-    AFTER_FAILURE,
-    INITIALIZATION_TIMEOUT,
-    MIN_INITIALIZATION_TIMEOUT,
-    POLL_INTERVAL,
-    Stop,
-    describe_failure,
-    stop_by_signal,
-)
+from shardwise.launch.attempt import AFTER_FAILURE, POLL_INTERVAL, Stop, describe_failure, stop_by_signal
 from shardwise.launch.fleet import LOCAL, Fleet, node_hello
-from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
+from shardwise.launch.launch_attempt import PATIENCE, AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.launch.placement import place_devices, place_ranks
-from shardwise.launch.process_variables import process_variables, roster_variables
 from shardwise.launch.workers import Exit
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.node_server import NodeServer
@@ -87,6 +78,8 @@ class ElasticAttempt(LaunchAttempt):
         self._waiting_since: float | None = None  # since when a process waits that could take part
         self._indices: dict[int, int] = {}  # number of each process of the generation → its index on its node
         self._generation_start = 0.0
+        self._complete_at = self._workers.start_time  # when the launchers of all nodes were last connected
+        self._has_reported_missing = False
         self._broken_since: float | None = None  # since when the generation is known to have ended
         self._step: int | None = None  # the furthest step that a generation has reached
         self._futile = 0  # generations in succession that have reached no further step
@@ -116,27 +109,17 @@ class ElasticAttempt(LaunchAttempt):
                 coordinator.kill()
         self._roster.stop()
         if self._server is not None:
-            reason = "" if self.failure is None else self.failure.reason
+            reason = "" if self.failure is None else self.failure.describe()
             for node in self._fleet.nodes:
                 self._server.send(node, JobEnded(self._code, reason))
             self._server.stop()
 
     def _start_coordinator(self) -> CoordinatorProcess:
-        return CoordinatorProcess(
-            self._host, 0, None, secrets.token_hex(16), self._initialization_timeout, _HEARTBEAT_TIMEOUT
-        )
-
-    @property
-    def _initialization_timeout(self) -> float:
-        return max(self._options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)
+        timeout = self._options.initialization_timeout
+        return CoordinatorProcess(self._host, 0, None, secrets.token_hex(16), timeout, _HEARTBEAT_TIMEOUT)
 
     def _start_local(self, number: int) -> None:
-        """Start a process of this node."""
-        variables = {
-            **process_variables(self._options, self._restart, self._log_folder),
-            **roster_variables(self._roster.address, self._roster.token, number),
-        }
-        self._workers.start(number, self._options.command, variables, self._restart)
+        self._start_worker(number, self._roster.address, self._roster.token)
 
     def _wait(self) -> int:
         """Replace failed processes until the members of a generation have ended. Return the exit code."""
@@ -156,6 +139,8 @@ class ElasticAttempt(LaunchAttempt):
                 stop.send_due(self._fleet)
             elif not self._has_finished:
                 self._start_on_new_nodes()
+                self._await_nodes()
+                self._end_stuck()
                 self._kill_stopped()
                 self._replace_stragglers()
                 self._continue_generations()
@@ -186,8 +171,9 @@ class ElasticAttempt(LaunchAttempt):
         if self._signals or self.failure is not None:
             return
         if self._has_finished:
-            if exit.code and exit.rank in self._members:
-                self._fail(exit, "others have ended already")
+            failed = next((each for each in self.exits if each.code and each.rank in self._members), None)
+            if failed is not None:  # perhaps before the first one that has ended without an error
+                self._fail(failed, "others have ended without an error")
             return
         if exit.rank not in self._have_waited and exit.lost_node is None:
             self._failed_starts += 1
@@ -280,19 +266,44 @@ class ElasticAttempt(LaunchAttempt):
         return {number: waiting[number] for number in waiting.keys() & running}
 
     def _start_on_new_nodes(self) -> None:
-        """Start the processes of nodes whose launchers have come or returned. End the program if one does not come."""
+        """Start the processes of nodes whose launchers have come or returned."""
         for node in self._fleet.take_new_nodes():
             self._report(f"node {node} takes part")
             for _ in range(self._target):
                 self._fleet.start(node)
-        seconds = self._initialization_timeout
+
+    def _await_nodes(self) -> None:
+        """End the program if the launcher of a node is missing for too long before the first generation."""
+        now = time.monotonic()
         missing = sorted(set(range(self._options.nodes)) - set(self._fleet.nodes))
-        if missing and not self._members and time.monotonic() - self._workers.start_time > seconds:
-            nodes = ", ".join(map(str, missing))
+        if not missing or self._members:
+            self._complete_at, self._has_reported_missing = now, False
+            return
+        waited, seconds = now - self._complete_at, self._options.initialization_timeout
+        nodes = ", ".join(map(str, missing))
+        if waited > PATIENCE and not self._has_reported_missing:
+            self._has_reported_missing = True
+            self._report(f"waiting up to {seconds:.0f} s for the launchers of these nodes: {nodes}")
+        if waited > seconds:
             self._end(
-                f"after {seconds:.0f} s, the launchers of the nodes {nodes} are missing: look whether they were "
+                f"after {seconds:.0f} s, the launchers of these nodes are missing: {nodes}. Look whether they were "
                 f"started and can reach {self._options.coordinator}"
             )
+
+    def _end_stuck(self) -> None:
+        """Kill processes that do not wait for a place in time. Before the first generation, end the program."""
+        seconds = self._options.initialization_timeout
+        stuck = sorted(self._fleet.running_for(seconds) - self._have_waited - self._fleet.killed)
+        if not stuck:
+            return
+        why = f"has not reached checkpoints.recover, or the first use of a device, within {seconds:.0f} s"
+        remedy = "pass a larger --timeout if it works longer before"
+        if not self._members:
+            self._end(f"process {stuck[0]} {why}: {remedy}")
+            return
+        for number in stuck:
+            self._report(f"process {number} {why}, and is killed: {remedy}")
+            self._fleet.kill(number)
 
     def _start_process(self) -> None:
         """Start a process on the node that lacks most."""

@@ -71,6 +71,7 @@ class Fleet:
         self._remote: dict[int, _RemoteNode] = {}
         self._errors: dict[int, list[str]] = {}  # the last lines of processes of other nodes that have ended
         self._nodes: dict[int, int] = {}  # process → its node
+        self._starts: dict[int, float] = {}  # process → the time of its start
         nodes, processes, spares = options.nodes, options.processes, options.spares or 0
         self._first_numbers: dict[int, deque[int]] = {}  # of each node, as long as it has not used them
         for node in range(nodes):
@@ -90,6 +91,11 @@ class Fleet:
     def running(self) -> list[int]:
         """The processes that run."""
         return [*self._workers.running, *(number for node in self._remote.values() for number in node.running)]
+
+    def running_for(self, seconds: float) -> set[int]:
+        """Return the processes that run, and were started so many seconds ago or earlier."""
+        latest = time.monotonic() - seconds
+        return {number for number in self.running if self._starts[number] <= latest}
 
     @property
     def stopped(self) -> dict[int, float]:
@@ -126,7 +132,7 @@ class Fleet:
             number = first.popleft()
         else:
             number, self._next_number = self._next_number, self._next_number + 1
-        self._nodes[number] = node
+        self._nodes[number], self._starts[number] = node, time.monotonic()
         if node == LOCAL:
             self._start(number)
         else:
@@ -207,7 +213,5 @@ def node_hello(options: LaunchOptions) -> NodeHello:
         PROTOCOL_VERSION,
         options.node_rank,
         options.nodes,
-        options.processes,
-        options.spares or 0,
-        options.devices_per_process or 0,
+        options.common,
     )

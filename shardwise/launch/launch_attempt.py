@@ -8,8 +8,11 @@ from typing import final
 
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output
+from shardwise.launch.process_variables import process_variables, roster_variables
 from shardwise.launch.workers import Exit, Workers
 from shardwise.launch.writer import Writer
+
+PATIENCE = 5.0  # seconds after which a launcher reports that it waits for another one
 
 
 @final
@@ -24,6 +27,10 @@ class LaunchFailure:
     reason: str
     detail: str
     code: int
+
+    def describe(self) -> str:
+        """Describe the failure in one line."""
+        return f"process {self.rank} failed first: {self.reason}" if self.rank >= 0 else self.reason
 
 
 @final
@@ -88,6 +95,23 @@ class LaunchAttempt(ABC):
             self._workers.close()
             self._stop_servers()
             self._output.close()
+
+    def _start_worker(self, number: int, roster: str, token: str) -> None:
+        """Start a process of this node that waits for its place at a roster.
+
+        Args:
+            number: the number of the process.
+            roster: the address of the roster.
+            token: the secret that the roster expects.
+
+        Raises:
+            OSError: if the command cannot be executed.
+        """
+        variables = {
+            **process_variables(self._options, self._restart, self._log_folder),
+            **roster_variables(roster, token, number),
+        }
+        self._workers.start(number, self._options.command, variables, self._restart)
 
     @abstractmethod
     def _start(self) -> None:

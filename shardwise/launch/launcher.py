@@ -121,8 +121,7 @@ class Launcher:
         return ElasticAttempt(settings, self._report, self._generations)
 
     def _report_failure(self, failure: LaunchFailure, exits: Sequence[Exit]) -> None:
-        first = f"process {failure.rank} failed first" if failure.rank >= 0 else "the job failed"
-        self._report(f"{first}: {failure.reason}")
+        self._report(failure.describe() if failure.rank >= 0 else f"the job failed: {failure.describe()}")
         if failure.detail:
             self._stderr.write(f"{failure.detail}\n")
         others = sorted((exit for exit in exits if exit.rank != failure.rank), key=lambda exit: exit.rank)

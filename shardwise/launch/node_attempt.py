@@ -11,17 +11,10 @@ from collections.abc import Callable
 from typing import final
 
 from shardwise.errors import RendezvousError
-from shardwise.launch.attempt import (
-    INITIALIZATION_TIMEOUT,
-    MIN_INITIALIZATION_TIMEOUT,
-    POLL_INTERVAL,
-    Stop,
-    stop_by_signal,
-)
+from shardwise.launch.attempt import POLL_INTERVAL, Stop, stop_by_signal
 from shardwise.launch.fleet import node_hello
-from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
-from shardwise.launch.process_variables import process_variables, roster_variables
-from shardwise.processes.node_link import Command, NodeLink
+from shardwise.launch.launch_attempt import PATIENCE, AttemptSettings, LaunchAttempt, LaunchFailure
+from shardwise.processes.node_link import Command, NodeBusy, NodeLink
 from shardwise.processes.protocol import (
     TEXT_LIMIT,
     JobEnded,
@@ -31,8 +24,10 @@ from shardwise.processes.protocol import (
     StartProcess,
 )
 
-_RETRY_INTERVAL = 0.2  # seconds between two attempts to connect
-_RETURN_TIME = 60.0  # seconds to connect again after the connection was lost
+_RETRY_INTERVAL = 0.5  # seconds between two attempts to connect
+# Seconds to connect again after the connection was lost, and for node 0 to notice that an earlier launcher of this node
+# has lost it.
+_RETURN_TIME = 60.0
 
 
 @final
@@ -59,7 +54,7 @@ class NodeAttempt(LaunchAttempt):
 
     def _wait(self) -> int:
         """Serve the launcher of node 0 until the job has ended. Return its exit code."""
-        seconds = max(self._options.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)
+        seconds = self._options.initialization_timeout
         while True:
             self._link = self._connect(seconds)
             code = self._serve(self._link) if self._link is not None else None
@@ -76,24 +71,35 @@ class NodeAttempt(LaunchAttempt):
 
     def _connect(self, seconds: float) -> NodeLink | None:
         """Connect to the launcher of node 0. Return None after a signal or a failure, which sets `failure`."""
-        options, deadline = self._options, time.monotonic() + seconds
+        options, start = self._options, time.monotonic()
         hello = node_hello(options)
+        busy_since: float | None = None  # since when node 0 answers every attempt, and refuses this launcher for now
+        has_reported = False
         while not self._signals:
             try:
                 return NodeLink(options.coordinator, hello)
             except RendezvousError as error:
                 self.failure = LaunchFailure(-1, str(error), "", 1)
                 return None
+            except NodeBusy as error:
+                busy_since = busy_since or time.monotonic()
+                is_late = time.monotonic() - busy_since > _RETURN_TIME
+                reason = str(error)
             except OSError as error:
-                if time.monotonic() > deadline:
-                    reason = (
-                        f"the launcher of node 0 cannot be reached at {options.coordinator} within {seconds:.0f} s "
-                        f"({error}): look whether it runs, whether --coordinator is its address, and whether a "
-                        "firewall lets connections through. If it has ended, start the job again: it continues from "
-                        "its newest checkpoint on disk"
-                    )
-                    self.failure = LaunchFailure(-1, reason, "", 1)
-                    return None
+                busy_since = None
+                is_late = time.monotonic() - start > seconds
+                reason = (
+                    f"the launcher of node 0 cannot be reached at {options.coordinator} within {seconds:.0f} s "
+                    f"({error}): look whether it runs, whether --coordinator is its address, and whether a "
+                    "firewall lets connections through. If it has ended, start the job again: it continues from "
+                    "its newest checkpoint on disk"
+                )
+            if is_late:
+                self.failure = LaunchFailure(-1, reason, "", 1)
+                return None
+            if time.monotonic() - start > PATIENCE and not has_reported:
+                has_reported = True
+                self._report(f"waiting for node 0: {reason}")
             time.sleep(_RETRY_INTERVAL)
         return None
 
@@ -129,11 +135,7 @@ class NodeAttempt(LaunchAttempt):
 
     def _obey(self, link: NodeLink, command: Command, is_stopping: bool) -> None:
         if isinstance(command, StartProcess) and not is_stopping:
-            variables = {
-                **process_variables(self._options, self._restart, self._log_folder),
-                **roster_variables(link.welcome.roster, link.welcome.token, command.process),
-            }
-            self._workers.start(command.process, self._options.command, variables, self._restart)
+            self._start_worker(command.process, link.welcome.roster, link.welcome.token)
         elif isinstance(command, KillProcess):
             self._workers.kill(command.process)
         elif isinstance(command, SignalProcesses) and command.number in signal.valid_signals():

@@ -17,6 +17,9 @@ from shardwise.processes.number_checks import (
 from shardwise.processes.protocol import split_address
 
 MAX_RESTARTS = 10**6
+# Seconds until all processes must have called `distributed.initialize`, or wait for a place: the default, and the
+# minimum. Imports come first.
+INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT = 300.0, 60.0
 
 
 @final
@@ -75,8 +78,8 @@ class LaunchOptions:
             check_integer(f"--spare-nodes (with --nodes {self.nodes})", self.spare_nodes, 0, self.nodes - 1)
             if self.members == 1:
                 raise ValueError(
-                    "--spares needs -n 2 or more, because the state of a single process is lost with it: use "
-                    "--max-restarts, and restore a checkpoint on disk"
+                    "--spares needs -n 2 or more, or two nodes that are no spare nodes, because the state of a single "
+                    "process is lost with it: use --max-restarts, and restore a checkpoint on disk"
                 )
         elif self.min_processes != 1:
             raise ValueError("--min-processes needs --spares: otherwise no process continues after a failure")
@@ -93,10 +96,12 @@ class LaunchOptions:
         if self.timeout is not None:
             check_seconds("--timeout", self.timeout)
         check_seconds("--grace-period", self.grace_period, minimum=0)
-        if self.coordinator:
-            split_address(self.coordinator, "--coordinator")
-        if self.nodes > 1 and not self.coordinator:
-            raise ValueError("--nodes needs --coordinator host:port: an address of node 0 that all nodes can reach")
+        port = split_address(self.coordinator, "--coordinator")[1] if self.coordinator else 0
+        if self.nodes > 1 and not port:
+            raise ValueError(
+                "--nodes needs --coordinator host:port: an address of node 0 that all nodes can reach, and a port that "
+                "is not 0"
+            )
         if self.nodes > 1 and self.max_restarts:
             raise ValueError("--max-restarts needs one node: on several nodes, let the scheduler start the job again")
 
@@ -109,6 +114,25 @@ class LaunchOptions:
     def members(self) -> int:
         """The number of processes that take part at the start, on all nodes."""
         return self.processes * (self.nodes - self.spare_nodes)
+
+    @property
+    def initialization_timeout(self) -> float:
+        """The seconds until all processes must have called `distributed.initialize`, or wait for a place."""
+        return max(self.timeout or INITIALIZATION_TIMEOUT, MIN_INITIALIZATION_TIMEOUT)
+
+    @property
+    def common(self) -> dict[str, str]:
+        """The options of a launch with spares that must be equal on all nodes, except for --nodes."""
+        values = {
+            "-n": self.processes,
+            "--spares": self.spares,
+            "--spare-nodes": self.spare_nodes,
+            "--min-processes": self.min_processes,
+            "--replace-stragglers": self.replace_stragglers,
+            "--devices-per-process": self.devices_per_process,
+            "--timeout": self.timeout,
+        }
+        return {name: "not set" if value is None else str(value) for name, value in values.items()}
 
     @property
     def ranks(self) -> range:

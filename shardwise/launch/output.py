@@ -60,7 +60,6 @@ class Output:
         self._width = len(str(num_processes - 1))
         self._targets = (stdout, stderr)
         self._selector = selectors.DefaultSelector()
-        self._logs: dict[int, LogFile] = {}
         self._errors: dict[int, deque[str]] = {}
         self._mutes_errors = False
         self._has_log_error = self._has_output_error = False
@@ -73,7 +72,7 @@ class Output:
 
     def add(self, rank: int, restart: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Copy the pipes of a process from now on."""
-        log = self._logs[rank] = LogFile(self.log_file(rank, restart), self._warn_of_log)
+        log = LogFile(self.log_file(rank, restart), self._warn_of_log)
         self._errors[rank] = deque(maxlen=KEPT_LINES)
         unused: deque[str] = deque(maxlen=0)
         for stream, target, kept in zip((stdout, stderr), self._targets, (unused, self._errors[rank]), strict=True):
@@ -107,9 +106,6 @@ class Output:
                     break
             if not key.data.stream.closed:  # a child of the process may hold the other end
                 self._end(key.data)
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
 
     def mute_errors(self) -> None:
         """Write standard error to the log files only, from now on."""
@@ -147,6 +143,8 @@ class Output:
             self._write(pipe, pipe.rest)
         self._selector.unregister(pipe.stream)
         pipe.stream.close()
+        if not any(key.data.log is pipe.log for key in self._selector.get_map().values()):
+            pipe.log.close()
 
     def _write(self, pipe: _Pipe, line: bytes) -> None:
         # A progress bar rewrites its line after each carriage return; only its last state is written.

@@ -7,6 +7,7 @@ a member waits too long. `shardwise launch` hosts it. Without the launcher, proc
 (`coordinator_process.py`), so that the other processes survive the death of process 0.
 """
 
+import errno
 import logging
 import math
 import socket
@@ -138,14 +139,22 @@ class _Question:
     then: Callable[[str], None]
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, is_option: bool = False) -> socket.socket:
     """Return a socket that listens on an address, for a coordinator. With port 0, the system chooses a port.
+
+    Args:
+        host: the host.
+        port: the port.
+        is_option: whether errors name the option `--coordinator` of the launcher, instead of `coordinator_address`.
 
     Raises:
         ValueError: if the host cannot be resolved.
         OSError: if the port is in use, or the host is not an address of this machine; the message has a remedy.
     """
-    family, kind, number, _, address = resolve(host, port)[0]
+    argument, bind_remedy = "coordinator_address", "pass coordinator_bind_address"
+    if is_option:
+        argument, bind_remedy = "--coordinator", "--coordinator must be an address of node 0, and the same on all nodes"
+    family, kind, number, _, address = resolve(host, port, argument)[0]
     listener = socket.socket(family, kind, number)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -153,13 +162,12 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(512)
     except OSError as error:
         listener.close()
-        where = join_address(host, port)
-        raise OSError(
-            error.errno,
-            f"the coordinator cannot listen on {where}: {error.strerror}. Choose another port if port {port} is used "
-            "by another program or coordinator; if the address is not one of this machine, pass "
-            "coordinator_bind_address.",
-        ) from None
+        remedies = {
+            errno.EADDRINUSE: f". Another program or coordinator uses port {port}: choose another one",
+            errno.EADDRNOTAVAIL: f". It is not an address of this machine: {bind_remedy}",
+        }
+        text = f"the coordinator cannot listen on {join_address(host, port)}: {error.strerror}"
+        raise OSError(error.errno, text + remedies.get(error.errno or 0, "")) from None
     if not ip_address(address[0].partition("%")[0]).is_loopback:
         _warn_of_other_machines(address[0])
     return listener

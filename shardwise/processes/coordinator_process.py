@@ -87,24 +87,30 @@ class CoordinatorProcess:
 
     def _log_output(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            _log.warning("%s", line.decode(errors="replace").rstrip())
+        with self._process.stderr as lines:
+            for line in lines:
+                _log.warning("%s", line.decode(errors="replace").rstrip())
 
     def _read_stragglers(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.stragglers.append(Straggler(**json.loads(line)))
+        with self._process.stdout as lines:
+            for line in lines:
+                self.stragglers.append(Straggler(**json.loads(line)))
 
     def kill(self) -> None:
-        """Kill the process if it still runs."""
+        """Kill the process if it still runs, and close its pipes."""
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def abandon(self) -> None:
         """Close the pipes in a forked child, so that the parent's end is EOF for the coordinator."""
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
-            os.close(pipe.fileno())
+            if not pipe.closed:
+                os.close(pipe.fileno())
 
     def wait(self, timeout: float) -> bool:
         """Wait for the end of the process. Return False after `timeout` seconds."""

@@ -33,6 +33,11 @@ Command = StartProcess | KillProcess | SignalProcesses | JobEnded
 
 
 @final
+class NodeBusy(ConnectionError):
+    """The launcher of node 0 refuses this one for now, as while another launcher of this node is connected."""
+
+
+@final
 class NodeLink:
     """A connection to the launcher of node 0, without a thread: `receive` returns what has arrived.
 
@@ -45,6 +50,7 @@ class NodeLink:
         lost: why the connection has ended; "" while it is open.
 
     Raises:
+        NodeBusy: if the launcher refuses this one for now: try again.
         OSError: if the launcher cannot be reached, or something else answers: try again.
         RendezvousError: if the launcher refuses this one.
     """
@@ -65,17 +71,21 @@ class NodeLink:
             self._socket.close()
             raise
         self._socket.settimeout(_SEND_TIME)
+        self._poll = select.poll()  # `select.select` accepts no descriptor above 1023
+        self._poll.register(self._socket, select.POLLIN)
         self._last_sent = self._last_received = self._last_check = time.monotonic()
         self._stopped = ""
 
     def _read_welcome(self, address: str) -> NodeWelcome:
         deadline = time.monotonic() + _WELCOME_TIME
         while not self._messages:
-            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            if (seconds := deadline - time.monotonic()) <= 0:
+                raise TimeoutError(f"no answer within {_WELCOME_TIME:.0f} s")
+            self._socket.settimeout(seconds)
             self._read()
         answer = self._messages.pop(0)
         if isinstance(answer, Refused) and answer.error == "busy":
-            raise ConnectionRefusedError(f"the launcher of node 0 at {address} refuses this one: {answer.reason}")
+            raise NodeBusy(f"the launcher of node 0 at {address} refuses this one for now: {answer.reason}")
         if isinstance(answer, Refused):
             raise RendezvousError(f"the launcher of node 0 at {address} refuses this one: {answer.reason}")
         if not isinstance(answer, NodeWelcome):
@@ -110,7 +120,7 @@ class NodeLink:
         The end of the connection, or a message that is not valid, sets `lost`. The commands before it are returned.
         """
         try:
-            while not self.lost and select.select([self._socket], [], [], 0)[0]:
+            while not self.lost and self._poll.poll(0):
                 self._read()
                 self._last_received = time.monotonic()
         except (OSError, ProtocolError) as error:

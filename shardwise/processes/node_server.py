@@ -80,7 +80,7 @@ class NodeServer:
         self._commands: deque[tuple[int, Message | NodeLost]] = deque()
         self._is_stopping = False
         self._last_check = time.monotonic()
-        listener = listen(host, port)
+        listener = listen(host, port, is_option=True)
         self.address = join_address(*listener.getsockname()[:2])
         self._connections: Connections[_Connection] = Connections(
             listener, expected.nodes, _Connection, self._receive, self._note_reason, self._forget
@@ -170,12 +170,8 @@ class NodeServer:
         if hello.protocol != PROTOCOL_VERSION:
             versions = f"{hello.protocol} and {PROTOCOL_VERSION}"
             return Refused("RendezvousError", f"the versions of Shardwise differ (control channel {versions})")
-        for option, theirs, ours in (
-            ("--nodes", hello.nodes, expected.nodes),
-            ("-n", hello.processes, expected.processes),
-            ("--spares", hello.spares, expected.spares),
-            ("--devices-per-process", hello.devices or "not set", expected.devices or "not set"),
-        ):
+        for option, ours in {"--nodes": str(expected.nodes), **expected.options}.items():
+            theirs = str(hello.nodes) if option == "--nodes" else hello.options.get(option, "not set")
             if theirs != ours:
                 return Refused("ValueError", f"{option} is {ours} on node 0, and {theirs} on this one")
         if not 0 < hello.node < expected.nodes:

@@ -322,15 +322,13 @@ class RoomReply(Message):
 @final
 @dataclass(frozen=True)
 class NodeHello(Message):
-    """The first message of a launcher. Its options must be equal on all nodes; `devices` is 0 for the default."""
+    """The first message of a launcher. `nodes` and `options` must be equal on all nodes: values by option."""
 
     token: str
     protocol: int
     node: int
     nodes: int
-    processes: int
-    spares: int
-    devices: int
+    options: dict[str, str]
 
 
 @final

@@ -82,7 +82,7 @@ class Roster:
         self._answers: deque[tuple[_Connection, Assignment | Refused]] = deque()
         self._lock = threading.Lock()
         self._is_stopping = False
-        listener = listen(host, 0)
+        listener = listen(host, 0, is_option=True)
         self.address = join_address(*listener.getsockname()[:2])
         self._connections: Connections[_Connection] = Connections(
             listener, processes, _Connection, self._receive, lambda *_: None, self._forget

@@ -49,7 +49,7 @@ class LocalProcesses:
 def job(monkeypatch):
     """The fleet of two nodes with two processes and a spare each, and the means to play the launcher of node 1."""
     monkeypatch.setenv("SHARDWISE_COORDINATOR_TOKEN", "the secret of the job")
-    options = LaunchOptions(["true"], 2, nodes=2, coordinator="127.0.0.1:0", spares=1)
+    options = LaunchOptions(["true"], 2, nodes=2, coordinator="127.0.0.1:1", spares=1)
     server = NodeServer("127.0.0.1", 0, node_hello(options), NodeWelcome("roster:1", "token"))
     yield Job(options, server)
     server.stop()

@@ -416,7 +416,7 @@ sys.exit(command_line.main(sys.argv[1:]))
 def test_a_log_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     launch = run("-n", 1, "--log-dir", tmp_path / "file/logs", ["show"])
-    assert launch.returncode == 1
+    assert launch.returncode == 2
     assert "logs cannot be created (Not a directory)" in launch.stderr and "Traceback" not in launch.stderr
 
 
@@ -488,7 +488,7 @@ def test_a_port_in_use_is_an_error(tmp_path):
         (pid,) = launch.wait_for(tmp_path, ["pid0"])
         port = coordinator_port(pid)
         second = run("-n", 1, "--coordinator", f"127.0.0.1:{port}", ["show"])
-        assert second.returncode == 1
+        assert second.returncode == 2
         assert port in second.stderr and "Traceback" not in second.stderr
 
 

@@ -7,15 +7,18 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from shardwise.launch import node_attempt
+from shardwise.launch import options as launch_options
+from shardwise.launch.fleet import node_hello
 from shardwise.launch.launcher import Launcher
 from shardwise.launch.options import LaunchOptions
+from shardwise.processes.node_link import NodeLink
 from shardwise.processes.node_server import NodeLost, NodeServer
 from shardwise.processes.protocol import (
-    PROTOCOL_VERSION,
     Heartbeat,
     JobEnded,
     KillProcess,
@@ -29,9 +32,14 @@ from shardwise.processes.protocol import (
 
 LIMIT = 300  # seconds, which no test waits for if it passes
 TOKEN = "the secret of the job"
-HELLO = NodeHello(TOKEN, PROTOCOL_VERSION, 0, 2, 1, 1, 0)
 # A process that prints its roster, its node and its process id, and a line to standard error.
 COMMAND = 'echo "$SHARDWISE_ROSTER $SHARDWISE_ROSTER_TOKEN $SHARDWISE_NODE_RANK $$"; echo a fault >&2; exec $PROGRAM'
+
+
+def options(folder=None, address="host:1", program="true"):
+    """Return the options of node 1 of two nodes with a process and a spare each."""
+    command = ["sh", "-c", COMMAND.replace("$PROGRAM", program)]
+    return LaunchOptions(command, 1, nodes=2, node_rank=1, coordinator=address, spares=1, log_folder=folder)
 
 
 class Node:
@@ -43,9 +51,7 @@ class Node:
 
     def __init__(self, folder, address, program):
         self._files = [open(folder / name, "w+") for name in ("stdout", "stderr")]  # noqa: SIM115
-        command = ["sh", "-c", COMMAND.replace("$PROGRAM", program)]
-        options = LaunchOptions(command, 1, nodes=2, node_rank=1, coordinator=address, spares=1, log_folder=folder)
-        self._launcher = Launcher(options, *self._files)
+        self._launcher = Launcher(options(folder, address, program), *self._files)
         self.code = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -69,7 +75,8 @@ class Node:
 
 @contextmanager
 def serving(port=0):
-    server = NodeServer("127.0.0.1", port, HELLO, NodeWelcome("roster:1", "roster token"))
+    hello = replace(node_hello(options()), node=0)
+    server = NodeServer("127.0.0.1", port, hello, NodeWelcome("roster:1", "roster token"))
     try:
         yield server
     finally:
@@ -172,8 +179,9 @@ def test_a_node_that_loses_node_0_kills_its_processes_and_takes_part_again(start
 
 
 def test_a_launcher_that_cannot_be_reached_is_a_failure(start, monkeypatch):
-    monkeypatch.setattr(node_attempt, "MIN_INITIALIZATION_TIMEOUT", 0.1)
-    monkeypatch.setattr(node_attempt, "INITIALIZATION_TIMEOUT", 0.1)
+    monkeypatch.setattr(launch_options, "MIN_INITIALIZATION_TIMEOUT", 0.1)
+    monkeypatch.setattr(launch_options, "INITIALIZATION_TIMEOUT", 0.1)
+    monkeypatch.setattr(node_attempt, "PATIENCE", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = join_address(*listener.getsockname())
     node = start(address)
@@ -181,6 +189,23 @@ def test_a_launcher_that_cannot_be_reached_is_a_failure(start, monkeypatch):
     assert node.code == 1
     assert f"the job failed: the launcher of node 0 cannot be reached at {address} within 0 s" in errors
     assert "start the job again: it continues from its newest checkpoint on disk" in errors
+    assert "shardwise launch: waiting for node 0: the launcher of node 0 cannot be reached" in errors
+
+
+def test_a_second_launcher_of_a_node_ends(start, monkeypatch):
+    monkeypatch.setattr(node_attempt, "PATIENCE", 0.0)
+    monkeypatch.setattr(node_attempt, "_RETURN_TIME", 0.2)
+    with serving() as server:
+        first = NodeLink(server.address, node_hello(options()))
+        second = start(server.address)
+        _, errors = second.outputs()
+        first.close()
+    assert second.code == 1
+    reason = "refuses this one for now: another launcher of node 1 is connected: give each its own --node-rank"
+    assert (
+        "waiting for node 0: the launcher of node 0 at" in errors and "the job failed: the launcher of node 0" in errors
+    )
+    assert errors.count(reason) == 2
 
 
 def test_a_launcher_that_refuses_this_one_is_a_failure(start, monkeypatch):

@@ -21,7 +21,7 @@ def test_ranks_of_a_node():
         ({"max_restarts": -1}, "--max-restarts"),
         ({"spares": -1}, "--spares"),
         ({"nodes": 2, "coordinator": "host:1", "spares": 1}, "several nodes needs SHARDWISE_COORDINATOR_TOKEN"),
-        ({"processes": 1, "spares": 1}, "--spares needs -n 2 or more, because the state of a single process is lost"),
+        ({"processes": 1, "spares": 1}, "--spares needs -n 2 or more, or two nodes"),
         ({"min_processes": 2}, "--min-processes needs --spares"),
         ({"spares": 1, "min_processes": 3}, r"--min-processes \(with -n 2\)"),
         ({"replace_stragglers": True}, "--replace-stragglers needs --spares"),
@@ -30,6 +30,7 @@ def test_ranks_of_a_node():
         ({"timeout": 0.0}, "--timeout"),
         ({"coordinator": "host"}, "--coordinator"),
         ({"nodes": 2}, "--nodes needs --coordinator host:port"),
+        ({"nodes": 2, "coordinator": "host:0"}, "and a port that is not 0"),
         ({"nodes": 2, "coordinator": "host:1", "max_restarts": 1}, "--max-restarts needs one node"),
     ],
 )

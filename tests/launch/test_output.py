@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 
 import pytest
 
@@ -36,6 +37,22 @@ def test_prefixes_have_one_width_and_a_colour_per_rank(tmp_path, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert output.prefix(0, Terminal()) == "\033[36m[ 0]\033[0m "
     assert output.prefix(0, Terminal()) != output.prefix(1, Terminal())
+
+
+def test_the_files_of_a_process_that_has_ended_are_closed(tmp_path):
+    """A launcher that replaces processes for days starts thousands."""
+    writer = Writer(io.StringIO())
+    output = Output(tmp_path, 2, writer, writer)
+    before = len(os.listdir("/dev/fd"))
+    for number in range(3):
+        process = subprocess.Popen(["sh", "-c", "echo out; echo fault >&2"], stdout=-1, stderr=-1)
+        output.add(number, 0, process.stdout, process.stderr)
+        process.wait()
+        while not (process.stdout.closed and process.stderr.closed):
+            output.copy(1)
+    assert len(os.listdir("/dev/fd")) == before
+    assert sorted((tmp_path / "rank2.log").read_text().split()) == ["fault", "out"]
+    output.close()
 
 
 def test_last_traceback_has_its_causes():

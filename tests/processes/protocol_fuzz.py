@@ -148,7 +148,7 @@ def from_launcher(rng):
     text, number = random_text(rng), random_integer(rng)
     return rng.choice(
         (
-            NodeHello(text, number, number, number, number, number, number),
+            NodeHello(text, number, number, number, {text[:9]: text[:99]}),
             NodeWelcome(text, text),
             Heartbeat(rng.choice((text, "1,2", "9" * 5000, ",", "-1"))),
             StartProcess(number),

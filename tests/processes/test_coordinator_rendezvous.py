@@ -48,6 +48,14 @@ def test_a_port_in_use_is_an_error_that_names_it():
     with coordinator(1) as server, pytest.raises(OSError, match=server.address.rpartition(":")[2]) as caught:
         Coordinator(1, port=split_address(server.address)[1]).start()
     assert "the coordinator cannot listen on 127.0.0.1" in str(caught.value)
+    assert "choose another one" in str(caught.value)
+
+
+def test_an_address_of_another_machine_is_an_error_that_names_the_argument():
+    with pytest.raises(OSError, match=r"on 192\.0\.2\.1:99: .* not an address of this machine: pass coordinator_bind"):
+        Coordinator(1, host="192.0.2.1", port=99).start()
+    with pytest.raises(OSError, match="not an address of this machine: --coordinator must be an address of node 0"):
+        listen("192.0.2.1", 99, is_option=True)
 
 
 def test_a_duplicate_process_id_is_refused_and_the_others_are_unharmed():

@@ -1,7 +1,9 @@
 """NodeServer: launchers take part, are refused, or are lost; strangers and hostile launchers harm no other."""
 
 import logging
+import os
 import random
+import resource
 import socket
 import threading
 import time
@@ -12,7 +14,7 @@ import pytest
 
 from shardwise.errors import RendezvousError
 from shardwise.processes import node_server
-from shardwise.processes.node_link import NodeLink
+from shardwise.processes.node_link import NodeBusy, NodeLink
 from shardwise.processes.node_server import NodeLost, NodeServer
 from shardwise.processes.protocol import (
     PROTOCOL_VERSION,
@@ -30,7 +32,7 @@ from tests.processes.members import WAIT
 from tests.processes.protocol_fuzz import any_line, from_launcher, mutated
 
 TOKEN = "the secret of the job"
-HELLO = NodeHello(TOKEN, PROTOCOL_VERSION, 1, 3, 2, 1, 0)
+HELLO = NodeHello(TOKEN, PROTOCOL_VERSION, 1, 3, {"-n": "2", "--spares": "1", "--timeout": "not set"})
 WELCOME = NodeWelcome("127.0.0.1:1234", "the token of the roster")
 
 
@@ -95,9 +97,9 @@ def test_commands_reach_their_launchers(server):
         ({"token": "another"}, "SHARDWISE_COORDINATOR_TOKEN differs: set the same secret on all nodes"),
         ({"protocol": 0}, "the versions of Shardwise differ"),
         ({"nodes": 2}, "--nodes is 3 on node 0, and 2 on this one"),
-        ({"processes": 3}, "-n is 2 on node 0, and 3 on this one"),
-        ({"spares": 0}, "--spares is 1 on node 0, and 0 on this one"),
-        ({"devices": 2}, "--devices-per-process is not set on node 0, and 2 on this one"),
+        ({"options": {"-n": "3"}}, "-n is 2 on node 0, and 3 on this one"),
+        ({"options": {"-n": "2"}}, "--spares is 1 on node 0, and not set on this one"),
+        ({"options": {**HELLO.options, "--timeout": "9.0"}}, "--timeout is not set on node 0, and 9.0 on this one"),
         ({"node": 3}, "there is no node 3 of 3 nodes besides node 0"),
         ({"node": 0}, "there is no node 0 of 3 nodes besides node 0"),
     ],
@@ -110,7 +112,7 @@ def test_launchers_that_differ_are_refused(server, hello, text):
 
 def test_a_second_launcher_of_a_node_must_wait(server):
     first = NodeLink(server.address, HELLO)
-    with pytest.raises(ConnectionRefusedError, match="another launcher of node 1 is connected"):
+    with pytest.raises(NodeBusy, match="another launcher of node 1 is connected"):
         NodeLink(server.address, HELLO)
     first.close()
     events(server, 2)
@@ -184,6 +186,40 @@ def answering(answer):
 def test_another_program_at_the_address_is_an_error(answer):
     with answering(answer) as address, pytest.raises(OSError, match=r"has closed the connection|is no launcher"):
         NodeLink(address, HELLO)
+
+
+def test_an_answer_that_does_not_end_is_an_error(monkeypatch):
+    """Each byte arrives in time, and the line never ends."""
+    monkeypatch.setattr("shardwise.processes.node_link._WELCOME_TIME", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with listener.accept()[0] as connection, suppress(OSError):
+                while True:
+                    connection.sendall(b" ")
+                    time.sleep(0.002)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(TimeoutError, match=r"no answer within 0 s|timed out"):
+            NodeLink(join_address(*listener.getsockname()), HELLO)
+        thread.join()
+
+
+def test_a_link_may_have_a_high_descriptor(server):
+    """A launcher with many processes has more than 1,024 open files, which `select` does not accept."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        link = NodeLink(server.address, HELLO)
+        server.send(1, StartProcess(3))
+        assert receive(link, 1) == [StartProcess(3)]
+        link.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_messages_that_are_not_valid_end_the_connection():
