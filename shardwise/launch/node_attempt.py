@@ -72,8 +72,7 @@ class NodeAttempt(LaunchAttempt):
     def _connect(self, seconds: float) -> NodeLink | None:
         """Connect to the launcher of node 0. Return None after a signal or a failure, which sets `failure`."""
         options, start = self._options, time.monotonic()
-        hello = node_hello(options)
-        busy_since: float | None = None  # since when node 0 answers every attempt, and refuses this launcher for now
+        hello, deadline = node_hello(options), start + seconds
         has_reported = False
         while not self._signals:
             try:
@@ -82,24 +81,22 @@ class NodeAttempt(LaunchAttempt):
                 self.failure = LaunchFailure(-1, str(error), "", 1)
                 return None
             except NodeBusy as error:
-                busy_since = busy_since or time.monotonic()
-                is_late = time.monotonic() - busy_since > _RETURN_TIME
-                reason = str(error)
+                deadline = min(deadline, time.monotonic() + _RETURN_TIME)
+                reason, advice = str(error), ""
             except OSError as error:
-                busy_since = None
-                is_late = time.monotonic() - start > seconds
-                reason = (
-                    f"the launcher of node 0 cannot be reached at {options.coordinator} within {seconds:.0f} s "
-                    f"({error}): look whether it runs, whether --coordinator is its address, and whether a "
-                    "firewall lets connections through. If it has ended, start the job again: it continues from "
-                    "its newest checkpoint on disk"
+                reason = f"the launcher of node 0 cannot be reached at {options.coordinator} ({error})"
+                advice = (
+                    ". Look whether it runs, whether --coordinator is its address, and whether a firewall lets "
+                    "connections through. If it has ended, start the job again: it continues from its newest "
+                    "checkpoint on disk"
                 )
-            if is_late:
-                self.failure = LaunchFailure(-1, reason, "", 1)
+            waited = time.monotonic() - start
+            if time.monotonic() > deadline:
+                self.failure = LaunchFailure(-1, f"after {waited:.0f} s, {reason}{advice}", "", 1)
                 return None
-            if time.monotonic() - start > PATIENCE and not has_reported:
+            if waited > PATIENCE and not has_reported:
                 has_reported = True
-                self._report(f"waiting for node 0: {reason}")
+                self._report(f"waiting up to {deadline - start:.0f} s for node 0: {reason}")
             time.sleep(_RETRY_INTERVAL)
         return None
 

@@ -187,9 +187,9 @@ def test_a_launcher_that_cannot_be_reached_is_a_failure(start, monkeypatch):
     node = start(address)
     _, errors = node.outputs()
     assert node.code == 1
-    assert f"the job failed: the launcher of node 0 cannot be reached at {address} within 0 s" in errors
+    assert re.search(rf"the job failed: after . s, the launcher of node 0 cannot be reached at {address} \(", errors)
     assert "start the job again: it continues from its newest checkpoint on disk" in errors
-    assert "shardwise launch: waiting for node 0: the launcher of node 0 cannot be reached" in errors
+    assert "shardwise launch: waiting up to 0 s for node 0: the launcher of node 0 cannot be reached" in errors
 
 
 def test_a_second_launcher_of_a_node_ends(start, monkeypatch):
@@ -202,9 +202,8 @@ def test_a_second_launcher_of_a_node_ends(start, monkeypatch):
         first.close()
     assert second.code == 1
     reason = "refuses this one for now: another launcher of node 1 is connected: give each its own --node-rank"
-    assert (
-        "waiting for node 0: the launcher of node 0 at" in errors and "the job failed: the launcher of node 0" in errors
-    )
+    assert "waiting up to 0 s for node 0: the launcher of node 0 at" in errors
+    assert re.search("the job failed: after . s, the launcher of node 0 at", errors)
     assert errors.count(reason) == 2
 
 
