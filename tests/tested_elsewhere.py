@@ -236,6 +236,7 @@ MODULES = {
     "launch/script": "jax_modules/test_install.py",
     "launch/simulate_parser": "launch/test_simulate_commands.py",
     "launch/standard_streams": "launch/test_command_line.py",
+    "launch/stop": "launch/test_launcher.py",
     "lax/block_scaled_dot": "nn/test_initializers_like_jax.py",
     "lax/conv_shapes": "lax/test_convolution_like_jax.py",
     "lax/dot_products": "lax/test_lax_like_jax.py",

@@ -4,32 +4,22 @@ import operator
 import os
 import re
 import secrets
-import signal
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import final
 
 from shardwise.errors import PeerFailure
-from shardwise.launch.fleet import Fleet
 from shardwise.launch.launch_attempt import AttemptSettings, LaunchAttempt, LaunchFailure
-from shardwise.launch.output import Output, last_traceback
+from shardwise.launch.output import last_traceback
 from shardwise.launch.process_variables import process_variables
-from shardwise.launch.workers import Exit, Workers
+from shardwise.launch.stop import AFTER_FAILURE, FAILURE_TIME, Stop
+from shardwise.launch.workers import Exit
 from shardwise.processes import environment
 from shardwise.processes.coordinator import Coordinator, Event, listen
 from shardwise.processes.protocol import Failure, split_address
 
 STOPPED_TIMEOUT = 300.0  # seconds for which a process may be stopped while others run, before the grace period
 POLL_INTERVAL = 0.05  # seconds between two polls of the processes
-# Seconds that the other processes have after a failure to report it themselves; and seconds after a process ends early
-# with exit code 0, in which the others may end too.
-FAILURE_TIME = 1.0
-# After a failure and after Ctrl-C: the signals, with the seconds after which each is sent.
-AFTER_FAILURE = ((FAILURE_TIME, signal.SIGTERM), (FAILURE_TIME + 2.0, signal.SIGKILL))
-AFTER_INTERRUPT = ((0.0, signal.SIGINT), (2.0, signal.SIGTERM), (3.0, signal.SIGKILL))
-AFTER_SECOND_INTERRUPT = ((0.0, signal.SIGKILL),)
 # The number of lines of standard error in a report without a traceback.
 SHOWN_LINES = 15
 
@@ -38,21 +28,6 @@ SHOWN_LINES = 15
 _PEER_FAILURE = re.compile(
     rf"it raised {PeerFailure.__module__}\.PeerFailure: process (\d+) failed(?: after step (\d+))?: ([^\n]*)"
 )
-
-
-@final
-@dataclass
-class Stop:
-    """Signals to send to the processes that still run, with their times."""
-
-    steps: Sequence[tuple[float, signal.Signals]]
-    start: float = field(default_factory=time.monotonic)
-    sent: int = 0
-
-    def send_due(self, workers: Workers | Fleet) -> None:
-        while self.sent < len(self.steps) and time.monotonic() - self.start >= self.steps[self.sent][0]:
-            workers.signal(self.steps[self.sent][1])
-            self.sent += 1
 
 
 @final
@@ -118,30 +93,26 @@ class Attempt(LaunchAttempt):
     def _wait(self) -> int:
         """Wait until all processes end; stop them after a failure or a signal. Return the exit code."""
         workers = self._workers
-        stop: Stop | None = None
-        handled = 0
         while workers.running:
             self._output.copy(POLL_INTERVAL)
             workers.check_guardian()
             workers.poll()
-            if stop is None and self._has_failed():
-                stop = Stop(AFTER_FAILURE)
-            if stop is not None and not handled and self.failure is None:
+            if self._stop is None and self._has_failed():
+                self._stop = Stop(AFTER_FAILURE)
+            if self._stop is not None and not self._handled and self.failure is None:
                 self.failure = self._first_failure()
-            if len(self._signals) > handled:
-                stop = stop_by_signal(self._signals[-1], handled > 0, self._options.grace_period, self._output)
-                handled = len(self._signals)
-            if stop is not None:
-                stop.send_due(workers)
-                if stop.sent and self._first_signal is None:
+            self._handle_signals()
+            if self._stop is not None:
+                self._stop.send_due(workers)
+                if self._stop.sent and self._first_signal is None:
                     self._first_signal = time.monotonic() - workers.start_time
         workers.kill_descendants()  # they may hold the pipes open
         self._output.close()  # reads the rest of standard error, for the report
-        if not handled and self.failure is None and self._has_failed():
+        if not self._handled and self.failure is None and self._has_failed():
             self.failure = self._first_failure()
         if self.failure is not None:
             return self.failure.code
-        return 128 + self._signals[0] if handled and any(exit.code for exit in workers.exits) else 0
+        return 128 + self._signals[0] if self._handled and any(exit.code for exit in workers.exits) else 0
 
     def _has_failed(self) -> bool:
         return self._failed_exit() is not None or self._only_lost_processes_run() or bool(self._stopped_too_long())
@@ -209,21 +180,6 @@ class Attempt(LaunchAttempt):
         if self._first_signal is None and first.rank in self._workers.running:
             return None
         return LaunchFailure(first.rank, f"{first.reason}{_after(first.step)}", first.detail, 1)
-
-
-def stop_by_signal(number: signal.Signals, again: bool, grace_period: float, output: Output) -> Stop:
-    """Return the signals with which a signal to the launcher ends its processes.
-
-    Args:
-        number: the signal.
-        again: whether it is not the first one.
-        grace_period: the seconds until the processes are killed.
-        output: the output of the processes.
-    """
-    if number != signal.SIGINT:
-        return Stop(((0.0, signal.SIGTERM), (grace_period, signal.SIGKILL)))
-    output.mute_errors()  # otherwise every process would print the traceback of its interrupt
-    return Stop(AFTER_SECOND_INTERRUPT if again else AFTER_INTERRUPT)
 
 
 def describe_failure(exit: Exit, failure: Failure | None, lines: list[str]) -> LaunchFailure:

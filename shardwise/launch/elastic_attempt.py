@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from shardwise.launch.attempt import AFTER_FAILURE, POLL_INTERVAL, Stop, describe_failure, stop_by_signal
+from shardwise.launch.attempt import POLL_INTERVAL, describe_failure
 from shardwise.launch.fleet import LOCAL, Fleet, node_hello
 from shardwise.launch.launch_attempt import PATIENCE, AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.launch.placement import place_devices, place_ranks
+from shardwise.launch.stop import AFTER_FAILURE, Stop
 from shardwise.launch.workers import Exit
 from shardwise.processes.coordinator_process import CoordinatorProcess
 from shardwise.processes.node_server import NodeServer
@@ -123,20 +124,16 @@ class ElasticAttempt(LaunchAttempt):
 
     def _wait(self) -> int:
         """Replace failed processes until the members of a generation have ended. Return the exit code."""
-        stop: Stop | None = None
-        handled = 0
         while self._fleet.running:
             self._output.copy(POLL_INTERVAL)
             self._workers.check_guardian()
             for exit in self._fleet.poll():
                 self._note_exit(exit)
-            if len(self._signals) > handled:
-                stop = stop_by_signal(self._signals[-1], handled > 0, self._options.grace_period, self._output)
-                handled = len(self._signals)
-            if stop is None and self.failure is not None:
-                stop = Stop(AFTER_FAILURE)
-            if stop is not None:
-                stop.send_due(self._fleet)
+            self._handle_signals()
+            if self._stop is None and self.failure is not None:
+                self._stop = Stop(AFTER_FAILURE)
+            if self._stop is not None:
+                self._stop.send_due(self._fleet)
             elif not self._has_finished:
                 self._start_on_new_nodes()
                 self._await_nodes()
@@ -150,7 +147,7 @@ class ElasticAttempt(LaunchAttempt):
             self._code = self.failure.code
         else:
             has_failed = any(exit.code for exit in self.exits if exit.rank in self._members or not self._members)
-            self._code = 128 + self._signals[0] if handled and has_failed else 0
+            self._code = 128 + self._signals[0] if self._handled and has_failed else 0
         return self._code
 
     def _finish(self) -> None:

@@ -9,6 +9,7 @@ from typing import final
 from shardwise.launch.options import LaunchOptions
 from shardwise.launch.output import Output
 from shardwise.launch.process_variables import process_variables, roster_variables
+from shardwise.launch.stop import Stop, stop_by_signal
 from shardwise.launch.workers import Exit, Workers
 from shardwise.launch.writer import Writer
 
@@ -74,6 +75,8 @@ class LaunchAttempt(ABC):
         self._signals = settings.signals
         self._output = Output(settings.log_folder, processes, settings.stdout, settings.stderr)
         self._workers = Workers(self._output)
+        self._stop: Stop | None = None  # the signals that end the processes, after a failure or a signal
+        self._handled = 0  # signals to the launcher
 
     @property
     def exits(self) -> list[Exit]:
@@ -95,6 +98,16 @@ class LaunchAttempt(ABC):
             self._workers.close()
             self._stop_servers()
             self._output.close()
+
+    def _handle_signals(self) -> None:
+        """End the processes if the launcher has received another signal."""
+        if len(self._signals) == self._handled:
+            return
+        number = self._signals[-1]
+        if number == signal.SIGINT:
+            self._output.mute_errors()  # otherwise every process would print the traceback of its interrupt
+        self._stop = stop_by_signal(number, self._handled > 0, self._options.grace_period)
+        self._handled = len(self._signals)
 
     def _start_worker(self, number: int, roster: str, token: str) -> None:
         """Start a process of this node that waits for its place at a roster.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import final
 
 from shardwise.errors import RendezvousError
-from shardwise.launch.attempt import POLL_INTERVAL, Stop, stop_by_signal
+from shardwise.launch.attempt import POLL_INTERVAL
 from shardwise.launch.fleet import node_hello
 from shardwise.launch.launch_attempt import PATIENCE, AttemptSettings, LaunchAttempt, LaunchFailure
 from shardwise.processes.node_link import Command, NodeBusy, NodeLink
@@ -105,8 +105,6 @@ class NodeAttempt(LaunchAttempt):
 
         It returns None if the connection is lost, or if all processes have ended after a signal to this launcher.
         """
-        stop: Stop | None = None
-        handled = 0
         while not link.lost:
             self._output.copy(POLL_INTERVAL)
             self._workers.check_guardian()
@@ -114,11 +112,9 @@ class NodeAttempt(LaunchAttempt):
                 errors = "\n".join(self._output.error_lines(exit.rank))[-TEXT_LIMIT:]
                 link.send(ProcessEnded(exit.rank, exit.pid, exit.code, exit.by_launcher, errors))
             link.send_heartbeat(",".join(map(str, self._workers.stopped)))
-            if len(self._signals) > handled:
-                stop = stop_by_signal(self._signals[-1], handled > 0, self._options.grace_period, self._output)
-                handled = len(self._signals)
-            if stop is not None:
-                stop.send_due(self._workers)
+            self._handle_signals()
+            if self._stop is not None:
+                self._stop.send_due(self._workers)
                 if not self._workers.running:
                     return None
             for command in link.receive():
@@ -127,11 +123,11 @@ class NodeAttempt(LaunchAttempt):
                         reason = command.reason or f"node 0 has ended with exit code {command.code}"
                         self.failure = LaunchFailure(-1, reason, "", command.code)
                     return command.code
-                self._obey(link, command, stop is not None)
+                self._obey(link, command)
         return None
 
-    def _obey(self, link: NodeLink, command: Command, is_stopping: bool) -> None:
-        if isinstance(command, StartProcess) and not is_stopping:
+    def _obey(self, link: NodeLink, command: Command) -> None:
+        if isinstance(command, StartProcess) and self._stop is None:
             self._start_worker(command.process, link.welcome.roster, link.welcome.token)
         elif isinstance(command, KillProcess):
             self._workers.kill(command.process)

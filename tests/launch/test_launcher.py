@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.launch.attempt import AFTER_FAILURE, AFTER_INTERRUPT, AFTER_SECOND_INTERRUPT, POLL_INTERVAL
+from shardwise.launch.attempt import POLL_INTERVAL
 from shardwise.launch.command_line import main
 from shardwise.launch.postmortem import conclude, read_records
+from shardwise.launch.stop import AFTER_FAILURE, AFTER_INTERRUPT, AFTER_SECOND_INTERRUPT
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/launch/programs.py"
