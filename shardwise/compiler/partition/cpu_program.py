@@ -4,7 +4,10 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 
 - The quotient of a value and a broadcast value is the product with the broadcast reciprocal.
 - Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
+- The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
+- Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
 - Rolling concatenates two slices.
+- Loop-invariant values are computed before the loop, and equal equations once.
 - A cumulative reduction scans blocks, and combines each with the total of the blocks before.
 """
 
@@ -17,10 +20,14 @@ import numpy as np
 from shardwise.compiler.dtypes import accumulation_dtype, is_float
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import Scalar
+from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Max, Relu
+from shardwise.compiler.ops.elementwise.powers import OneMinusSquare, Sqrt
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Log1p
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -28,13 +35,21 @@ from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, bloc
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.special.gamma_erf import ErfInv
+from shardwise.compiler.transforms.hoist import hoist_as_xla
+from shardwise.compiler.transforms.merge_equal import merge_equal
 
+_SQRT_FROM = 5  # above this, the inverse error function is a polynomial of a root
 _F32 = np.dtype(np.float32)
 
 
 @verifies_result
 def cpu_program(program: Program) -> Program:
     """Return a program with the ops that XLA compiles on CPU; `program` itself if they are those that it has."""
+    return merge_equal(hoist_as_xla(_rewritten(program)), _mergeable)
+
+
+def _rewritten(program: Program) -> Program:
     rewriter = _Rewriter(program)
     for equation in program.equations:
         rewriter.add(equation)
@@ -71,7 +86,7 @@ class _Rewriter:
             self.is_changed = True
             self._current.update(zip(equation.outputs, results, strict=True))
             return
-        op = equation.op.map_programs(cpu_program)
+        op = equation.op.map_programs(_rewritten)
         if op is not equation.op or any(x is not y for x, y in zip(inputs, equation.inputs, strict=True)):
             self.is_changed = True
             equation = equation.replace(op=op, inputs=inputs)
@@ -98,7 +113,19 @@ class _Rewriter:
             return self._rolled(op, *inputs)
         if isinstance(op, Cumulative):
             return self._scanned(op, *inputs)
+        if isinstance(op, ErfInv):
+            return self._inverted(*inputs)
+        if isinstance(op, Relu):
+            return [self._apply(Max(), inputs[0], self._full(inputs[0].type, 0))]
+        if isinstance(op, OneMinusSquare):
+            one = self._full(inputs[0].type, 1)
+            return [self._apply(Mul(), self._apply(Add(), one, *inputs), self._apply(Sub(), one, *inputs))]
         return None
+
+    def _full(self, type: ArrayType, value: Any) -> Value:
+        """Add an array of a type whose elements are equal."""
+        full: Value = self._apply(Full(type.shape, Scalar.from_value(value, type.dtype), type.weak))
+        return full
 
     def _divided(self, x: Value, y: Value) -> list[Value] | None:
         broadcast = self._producers.get(y)
@@ -108,8 +135,8 @@ class _Rewriter:
         producer = self._producers.get(divisor)
         if divisor.type.size == y.type.size or (producer is not None and producer.op.is_constant):
             return None
-        one = self._apply(Full(divisor.type.shape, Scalar.from_value(1, divisor.type.dtype), divisor.type.weak))
-        return [self._apply(Mul(), x, self._apply(broadcast.op, self._apply(Div(), one, divisor)))]
+        reciprocal = self._apply(Div(), self._full(divisor.type, 1), divisor)
+        return [self._apply(Mul(), x, self._apply(broadcast.op, reciprocal))]
 
     def _widened(self, op: Op, inputs: list[Value]) -> list[Value]:
         types = result_types(op, tuple([value.type for value in inputs]))
@@ -145,7 +172,7 @@ class _Rewriter:
             x = self._apply(Convert(wide, type.weak), x)
         if op.reverse:
             x = self._apply(Reverse((dim,)), x)
-        neutrals = [self._apply(Full((), Scalar.from_value(neutral, wide), type.weak)) for neutral in op.neutrals(wide)]
+        neutrals = [self._full(ArrayType((), wide, type.weak), neutral) for neutral in op.neutrals(wide)]
 
         def apply(op: Op, *operands: Value) -> Any:
             is_identity = isinstance(op, Pad) and not any((*op.low, *op.high))
@@ -162,12 +189,40 @@ class _Rewriter:
             result = self._apply(Reverse((dim,)), result)
         return [result if wide == type.dtype else self._apply(Convert(type.dtype, type.weak), result)]
 
+    def _inverted(self, x: Value) -> list[Value]:
+        """Return the inverse error function, whose polynomials are represented by the values that they depend on."""
+        type = x.type
+        if _is_narrow(x):
+            x = self._apply(Convert(_F32, type.weak), x)
+        square = self._apply(Mul(), x, self._apply(Neg(), x))
+        exponent = self._apply(Neg(), self._apply(Log1p(), square))
+        is_small = self._apply(Compare("LT"), exponent, self._full(x.type, _SQRT_FROM))
+        result = self._apply(Mul(), x, self._apply(Select(), is_small, exponent, self._apply(Sqrt(), exponent)))
+        return [result if x.type == type else self._apply(Convert(type.dtype, type.weak), result)]
+
+
+def _mergeable(program: Program) -> set[Equation]:
+    """Return the equations that XLA merges with equal ones."""
+    return {
+        equation
+        for equation in program.equations
+        if (op := equation.op).is_elementwise
+        or op.is_constant
+        or op.only_moves
+        or op.is_contraction
+        or op.reduced_dims is not None
+    }
+
 
 def _windows(indices: Value) -> int:
     """Return how many windows a scatter updates. XLA updates a single one as a slice."""
     return math.prod(indices.type.shape[:-1])
 
 
+def _is_narrow(value: Value) -> bool:
+    return is_float(value.type.dtype) and value.type.dtype.itemsize <= 2
+
+
 def _is_unsupported(value: Value) -> bool:
     """Return whether a value has a narrow float dtype that XLA's CPU compiler computes in f32. It supports f16."""
-    return is_float(value.type.dtype) and value.type.dtype.itemsize <= 2 and value.type.dtype != np.float16
+    return _is_narrow(value) and value.type.dtype != np.float16

@@ -473,6 +473,15 @@ class FusedExpressions:
             for use in self.uses.get(value, ())
         )
 
+    def is_flattened(self, value: Value) -> bool:
+        """Return whether only products read a value, as matrices of another shape. On CPU, it is stored as such."""
+        uses = self.uses.get(value, ())
+        return (
+            bool(uses)
+            and value not in self.outputs
+            and all(use.op.is_product and not is_matrix(use, use.inputs.index(value)) for use in uses)
+        )
+
     @cached_property
     def _producers(self) -> dict[Value, Equation]:
         return {value: equation for equation in self.program.equations for value in equation.outputs}
@@ -491,9 +500,10 @@ class FusedExpressions:
     def _is_duplicated(self, equation: Equation) -> bool:
         """Return whether XLA computes a result again in the consumers that fuse, and stores it for the others.
 
-        It does so for cheap ops if that reads no more elements.
+        It does so for constants, and for cheap ops if that reads no more elements.
         """
-        if not self._recomputes(equation):
+        is_constant = equation.op.is_constant and equation.outputs[0].type.size > 1
+        if not is_constant and not self._recomputes(equation):
             return False
         (value,) = equation.outputs
         fusing = [self._fuses_on_cpu(use) for use in self.uses.get(value, [])]

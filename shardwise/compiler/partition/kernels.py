@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.partition.fused_expressions import FusedExpressions, Reads, Root, is_complete_per_row
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -90,10 +91,15 @@ class KernelGroups:
         equations, outputs = self.program.equations, set(self.program.outputs)
         written = {value for kernel in self.kernels for value in kernel.writes}
         constant: set[Value] = set()
+        uniform: set[Value] = set()  # constants of equal elements, which XLA creates in loops
         for equation in equations:
+            if isinstance(equation.op, Full) or (equation.inputs and uniform.issuperset(equation.inputs)):
+                uniform.update(equation.outputs)
             if equation.op.cheap_to_recompute and constant.issuperset(equation.inputs):
                 constant.update(equation.outputs)
         for equation in equations:
+            if self.expressions.platform == "cpu" and equation.op.programs and equation.op.trip_count != 1:
+                constant.difference_update(value for value in equation.inputs if value not in uniform)
             if equation.op.is_contraction:  # its library reads constants from memory, too
                 constant.difference_update(self.storage.get(value, value) for value in equation.inputs)
             elif equation.op.fusion.stores_updated and not self._is_added(equation):

@@ -30,13 +30,11 @@ from shardwise.compiler.partition.platform_memory import (
     OperandCopy,
     execution_order,
     is_loop,
-    mergeable,
     operand_copies,
     workspace_bytes,
 )
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
-from shardwise.compiler.transforms.merge_equal import merge_equal
 
 _PASSED = "passed on in the loop"
 
@@ -144,7 +142,7 @@ class LiveRanges:
     Attributes:
         buffers: the buffers.
         arguments: the buffer of each input of the program that is in the memory of the device.
-        program: the program, on CPU as XLA rewrites it, with equal equations merged.
+        program: the program, on CPU as XLA rewrites it.
         outputs: the buffer of each output; None if it is a constant or in host memory.
         frames: for each kernel, where it runs.
         end: the time after the last kernel.
@@ -165,7 +163,7 @@ class LiveRanges:
         self.chip = chip
         self.platform = "" if chip is None else chip.platform
         self.local = local
-        self.program = merge_equal(cpu_program(local.program), mergeable) if self.platform == CPU else local.program
+        self.program = cpu_program(local.program) if self.platform == CPU else local.program
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
@@ -589,7 +587,12 @@ class LiveRanges:
         """
         shapes = {self._stored_shape(value) for value, _ in launch.reads if value.type.size == new.type.size}
         others = [value for value, _ in launch.reads if 1 < value.type.size != new.type.size]
-        return (len(shapes) == 1 and not others) or {self._stored_shape(value) for value in reads} == {new.type.shape}
+        if len(shapes) == 1 and not others:
+            return True
+        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        if groups.expressions.is_flattened(new):
+            return False
+        return {self._stored_shape(value) for value in reads} == {new.type.shape}
 
     def _stored_shape(self, value: Value) -> tuple[int, ...]:
         """Return the shape of a value in memory: results of products are matrices on CPU."""

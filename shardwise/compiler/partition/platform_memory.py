@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.partition.fused_expressions import FusedExpressions
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
@@ -153,16 +153,3 @@ def _late_products(kernels: Sequence[Kernel], is_body: bool) -> Sequence[Kernel]
 def is_loop(op: Op) -> bool:
     """Return whether an op runs its program several times."""
     return bool(op.programs) and op.trip_count != 1
-
-
-def mergeable(program: Program) -> set[Equation]:
-    """Return the equations that XLA merges with equal ones on CPU. On GPUs they are mostly computed again."""
-    return {
-        equation
-        for equation in program.equations
-        if (op := equation.op).is_elementwise
-        or op.is_constant
-        or op.only_moves
-        or op.is_contraction
-        or op.reduced_dims is not None
-    }

@@ -5,13 +5,19 @@ bytes that are gathered for the loop and held while it runs. Other loop-invarian
 loop-invariant code motion hoists them, and the partitioner reshards loop-invariant values outside the loop in any case.
 """
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from shardwise.compiler.ir.control import Control, Port
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.shape.constants import Full
+
+_Find = Callable[[Program, set[Value]], tuple[dict[Value, Equation], list[Value]]]  # of a body and its constants
 
 
 @verifies_result
@@ -21,13 +27,27 @@ def hoist(program: Program) -> Program:
     Returns:
         The program with the conversions before its loops; `program` itself if there are none.
     """
+    return _hoist(program, _invariant_conversions)
+
+
+@verifies_result
+def hoist_as_xla(program: Program) -> Program:
+    """Hoist what XLA's loop-invariant code motion hoists out of loops with a known trip count.
+
+    XLA keeps constants, and ops that only move values, in a loop, unless a hoisted op reads them.
+    """
+    return _hoist(program, _invariant_computations)
+
+
+def _hoist(program: Program, find: _Find) -> Program:
+    """Hoist the values that `find` returns out of the loops of a program, including nested loops."""
     equations: list[Equation] = []
     changed = False
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Control):
-            op = op.map_programs(hoist)
-            hoisted, loop = _hoist_loop(equation, op) if (op.trip_count or 0) > 1 else ([], None)
+            op = op.map_programs(partial(_hoist, find=find))
+            hoisted, loop = _hoist_loop(equation, op, find) if (op.trip_count or 0) > 1 else ([], None)
             if loop is None and op is not equation.op:
                 loop = equation.replace(op=op)
             changed |= loop is not None
@@ -37,14 +57,14 @@ def hoist(program: Program) -> Program:
     return program.with_equations(equations) if changed else program
 
 
-def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equation | None]:
+def _hoist_loop(equation: Equation, op: Control, find: _Find) -> tuple[list[Equation], Equation | None]:
     """Return the equations to place before a loop, and the loop that uses them; None if nothing can be hoisted."""
     (body,) = op.programs
     ((const_group, _),) = op.const_groups
     ports = op.ports(equation.inputs, [body.inputs], [body.outputs])
     outside: dict[Value, Value] = {port.entries[0]: port.operand for port in ports if port.group == const_group}
-    producers, conversions = _invariant_conversions(body, set(outside))
-    if not conversions:
+    producers, invariants = find(body, set(outside))
+    if not invariants:
         return [], None
     hoisted: list[Equation] = []
     computed: dict[tuple[Op, tuple[Value, ...]], Value] = {}  # the forward and the backward pass convert equal values
@@ -61,8 +81,8 @@ def _hoist_loop(equation: Equation, op: Control) -> tuple[list[Equation], Equati
             outside[value] = computed[key]
         return outside[value]
 
-    new_ports = [Port(const_group, hoist_value(value), {0: value}) for value in conversions]
-    removed = set(conversions)
+    new_ports = [Port(const_group, hoist_value(value), {0: value}) for value in invariants]
+    removed = set(invariants)
     new_body = body.with_equations([inner for inner in body.equations if removed.isdisjoint(inner.outputs)])
     loop, operands, _ = op.rebuild([*ports, *new_ports], [new_body])
     return hoisted, equation.replace(op=loop, inputs=operands)
@@ -188,3 +208,34 @@ def _invariant_conversions(body: Program, consts: set[Value]) -> tuple[dict[Valu
             if isinstance(inner.op, Convert) and result.type.nbytes < inner.inputs[0].type.nbytes:
                 conversions.append(result)
     return producers, conversions
+
+
+def _invariant_computations(body: Program, consts: set[Value]) -> tuple[dict[Value, Equation], list[Value]]:
+    """Find what XLA hoists out of a loop's body, whose invariant inputs are `consts`.
+
+    Returns:
+        The equations that depend only on constants and loop-invariant inputs, by their result; and the computed results
+        that other equations of the body, or its outputs, read.
+    """
+    producers: dict[Value, Equation] = {}
+    computed: set[Value] = set()
+    uniform: set[Value] = set()  # constants whose elements are equal
+    needed = set(body.outputs)
+    for inner in body.equations:
+        op = inner.op
+        is_pure = op.single and not (op.effect or op.programs or op.fusion.is_barrier or isinstance(op, Collective))
+        if not is_pure or not all(x in producers or x in consts for x in inner.inputs):
+            needed.update(inner.inputs)
+            continue
+        (result,) = inner.outputs
+        producers[result] = inner
+        if isinstance(op, Full) or (inner.inputs and uniform.issuperset(inner.inputs)):
+            uniform.add(result)
+        is_slice = op.fusion.reads_part and uniform.issuperset(inner.inputs[1:])
+        if not (op.is_constant or op.only_moves or op.fusion.is_view or is_slice or result in uniform):
+            computed.add(result)
+    for inner in reversed(body.equations):  # those that stay, as other equations read them
+        stays = [value for value in inner.outputs if value in producers and value not in computed]
+        if not needed.isdisjoint(stays):
+            needed.update(inner.inputs)
+    return producers, [value for value in producers if value in computed and value in needed]

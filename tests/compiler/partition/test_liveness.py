@@ -131,6 +131,30 @@ PROGRAMS = {
         lambda x, key: (jnp.where(m := random.bernoulli(key, 0.5, x.shape), x, 0) @ x, jnp.where(m, x, 1) @ x),
         [*matrices(1), *matrices(1, 2, dtype=np.uint32)],
     ),
+    "random numbers that three kernels compute": (
+        lambda x, key: ((n := random.normal(key, x.shape)) + x @ x, (x + n) @ x, (x - n) @ x),
+        [*matrices(1), *matrices(1, 2, dtype=np.uint32)],
+    ),
+    "zeros that two sums share": (
+        lambda x, y: (jnp.sum(nn.relu(x @ y), 0), jnp.sum(nn.relu(y @ x), 1)),
+        matrices(2),
+    ),
+    "zeros that a sum reads and another kernel computes": (
+        lambda x, y: (jnp.sum(nn.relu(x @ y), 0), nn.relu(y @ x) @ x),
+        matrices(2),
+    ),
+    "exponentials that each iteration of a loop computes": (
+        lambda x, y: lax.fori_loop(0, 5, lambda i, c: (jnp.sin(c) * jnp.exp(y)) @ y, x),
+        matrices(2),
+    ),
+    "a mask that each iteration of a loop computes": (
+        lambda x, y: lax.fori_loop(0, 5, lambda i, c: jnp.where(jnp.arange(N)[:, None] >= jnp.arange(N), c, 0) @ y, x),
+        matrices(2),
+    ),
+    "values in an array that a product reads as a matrix": (
+        lambda x, y, w: jnp.einsum("i,ijk->jk", w, jnp.sin(x) * jnp.cos(x * y)),
+        [*matrices(1, 64, 32, N), *matrices(1, N), *matrices(1, 64)],
+    ),
     "a factor that a product reads": (
         lambda x: (c := jnp.linalg.cholesky(x)).T @ jnp.tanh(c @ x),
         matrices(1),

@@ -10,7 +10,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.elementwise.identities import Barrier
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.hoist import hoist, hoist_from_slices
+from shardwise.compiler.transforms.hoist import hoist, hoist_as_xla, hoist_from_slices
 from shardwise.compiler.transforms.inline import inline
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -175,3 +175,24 @@ def test_branches_that_read_a_stack_are_kept():
 def test_other_stacks_are_not_converted():
     before = dce(inline(sw.jit(microbatches).trace(STACKS, XS).program))
     assert hoist_from_slices(before, set()) is before
+
+
+def test_what_xla_hoists_is_computed_before_the_loop():
+    """Broadcasts and constants stay in the loop, unless a hoisted op reads them."""
+
+    def function(w, xs):
+        def advance(carry, x):
+            bias = jnp.sin(w)[0][None] + jnp.ones((2, 4))
+            return carry * x + bias + jnp.arange(4) + jnp.exp(carry @ w), None
+
+        return lax.scan(advance, xs[0], xs)[0]
+
+    args = W, XS.astype(np.float32)
+    before = dce(inline(sw.jit(function).trace(*args).program))
+    after = dce(verify(hoist_as_xla(before)))
+    for actual, expected in zip(evaluate(after, args), evaluate(before, args), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    outside, inside = names(after)
+    assert {"sin", "broadcast", "add", "convert"} <= set(outside) and "exp" not in outside
+    assert {"sin"}.isdisjoint(inside) and {"exp", "dot", "mul"} <= set(inside)
+    assert dce(hoist_as_xla(after)).equations == after.equations
