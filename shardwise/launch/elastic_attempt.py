@@ -124,7 +124,7 @@ class ElasticAttempt(LaunchAttempt):
 
     def _wait(self) -> int:
         """Replace failed processes until the members of a generation have ended. Return the exit code."""
-        while self._fleet.running:
+        while self._fleet.running and not (self._stop is not None and self._stop.is_overdue):
             self._output.copy(POLL_INTERVAL)
             self._workers.check_guardian()
             for exit in self._fleet.poll():
@@ -146,8 +146,8 @@ class ElasticAttempt(LaunchAttempt):
         if self.failure is not None:
             self._code = self.failure.code
         else:
-            has_failed = any(exit.code for exit in self.exits if exit.rank in self._members or not self._members)
-            self._code = 128 + self._signals[0] if self._handled and has_failed else 0
+            failed = [exit for exit in self.exits if exit.code and (exit.rank in self._members or not self._members)]
+            self._code = 128 + self._signals[0] if self._handled and (failed or self._fleet.running) else 0
         return self._code
 
     def _finish(self) -> None:

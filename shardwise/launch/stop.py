@@ -13,6 +13,7 @@ FAILURE_TIME = 1.0
 AFTER_FAILURE = ((FAILURE_TIME, signal.SIGTERM), (FAILURE_TIME + 2.0, signal.SIGKILL))
 AFTER_INTERRUPT = ((0.0, signal.SIGINT), (2.0, signal.SIGTERM), (3.0, signal.SIGKILL))
 AFTER_SECOND_INTERRUPT = ((0.0, signal.SIGKILL),)
+KILL_TIME = 3.0  # seconds for processes to end after SIGKILL, and for the launchers of their nodes to report it
 
 
 class Signalled(Protocol):
@@ -36,6 +37,11 @@ class Stop:
         while self.sent < len(self.steps) and time.monotonic() - self.start >= self.steps[self.sent][0]:
             processes.signal(self.steps[self.sent][1])
             self.sent += 1
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether processes that still run were killed some time ago, as those of a node that does not answer."""
+        return self.sent == len(self.steps) and time.monotonic() - self.start > self.steps[-1][0] + KILL_TIME
 
 
 def stop_by_signal(number: signal.Signals, is_repeated: bool, grace_period: float) -> Stop:

@@ -1,17 +1,20 @@
 """The launcher of a program whose processes are replaced. These tests play the processes; others run programs."""
 
 import os
+import signal
 import socket
 import threading
 import time
 
 import pytest
 
-from shardwise.launch import elastic_attempt
+from shardwise.launch import elastic_attempt, stop
 from shardwise.launch import options as launch_options
+from shardwise.launch.fleet import node_hello
 from shardwise.launch.launcher import Launcher
 from shardwise.launch.options import LaunchOptions
-from shardwise.processes.protocol import PROTOCOL_VERSION, Waiting
+from shardwise.processes.node_link import NodeLink
+from shardwise.processes.protocol import PROTOCOL_VERSION, JobEnded, Waiting
 from shardwise.processes.roster import RosterError, wait_for_place
 
 LIMIT = 300  # seconds, which no test waits for if it passes
@@ -62,6 +65,9 @@ class Job:
         thread.start()
         return thread
 
+    def interrupt(self):
+        self._launcher._signals.append(signal.SIGINT)
+
     def end(self, number, code):
         """End a process with an exit code."""
         (self._folder / "code").write_text(str(code))
@@ -76,6 +82,12 @@ class Job:
                 file.seek(0)
                 texts.append(file.read())
         return texts[1]
+
+
+def free_port():
+    """Return a port of the loopback address that no program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -106,12 +118,31 @@ def test_a_node_that_does_not_come_ends_the_program(tmp_path, monkeypatch):
     monkeypatch.setattr(launch_options, "INITIALIZATION_TIMEOUT", 0.3)
     monkeypatch.setattr(launch_options, "MIN_INITIALIZATION_TIMEOUT", 0.3)
     monkeypatch.setattr(elastic_attempt, "PATIENCE", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    job = Job(tmp_path, processes=1, spares=0, nodes=3, coordinator=f"127.0.0.1:{port}")
+    job = Job(tmp_path, processes=1, spares=0, nodes=3, coordinator=f"127.0.0.1:{free_port()}")
     job.wait_for(0)
     errors = job.errors()
     assert job.code == 1
     assert "shardwise launch: waiting up to 0 s for the launchers of these nodes: 1, 2\n" in errors
     assert "the job failed: after 0 s, the launchers of these nodes are missing: 1, 2. Look whether they" in errors
     assert not os.path.exists(tmp_path / "started1")
+
+
+def test_an_interrupt_does_not_wait_for_a_node_that_does_not_answer(tmp_path, monkeypatch):
+    """A launcher that is stopped, as by SIGSTOP, is silent. When it continues, it learns that the job has ended."""
+    monkeypatch.setenv("SHARDWISE_COORDINATOR_TOKEN", "secret")
+    monkeypatch.setattr(stop, "KILL_TIME", 0.1)
+    options = {"processes": 1, "spares": 0, "nodes": 2, "coordinator": f"127.0.0.1:{free_port()}"}
+    job = Job(tmp_path, **options)
+    job.wait_for(0)
+    link = NodeLink(options["coordinator"], node_hello(LaunchOptions(["true"], node_rank=1, **options)))
+    while not link.receive():  # StartProcess
+        time.sleep(0.01)
+    for _ in range(2):
+        job.interrupt()
+        time.sleep(0.2)  # for the launcher to handle each of them
+    job.errors()
+    assert job.code == 128 + signal.SIGINT
+    commands = []
+    while not link.lost:
+        commands += link.receive()
+    assert commands[-1] == JobEnded(128 + signal.SIGINT, "")
