@@ -168,26 +168,35 @@ def _auto_candidates(
     factors = _seeded_factors(equation, factor_rule(equation.op, types), axis)
     scales = _indices_in(equation.inputs, program.scales)
     reaching = _NONE if equation.op.reduces_operands_first else partial
-    needed = _needs_sharding(equation, axis)
+    needed = _needs_sharding(equation, axis, factors)
     options = candidates(
         equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, maxima, needed
     )
     return _keep_pinned(equation, options, program, axis)
 
 
-def _needs_sharding(equation: Equation, axis: PlannedAxis) -> bool:
+def _needs_sharding(equation: Equation, axis: PlannedAxis, factors: frozenset[int]) -> bool:
     """Return whether a contraction must be sharded along this axis if it can be; for other ops, this is not used.
 
-    It need not be if the other axes may shard one of its factors completely: this axis would only pad that factor.
+    It need not be if the other axes may shard each of `factors` that is a dim of the result completely: this axis would
+    only pad these dims. While it can shard another dim, such as the sequence, replication would only enlarge the
+    planner's tables.
+
+    Args:
+        equation: the equation.
+        axis: the axis.
+        factors: the factors that the axis may shard.
     """
     if not equation.op.is_contraction or axis.size == 1:
         return True
     values = (*equation.inputs, *equation.outputs)
     rule = factor_rule(equation.op, _operand_types(equation))
-    return not any(
+    only_padded = [
         1 < rule.sizes[factor] <= axis.other_shards.get(axis.seeds.dim_groups.find(values[index], dim), 1)
         for factor, ((index, dim), *_) in rule.dims_by_leading_factor
-    )
+        if factor in factors and factor not in rule.reduce
+    ]
+    return not only_padded or not all(only_padded)
 
 
 def _explicit_candidates(
@@ -205,7 +214,7 @@ def _explicit_candidates(
     else:
         scales = _indices_in(equation.inputs, program.scales)
         reaching = _NONE if equation.op.reduces_operands_first else partial
-    needed = is_typed or _needs_sharding(equation, axis)
+    needed = is_typed or _needs_sharding(equation, axis, factors)
     options = candidates(
         equation.op, types, len(equation.outputs), axis.name, factors, reaching, scales, needs_sharding=needed
     )

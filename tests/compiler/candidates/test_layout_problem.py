@@ -100,7 +100,7 @@ def test_a_reshape_may_need_a_finer_mesh():
 
 def scores(query, key):
     """The scores of four heads of four elements."""
-    return [jnp.einsum("qhd,khd->hqk", query.reshape(6, 4, 4), key.reshape(6, 4, 4))]
+    return [jnp.einsum("qhd,khd->hqk", query.reshape(-1, 4, 4), key.reshape(-1, 4, 4))]
 
 
 def test_a_product_is_replicated_along_an_axis_if_others_shard_its_factor_completely():
@@ -111,6 +111,14 @@ def test_a_product_is_replicated_along_an_axis_if_others_shard_its_factor_comple
     assert problem.mesh.axis_sizes == (4, 2)
     assert "replicated, replicated -> replicated" not in candidates(problem, major, "dot")
     assert "replicated, replicated -> replicated" in candidates(problem, minor, "dot")
+
+
+def test_a_product_is_sharded_along_an_axis_that_can_shard_its_sequence():
+    """The sub-axis of 2 could only pad the heads, but it can shard the queries."""
+    mesh = AbstractMesh((8,), ("model",))
+    problem = propagated(scores, ["f32[16,16]"] * 2, [(("model",), ()), ((), ("model",))], mesh=mesh)
+    for axis in problem.mesh.axis_names:
+        assert "replicated, replicated -> replicated" not in candidates(problem, axis, "dot")
 
 
 def test_on_one_device_there_are_no_candidates():
