@@ -11,7 +11,11 @@ import shardwise as sw
 from benchmarks.gpu.check import TOLERANCE, Check, like_cpu
 from shardwise import lax
 from shardwise import numpy as jnp
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.prologue import prologue
 from shardwise.compiler.kernels.quantize import Quantize
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.inline import inline
 
 BF16_TOLERANCE = 2**-7  # one unit in the last place of bfloat16, for numbers of magnitude 1
 # The units for float8 of Hopper keep 13 bits after the point of a sum, and drop the others, each time that they add 32
@@ -110,6 +114,9 @@ def row_kernels() -> Iterator[tuple[str, Check]]:
             yield f"adam {name}", _narrow(like_cpu(_adam, scale[0] + delta.astype(np.float32), ct, *moments), dtype)
             yield f"triton_kernel {name}", _narrow(like_cpu(_gradients(DOUBLE_SILU), x, ct), dtype)
             yield f"quantize {name}", like_cpu(_quantize, sw.device_put(_wild_numbers(rng, shape, dtype)))
+            yield f"quantize after ops {name}", like_cpu(_exact_prologue, x, ct, scale)
+            gates = (sw.device_put((rng.standard_normal(shape) * 2).astype(dtype)) for _ in range(2))
+            yield f"quantize after gelu and silu {name}", _nearest_float8(like_cpu(_prologues, *gates))
 
 
 def fp8_products() -> Iterator[tuple[str, Check]]:
@@ -217,6 +224,49 @@ def _quantize(x: Any) -> Any:
     for dtype, transposes, rows in ((jnp.float8_e4m3fn, True, 1), (jnp.float8_e5m2, False, x.ndim - 1)):
         results += Quantize(np.dtype(dtype), transposes, 0, rows)(x, jnp.float32(0.25))
     return [y.astype(jnp.float32) for y in results]
+
+
+def _exact_prologue(x: Any, ct: Any, scale: Any) -> Any:
+    """Quantize a function of eighths, and of a row of sixteenths, that is exact in float32."""
+    row = jnp.round(scale * 2) / 16
+
+    def function(x: Any, ct: Any, row: Any) -> Any:
+        return jnp.where(x > 0, ct * row, 0) + 1
+
+    types = [(y.dtype, tuple(range(y.ndim))) for y in (x, ct)] + [(row.dtype, (x.ndim - 1,))]
+    results = Quantize(np.dtype(jnp.float8_e4m3fn), True, 0, x.ndim - 1, *_prologue(function, types), True)
+    return [y.astype(jnp.float32) for y in results(x, ct, row, jnp.float32(0.25))]
+
+
+def _prologues(x: Any, y: Any) -> Any:
+    dims = tuple(range(x.ndim))
+    functions = sw.nn.gelu, _gelu_gradient, _swiglu
+    results = []
+    for function, operands in zip(functions, ([x], [x, y], [x, y]), strict=True):
+        made = _prologue(function, [(each.dtype, dims) for each in operands])
+        op = Quantize(np.dtype(jnp.float8_e5m2), True, 0, x.ndim - 1, *made)
+        results += op(*operands, jnp.float32(2**-8))[:2]
+    return [z.astype(jnp.float32) for z in results]
+
+
+def _gelu_gradient(x: Any, ct: Any) -> Any:
+    return sw.vjp(sw.nn.gelu, x)[1](ct)[0]
+
+
+def _swiglu(gate: Any, up: Any) -> Any:
+    return sw.nn.silu(gate) * up
+
+
+def _prologue(function: Any, operands: Any) -> Any:
+    """Return the function of elements of arrays, given as pairs (dtype, dims), and their dims."""
+    types = [ArrayType((), dtype) for dtype, _ in operands]
+    program = inline(build(lambda *xs: [function(*xs)], types, "prologue")[0])
+    return prologue(program.equations, program.inputs, program.outputs[0]), tuple(dims for _, dims in operands)
+
+
+def _nearest_float8(check: Check) -> Check:
+    """Scale the error of numbers that were rounded to two bits after they differed in the last bits of float32."""
+    return lambda: check() * TOLERANCE / 2**-2
 
 
 def _grouped_sum(sizes: Any, w: Any, x: Any, ct: Any) -> Any:

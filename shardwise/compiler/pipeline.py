@@ -24,6 +24,7 @@ from shardwise.compiler.lower.accumulate_products import accumulate_products
 from shardwise.compiler.lower.fuse_quantize import fuse_quantize
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.lower.transpose_weights import transpose_weights
+from shardwise.compiler.lower.unpack_small_arrays import unpack_small_arrays
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.partitioned_program import PartitionedProgram
 from shardwise.compiler.partition.product_options import product_options
@@ -174,7 +175,7 @@ def run_stages(
             options.update(thresholds.combine_thresholds(local))
     set_stage("lowering")
     if platform == "cuda" or chip.platform == "gpu":  # plans for a GPU have its kernels on other platforms too
-        for rewrite in (accumulate_products, transpose_weights, fuse_quantize):
+        for rewrite in (accumulate_products, transpose_weights, fuse_quantize, unpack_small_arrays):
             local = replace(local, program=rewrite(local.program))
             dump.add(rewrite.__name__, local)
     module = lower(local, donated, platform, as_partitions, options)

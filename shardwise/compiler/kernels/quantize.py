@@ -60,6 +60,7 @@ class Quantize(KernelOp):
         dims: for each operand of the prologue, the dims of x that it has: all, the rows (with batch dims), the columns
             or none.
         sums: whether the sums over the rows are the last result, as float32.
+        updates: whether the largest magnitude is at least the last operand, f32[], whose buffer it reuses.
     """
 
     name = "quantize"
@@ -70,6 +71,7 @@ class Quantize(KernelOp):
     prologue: Program | None = field(default=None, repr=False)
     dims: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     sums: bool = field(default=False, repr=False)
+    updates: bool = field(default=False, repr=False)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -91,12 +93,14 @@ class Quantize(KernelOp):
         return float(ml_dtypes.finfo(self.dtype).max)  # type: ignore[no-untyped-call]
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
-        *operands, scale = types
+        operands, (scale, *largest) = self._split(types)
         x = operands[0]
         if not all(is_float(type.dtype) for type in operands) or not is_float8(self.dtype):
             raise TypeError(f"quantize: needs floats and a float8 dtype, not {x} and {self.dtype}")
         if scale.shape or scale.dtype != F32:
             raise TypeError(f"quantize: the scale must be f32[], not {scale}")
+        if largest != [ArrayType((), F32)] * self.updates:
+            raise TypeError(f"quantize: the largest magnitude must be f32[], not {largest}")
         if self.batch + self.rows > x.ndim:
             raise TypeError(f"quantize: {x} does not have {self.batch} batch dims and {self.rows} dims of rows")
         self._check_operands(operands)
@@ -104,6 +108,11 @@ class Quantize(KernelOp):
         transposed = result.with_shape(tuple(x.shape[dim] for dim in self._order(x.ndim)))
         sums = ArrayType((*x.shape[: self.batch], *x.shape[self.batch + self.rows :]), F32)
         return result, *([transposed] if self.transposes else []), ArrayType((), F32), *([sums] if self.sums else [])
+
+    def _split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the operands of the prologue, or x, and the others."""
+        count = len(operands) - 1 - self.updates
+        return list(operands[:count]), list(operands[count:])
 
     def _check_operands(self, operands: Sequence[ArrayType]) -> None:
         """Raise TypeError if the operands do not belong to the prologue."""
@@ -140,12 +149,12 @@ class Quantize(KernelOp):
         replicated = summed if self.prologue is None else frozenset(range(ndim))
         sums = tuple((dim,) for dim in range(ndim) if dim not in summed)
         results = (dims, *([transposed] if self.transposes else []), (), *([sums] if self.sums else []))
-        operands = (*(tuple((dim,) for dim in each) for each in self._operand_dims(types[0])), ())
+        operands = (*(tuple((dim,) for dim in each) for each in self._operand_dims(types[0])), (), *[()] * self.updates)
         reduced = {dim: MAX for dim in range(ndim) if dim not in summed}
         return FactorRule(operands, results, types[0].shape, reduced, need_replication=replicated)
 
     def plain(self, *operands: Any) -> list[Any]:
-        *arrays, scale = operands
+        arrays, (scale, *start) = self._split(operands)
         shape, ndim = arrays[0].type.shape, arrays[0].type.ndim
         full = [
             x if x.type.shape == shape else Broadcast(shape, dims)(x)
@@ -160,6 +169,8 @@ class Quantize(KernelOp):
         # XLA replaces a conversion to float8 and back by nothing, unless there is a barrier between the two.
         result = Barrier()(Convert(self.dtype)(where(is_finite, clamped, np.nan).array))
         largest = ReduceMax(tuple(range(ndim)))(where(is_finite, magnitude, 0.0).array)
+        if start:
+            largest = Max()(largest, start[0])
         transposed = [permute(result, self._order(ndim))] if self.transposes else []
         return [result, *transposed, largest, *([Sum(tuple(self._summed()))(wide.array)] if self.sums else [])]
 
@@ -176,7 +187,9 @@ class Quantize(KernelOp):
         results = self.out_types(*types)[: 1 + self.transposes]
         shape, start = types[0].shape, self.batch + self.rows
         parts = ArrayType((*shape[: self.batch], _blocks(rows, height), *shape[start:]), F32)
-        return Launch(programs, _WARPS, (*results, ArrayType((programs,), F32), *([parts] if self.sums else [])))
+        maxima = ArrayType(() if self.updates else (programs,), F32)
+        written = ((len(results), len(types) - 1),) if self.updates else ()
+        return Launch(programs, _WARPS, (*results, maxima, *([parts] if self.sums else [])), written=written)
 
     def _tile(self, x: ArrayType) -> tuple[int, int]:
         """Return the numbers of rows and of columns of a block."""
@@ -195,7 +208,8 @@ class Quantize(KernelOp):
     def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
         _, rows, columns = self._sizes(types[0])
         height, width = self._tile(types[0])
-        arrays, (scale, *results) = kernel.pointers[: len(types) - 1], kernel.pointers[len(types) - 1 :]
+        arrays, (scale, *_) = self._split(kernel.pointers[: len(types)])
+        results = kernel.pointers[len(types) :]
         program = kernel.program_id()
         across = _blocks(columns, width)
         block = program // across
@@ -231,7 +245,11 @@ class Quantize(KernelOp):
             transposed = matrix.to(I64) * (rows * columns) + first_column.to(I64) * rows + first_row.to(I64)
             kernel.store(results.pop(0).advance(transposed), column * rows + row, numbers, mask)
         largest = kernel.where(is_finite, magnitude, 0.0).max(1).max(0)
-        kernel.store(results.pop(0).advance(program.to(I64)), kernel.full((), 0, I32), largest)
+        if self.updates:  # floats that are not negative have the order of their bits
+            bits = kernel.bitcast(largest, I32)
+            kernel.atomic("max", results.pop(0).bitcast(I32), kernel.full((), 0, I32), bits, order="relaxed")
+        else:
+            kernel.store(results.pop(0).advance(program.to(I64)), kernel.full((), 0, I32), largest)
         if self.sums:
             part = results.pop(0).advance(block.to(I64) * columns + first_column.to(I64))
             kernel.store(part, column, value.sum(0).expand(0), column_mask)
@@ -246,7 +264,7 @@ class Quantize(KernelOp):
 
     def finish(self, hlo: Hlo, written: Sequence[HloValue]) -> Sequence[HloValue]:
         *results, maxima = written[: 2 + self.transposes]
-        largest = ReduceMax((0,)).lower(hlo, maxima)
+        largest = maxima if self.updates else ReduceMax((0,)).lower(hlo, maxima)
         sums = [Sum((self.batch,)).lower(hlo, written[-1])] if self.sums else []
         return [*results, largest, *sums]
 

@@ -70,6 +70,11 @@ class Pointer:
         """Return the address of the element that is `offset`, a block without dims, further."""
         return Pointer(self.builder, self.builder._add_offset(self.name, self.dtype, offset), self.dtype)
 
+    def bitcast(self, dtype: DType) -> "Pointer":
+        """Return the address as that of elements of another dtype of the same size."""
+        types = (f"!tt.ptr<{_NAMES[each]}>" for each in (self.dtype, dtype))
+        return Pointer(self.builder, self.builder._emit(f"tt.bitcast {self.name} : {' -> '.join(types)}"), dtype)
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -240,15 +245,26 @@ class TritonBuilder:
         masked = "" if mask is None else f", {self._broadcast(mask, offsets.shape).name}"
         self._line(f"tt.store {address}, {value.name}{masked} : {type}")
 
-    def atomic(self, op: str, pointer: Pointer, offsets: Block, value: Block, mask: Block | None = None) -> Block:
-        """Update the elements at offsets atomically, where the mask is True, and return what they were."""
+    def atomic(
+        self,
+        op: str,
+        pointer: Pointer,
+        offsets: Block,
+        value: Block,
+        mask: Block | None = None,
+        order: str = "acq_rel",
+    ) -> Block:
+        """Update the elements at offsets atomically, where the mask is True, and return what they were.
+
+        `order` is that of the update and other accesses: "relaxed" if none depends on it.
+        """
         value = self._broadcast(value, offsets.shape)
         address, element = self._addresses(pointer, offsets), f"!tt.ptr<{_NAMES[pointer.dtype]}>"
         names, types = [address, value.name], [_block_type(offsets.shape, element), value.type]
         if mask is not None:
             mask = self._broadcast(mask, offsets.shape)
             names, types = [*names, mask.name], [*types, mask.type]
-        text = f"tt.atomic_rmw {op}, acq_rel, gpu, {', '.join(names)} : ({', '.join(types)}) -> {value.type}"
+        text = f"tt.atomic_rmw {op}, {order}, gpu, {', '.join(names)} : ({', '.join(types)}) -> {value.type}"
         return Block(self, self._emit(text), offsets.shape, value.dtype)
 
     def compare_and_swap(self, pointer: Pointer, expected: Block, value: Block) -> Block:

@@ -114,10 +114,11 @@ REDUCTIONS = {
 
 @dataclass
 class Pointer:
-    """Addresses: elements of one array."""
+    """Addresses: elements of one array, or their bits as elements of `dtype`."""
 
     array: int
     offsets: Any
+    dtype: Any = None
 
 
 class Interpreter:
@@ -217,6 +218,10 @@ class Interpreter:
         return [np.clip(np.nan_to_num(np.asarray(x, np.float64)), 0, high).astype(f"u{dtype.itemsize}").view(dtype)[()]]
 
     def run_tt_bitcast(self, op, x):
+        if isinstance(x, Pointer):
+            dtype = DTYPES[re.fullmatch(r"!tt.ptr<(\w+)>", str(op.results[0].type))[1]]
+            assert dtype.itemsize == self.arrays[x.array].itemsize
+            return [Pointer(x.array, x.offsets, dtype)]
         return [np.asarray(x).view(parse_type(str(op.results[0].type))[1])[()]]
 
     def run_tt_extern_elementwise(self, op, *operands):
@@ -246,7 +251,7 @@ class Interpreter:
         return [np.expand_dims(x, int(op.attributes["axis"]))]
 
     def run_tt_addptr(self, op, pointer, offset):
-        return [Pointer(pointer.array, pointer.offsets + np.asarray(offset, np.int64))]
+        return [Pointer(pointer.array, pointer.offsets + np.asarray(offset, np.int64), pointer.dtype)]
 
     def run_tt_load(self, op, pointer, mask=True, other=0):
         array = self.arrays[pointer.array]
@@ -269,6 +274,7 @@ class Interpreter:
 
     def run_tt_atomic_rmw(self, op, pointer, value, mask=True):
         array = self.arrays[pointer.array]
+        array = array if pointer.dtype is None else array.view(pointer.dtype)
         kind = re.search(r"atomic_rmw (\w+)", str(op))[1]
         mask, values = (np.broadcast_to(x, np.shape(pointer.offsets)) for x in (mask, value))
         self.check(array, pointer.offsets, mask)

@@ -30,6 +30,7 @@ from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
 from shardwise.compiler.kernels.norm import Norm, NormGrad
 from shardwise.compiler.kernels.quantize import Quantize
+from shardwise.compiler.kernels.unpack import Unpack
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
@@ -1063,11 +1064,14 @@ def kernel_cases() -> list[Case]:
             quantize = Quantize(dtype(name), transposes, batch, rows.count(","))
             if batch < rows.count(","):
                 cases.append(case(quantize, f"f32{rows} f32[]"))
+        cases.append(case(Unpack(((), (2,), (1, 1))), "f32[5]"))
         element = parse_type("f32[]")
         for transposes, sums in ((True, False), (False, True)):
             function = rewrite("prologue", [element] * 2, lambda x, y: [Tanh()(Mul()(x, y))])
             dims = tuple(range(rows.count(",") + 1)), (rows.count(","),)
             fused = Quantize(dtype("f8_e4m3fn"), transposes, 0, rows.count(","), function, dims, sums)
+            if rows.count(",") == 1:
+                cases.append(case(replace(quantize, updates=True), f"f32{rows} f32[] f32[]"))
             if rows.count(","):
                 cases.append(case(fused, f"f32{rows} f32[{width}] f32[]"))
     return cases

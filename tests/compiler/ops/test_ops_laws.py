@@ -103,7 +103,7 @@ LINEAR_SOLVE = {"linear_solve", "linear_call"}
 ATTENTION = {"fused_attention", "fused_attention_grad"}
 # Rounded numbers have no derivative: tests/compiler/kernels/test_fp8_dot.py.
 ROUNDED = {"quantize", "scaled_dot"}
-KERNELS = {"norm", "norm_grad", "cross_entropy", "cross_entropy_grad", *ROUNDED}
+KERNELS = {"norm", "norm_grad", "cross_entropy", "cross_entropy_grad", "unpack", *ROUNDED}
 
 # For each law, the ops that it does not apply to.
 EXCEPTIONS = {
@@ -163,8 +163,8 @@ EXCEPTIONS = {
     },
     second_derivative_like_finite_difference: set(OPS) - (KERNELS - ROUNDED),
     vmap_like_loop: {"full", "iota"},  # no operands
-    # inlined or unfolded before planning; constrain: placement/test_constrain.py
-    factors_like_shards: {"call", "constrain", "reshard", *CONTROL, *LINEAR_SOLVE},
+    # inlined, unfolded, or made after planning; constrain: placement/test_constrain.py
+    factors_like_shards: {"call", "constrain", "reshard", "unpack", *CONTROL, *LINEAR_SOLVE},
     # not linear, or pinned
     sums_pass_through: {
         *(*BITWISE, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *CUSTOM_DERIVATIVE - {"stop_gradient"}),
