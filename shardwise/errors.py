@@ -192,7 +192,7 @@ class AutoshardError(_DocumentedError, ValueError, section="no-plan-fits-in-memo
 
     Attributes:
         least: the plan that needs the least memory, of those that were compared.
-        larger: the best plan on the smallest number of devices on which one fits; None if there is none.
+        larger: a plan on the smallest number of devices, by doubling, on which one was found to fit; None without one.
     """
 
     def __init__(self, text: str, least: object, larger: object = None):

@@ -29,6 +29,7 @@ from shardwise.launch.preset_target import (
     preset_step,
 )
 from shardwise.launch.report_files import print_sweep, write_reports
+from shardwise.launch.smaller_microbatches import search_smaller_microbatches
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.layout_search.comparison import strategy_text
 from shardwise.layout_search.evaluate import Alternative
@@ -62,15 +63,23 @@ def _autoshard(parsed: Namespace) -> None:
     else:
         step, args = _function_step(parsed)
     limit = parse_number("--memory-limit", parsed.memory_limit, "70G") if parsed.memory_limit else None
+    search = partial(
+        autoshard,
+        hardware=target,
+        mesh=mesh,
+        count=parsed.count,
+        memory_limit=None if limit is None else int(limit),
+        expert_imbalance=parsed.expert_imbalance,
+    )
     with Task(f"autoshard of `{parsed.target}`"), _own_errors(batch):
-        search = autoshard(
-            step,
-            hardware=target,
-            **({"count": parsed.count} if mesh is None else {"mesh": mesh}),
-            memory_limit=None if limit is None else int(limit),
-            expert_imbalance=parsed.expert_imbalance,
-        )
-        result = search(*args)
+        try:
+            result = search(step)(*args)
+        except AutoshardError as error:
+            if batch is None or parsed.microbatches is not None:
+                raise
+            memory = limit or memory_limit_of(target)
+            assert memory is not None  # otherwise all plans fit
+            batch, result = search_smaller_microbatches(parsed.target, batch, search, error, memory)
         print(summary(parsed.target, result, batch))
     print(result if parsed.table else result.comparison)
     write_reports(result.simulation, parsed)

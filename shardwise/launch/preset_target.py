@@ -6,6 +6,7 @@ given or chosen too.
 
 import re
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, final
@@ -47,6 +48,13 @@ class Batch:
         """The shape of the array of tokens, with one more word per sequence, which is only predicted."""
         lead = (self.microbatches,) if self.microbatches > 1 else ()
         return (*lead, self.sequences // self.microbatches, self.length + 1)
+
+    def in_smaller_microbatches(self) -> Iterator["Batch"]:
+        """Yield the batch in twice as many microbatches, and so on, as long as they divide the sequences."""
+        microbatches = 2 * self.microbatches
+        while self.sequences % microbatches == 0:
+            yield Batch(self.sequences, self.length, microbatches)
+            microbatches *= 2
 
 
 def is_preset_name(target: str) -> bool:

@@ -279,7 +279,7 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
     with Task(f"autoshard of `{function_name(search.source.jitted.function)}`"):
         larger = _smallest_count(search, count) if may_grow else None
     if larger is None:
-        more = f" No plan on up to {count << _LARGER} devices fits either." if may_grow else ""
+        more = f" None was found for up to {count << _LARGER} devices either." if may_grow else ""
         return AutoshardError(
             f"{text}{more}\n  Recompute activations with jax.checkpoint, or use a smaller batch.", least
         )
@@ -293,12 +293,9 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
 
 
 def _smallest_count(search: VariantSearch, count: int) -> Alternative | None:
-    """Return the best plan on the smallest number of devices on which one fits, by doubling; None if none does."""
+    """Return a plan on the smallest number of devices on which one fits, by doubling; None if none does."""
     for _ in range(_LARGER):
         count *= 2
-        if not search.may_fit(count):
-            continue
-        alternatives = search.run(count, None, MAX_EQUATIONS / _LARGER)
-        if not alternatives or alternatives[0].fits:
-            return alternatives[0] if alternatives else None
+        if search.may_fit(count) and (found := search.find_fitting(count, MAX_EQUATIONS / 2)):
+            return found
     return None

@@ -17,6 +17,7 @@ from shardwise.layout_search.source import StepSource
 
 _REMATS = ("none", "products", "all")  # each saves fewer values than the one before
 _MODEL_SIZES = (2, 4, 8)  # sizes of a tensor-parallel axis
+_FITTING_MESHES = 2  # the most meshes on which to look for any plan that fits
 
 
 class _Choice(NamedTuple):
@@ -67,7 +68,7 @@ class ContextSearch:
             may_remat: whether to try others.
         """
         length = math.gcd(*self.source.self_attention.lengths)
-        meshes = context_mesh_shapes(count, rows, length, self.chip) if mesh is None else [mesh]
+        meshes = self._meshes(count, rows, length) if mesh is None else [mesh]
         if not length or not meshes or length % meshes[0].shape[CONTEXT]:
             return
         for attention in self._attentions(meshes[0], length):
@@ -88,6 +89,20 @@ class ContextSearch:
         for values in others if may_remat else ():
             if not self._attempt(self._best._replace(remat=values)):
                 break
+
+    def find_fitting(self, count: int, rows: int, remat: str) -> Alternative | None:
+        """Return a plan that fits, with attention where the planner places it; None if none is found."""
+        length = math.gcd(*self.source.self_attention.lengths)
+        for mesh in self._meshes(count, rows, length)[:_FITTING_MESHES]:
+            choice = _Choice(remat, "", mesh)
+            self._attempt(choice)
+            if self._tried[choice].fits:
+                return self._tried[choice]
+        return None
+
+    def _meshes(self, count: int, rows: int, length: int) -> list[AbstractMesh]:
+        """Return the meshes to try; none without self-attention, whose length is 0."""
+        return context_mesh_shapes(count, rows, length, self.chip) if length else []
 
     def _attentions(self, mesh: AbstractMesh, length: int) -> list[str]:
         """Return the ways to run attention: the planner's, and rings."""

@@ -38,6 +38,7 @@ _MIN_PLANS = 9  # the number of plans for which the effort is enough, however ma
 STORAGE_COSTS = (1e-3, 1.0)  # costs of storing a byte of state, in bytes sent
 _MESHES, _FAMILIES, _CHOSEN, _ALL = 0.45, 0.7, 0.85, 1.0  # fractions of the effort after which each part stops
 _SAMPLE = 0.15  # the fraction of the effort for a variant that cannot fit in memory, which is one or two plans
+_EXPERT_PARALLEL = "FSDP × expert parallel"
 _GAIN = 0.999  # descent continues from a plan that takes at most this fraction of the time
 
 Candidate = tuple[str, AbstractMesh, tuple[Layout, ...]]  # a name, a mesh, and the layouts of all arguments
@@ -95,6 +96,24 @@ class LayoutSearch:
         self.effort *= _SAMPLE
         self._try_experts()
         self._try_meshes()
+
+    def find_fitting(self) -> Alternative | None:
+        """Return a plan that fits, with all state sharded, on a mesh of one or two axes; None if none is found.
+
+        Meshes whose outer axis does not divide the batch are tried only if there are no others.
+        """
+        meshes = [mesh for mesh in self.meshes if len(self.axes(mesh)) <= 2]
+        dividing = [mesh for mesh in meshes if self.step.rows % mesh.shape[DATA] == 0]
+        for mesh in dividing or meshes:
+            candidates = [self._fully_sharded(mesh)]
+            if len(self.axes(mesh)) == 2 and (experts := self._expert_parallel(mesh)) is not None:
+                candidates.insert(0, (_EXPERT_PARALLEL, mesh, experts))
+            for candidate in candidates:
+                if not self._has_effort(_ALL):
+                    return None
+                if (found := self._evaluate(*candidate)).fits:
+                    return found
+        return None
 
     def try_fully_sharded(self) -> None:
         """Evaluate fully sharded layouts on every mesh, to compare meshes."""
@@ -181,7 +200,7 @@ class LayoutSearch:
         for mesh in sorted(meshes, key=lambda mesh: -mesh.axis_sizes[-1]):
             layouts = self._expert_parallel(mesh)
             if layouts is not None and self._has_effort(_FAMILIES):
-                self._evaluate("FSDP × expert parallel", mesh, layouts)
+                self._evaluate(_EXPERT_PARALLEL, mesh, layouts)
 
     def _expert_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
         """Return the layouts with the batch sharded over all axes, and experts over the last one; None without experts.

@@ -97,6 +97,28 @@ class VariantSearch:
                 self._try_pipelines(count, mesh, _PIPELINES * effort, remat)
         return self._ranked()
 
+    def find_fitting(self, count: int, effort: float) -> Alternative | None:
+        """Return a plan that fits on another number of devices than that of `run`, or None if none is found.
+
+        It need not be the fastest: only the variant that needs the least memory is planned.
+        """
+        if self.source.is_pipelined or (self.options.stages is not None and 1 not in self.options.stages):
+            alternatives = self.run(count, None, effort)
+            return alternatives[0] if alternatives and alternatives[0].fits else None
+        plain = [variant for variant in self._evaluators if variant.mesh is None]
+        variant = min(plain, key=lambda variant: self._evaluators[variant].least_bytes(count))
+        self._state = SearchState(self._state.tables, plans=self._state.plans)
+        self._evaluators = {}
+        evaluator = self._evaluator(variant)
+        search = LayoutSearch(evaluator, mesh_shapes(count, self.chip), effort)
+        if found := search.find_fitting():
+            return found
+        rows = evaluator.step.rows
+        if not self._may_be_context_parallel(count, None, rows):
+            return None
+        contexts = ContextSearch(self.source, self.chip, self._evaluator, search.tensor_dims)
+        return contexts.find_fitting(count, rows, variant.remat)
+
     def may_fit(self, count: int) -> bool:
         """Return whether any plan of the variants so far may fit in the memory of this number of devices."""
         return self.memory_limit is None or self.least_bytes(count) <= self.memory_limit
