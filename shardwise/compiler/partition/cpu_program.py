@@ -3,6 +3,7 @@
 The lowering expands some ops, and XLA rewrites others before it fuses them. The results of the new ops may be stored:
 
 - The quotient of a value and a broadcast value is the product with the broadcast reciprocal.
+- Products of narrow floats are computed in f32, and rounded; what is then converted to f32 is not rounded.
 - Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
 - The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
 - Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
@@ -13,6 +14,7 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -22,6 +24,8 @@ from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max, Relu
@@ -72,6 +76,7 @@ class _Rewriter:
         self.is_changed = False
         self._producers: dict[Value, Equation] = {}
         self._current: dict[Value, Value] = {}
+        self._rounded: dict[Value, Value] = {}  # rounded results of products, and those in f32
         self._equation: Equation
 
     def current(self, value: Value) -> Value:
@@ -115,6 +120,10 @@ class _Rewriter:
             return self._scanned(op, *inputs)
         if isinstance(op, ErfInv):
             return self._inverted(*inputs)
+        if isinstance(op, (Dot, Conv)) and any(_is_narrow(value) for value in inputs):
+            return self._multiplied(op, inputs)
+        if isinstance(op, Convert) and op.dtype == _F32 and inputs[0] in self._rounded:
+            return [self._rounded[inputs[0]]]
         if isinstance(op, Relu):
             return [self._apply(Max(), inputs[0], self._full(inputs[0].type, 0))]
         if isinstance(op, OneMinusSquare):
@@ -137,6 +146,16 @@ class _Rewriter:
             return None
         reciprocal = self._apply(Div(), self._full(divisor.type, 1), divisor)
         return [self._apply(Mul(), x, self._apply(broadcast.op, reciprocal))]
+
+    def _multiplied(self, op: Dot | Conv, inputs: list[Value]) -> list[Value] | None:
+        """Return the rounded result of a product of narrow floats, which is computed in f32."""
+        (type,) = result_types(op, tuple([value.type for value in inputs]))
+        if type.dtype.itemsize > 2:
+            return None
+        wide = self._apply(replace(op, dtype=_F32), *inputs)
+        result = self._apply(Convert(type.dtype, type.weak), wide)
+        self._rounded[result] = wide
+        return [result]
 
     def _widened(self, op: Op, inputs: list[Value]) -> list[Value]:
         types = result_types(op, tuple([value.type for value in inputs]))
