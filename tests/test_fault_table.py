@@ -14,6 +14,7 @@ FAULTS, LAUNCHER = "process_faults/test_faults.py", "launch/test_launcher.py"
 SAVES, SELECTION = "multi_process/test_interrupted_save.py", "checkpoints/test_selection.py"
 SNAPSHOTS = "multi_process/test_peer_snapshots.py"
 RECOVERY, NODES = "recovery/test_recovery.py", "recovery/test_nodes.py"
+ELASTIC = "launch/test_elastic_attempt.py"
 CHECKPOINTS = "multi_process/test_checkpoints.py"
 FIRST_USE = "runtime/test_launched_process.py"
 WAITS = "process_faults/test_waits.py"
@@ -338,9 +339,24 @@ TABLE = {
             f"{NODES}::test_a_single_process_of_each_node_has_a_partner",
         ],
     ),
+    74: (
+        "processes and launchers that never come, or come twice, with spare processes",
+        [
+            f"{ELASTIC}::test_a_process_that_does_not_wait_for_its_place_ends_the_program",
+            f"{ELASTIC}::test_a_node_that_does_not_come_ends_the_program",
+            "launch/test_node_attempt.py::test_a_second_launcher_of_a_node_ends",
+        ],
+    ),
+    75: (
+        "Ctrl-C while a launcher is stopped, and a failure after the end of recover",
+        [
+            f"{ELASTIC}::test_an_interrupt_does_not_wait_for_a_node_that_does_not_answer",
+            f"{ELASTIC}::test_a_failure_after_the_end_of_recover_is_that_of_the_job",
+        ],
+    ),
 }
 # Those of programs with several processes.
-PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 74)]
+PROCESS_FAULTS = [*range(1, 8), *range(10, 26), 39, 40, *range(51, 55), *range(61, 76)]
 
 
 def marks_and_tests(path):

@@ -17,6 +17,8 @@ from shardwise.processes.node_link import NodeLink
 from shardwise.processes.protocol import PROTOCOL_VERSION, JobEnded, Waiting
 from shardwise.processes.roster import RosterError, wait_for_place
 
+pytestmark = pytest.mark.faults
+
 LIMIT = 300  # seconds, which no test waits for if it passes
 # A process that prints its roster to a file, and ends with the exit code that a test writes to another file.
 COMMAND = """
