@@ -57,10 +57,16 @@ SMALL = Model(words=64, width=32, heads=2, hidden=64, length=16, batch=2)
 
 
 def loss_function(
-    library: Any, model: Model, remat: bool, attention: str | None, kernels: bool = False
+    library: Any,
+    model: Model,
+    remat: bool,
+    attention: str | None,
+    kernels: bool = False,
+    activation: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Any]:
-    """Return the loss: (parameters, tokens) → f32."""
+    """Return the loss: (parameters, tokens) → f32. By default the activation is the library's `gelu`."""
     jnp, lax, nn = library.numpy, library.lax, library.nn
+    activate = activation or nn.gelu
     compute_dtype = jnp.bfloat16
 
     def rms_norm(x: Any, scale: Any) -> Any:
@@ -81,7 +87,7 @@ def loss_function(
         attended = nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
         delta = jnp.dot(attended.reshape(batch, length, width), weights["out"].astype(compute_dtype))
         x, h = add_and_norm(x, delta, weights["norm2"])
-        h = nn.gelu(jnp.dot(h, weights["up"].astype(compute_dtype)))
+        h = activate(jnp.dot(h, weights["up"].astype(compute_dtype)))
         return x, jnp.dot(h, weights["down"].astype(compute_dtype))
 
     block = library.checkpoint(layer) if remat else layer
