@@ -118,7 +118,8 @@ def test_a_policy_selects_products_of_experts():
         assert maxima.scales[name][1] == jnp.abs(array).max()
     text = jax.jit(STEP).trace(params, scales, x).lower(lowering_platforms=("cuda",)).as_text()
     # 2 inputs, 3 weights and 3 cotangents are quantized; 3 results and the cotangents of 1 input and 3 weights follow.
-    assert text.count("__gpu$xla.gpu.triton") == 15
+    # One kernel reads the 9 scales.
+    assert text.count("__gpu$xla.gpu.triton") == 16
 
 
 def test_experts_stay_where_they_are():
