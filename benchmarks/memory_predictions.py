@@ -9,6 +9,7 @@ its own, because the counters of an allocator have no reset. On CPU there are no
 are omitted. Steps on several devices are compiled for as many virtual devices of the CPU, and do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
+Rows of other devices, or of steps whose program has changed since, are listed and left out.
 
 With `--target-config`, the steps are compiled for a GPU that is not present, which the file describes in XLA's text
 format (`benchmarks/gpu_schedule.py`). Nothing runs, and XLA's autotuner is off: it needs a GPU. XLA then assigns other
@@ -16,6 +17,7 @@ temporaries than on the GPU itself, because it selects other kernels, and cannot
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -43,6 +45,7 @@ DEVELOPED, LATER = "developed on", "developed on later"
 HELD_OUT_SETS = {"held out": memory_held_out, "held out 2": memory_held_out_2, "held out 3": memory_held_out_3}
 SPLITS = DEVELOPED, LATER, *HELD_OUT_SETS
 SHARDED = memory_held_out.SHARDED | memory_held_out_2.SHARDED | memory_held_out_3.SHARDED
+RECORDED_DEVICE = "NVIDIA H200"
 MESH = {"data": 4, "model": 2}  # of the sharded steps that have no other in `memory_held_out_3.MESHES`
 
 
@@ -110,7 +113,11 @@ def main() -> None:
     rows = []
     names = [name for name, *_ in steps() if parsed.split in (None, split(name))]
     failures = {}
+    stale = {}
     for row in recorded(parsed.recorded, names) if parsed.recorded else measured(names, parsed):
+        if "stale" in row:
+            stale[row["name"]] = row["stale"]
+            continue
         if "failure" in row:
             failures[row["name"]] = row["failure"]
             continue
@@ -125,6 +132,8 @@ def main() -> None:
             print(
                 f"{kind:18} {len(errors)} steps: median error {middle:.1f}%, lowest {least:+.1f}%, highest {most:+.1f}%"
             )
+    for name, reason in stale.items():
+        print(f"left out: {name}: {reason}")
     if len(kinds := {row["device"] for row in rows}) > 1:  # a GPU that fails is replaced by the CPU, with a warning
         sys.exit(f"the steps ran on devices of several kinds: {', '.join(sorted(kinds))}")
     if parsed.json:
@@ -134,11 +143,25 @@ def main() -> None:
 
 
 def recorded(file: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of an H200 that a file has, with new predictions."""
+    """Yield the figures of an H200 that a file has, with new predictions; or the reason why a row is not compared."""
     known = {row["name"]: row for row in json.loads(file.read_text())}
     for name, function, types in steps():
-        if name in names and name in known:
-            yield {**known[name], "predicted": jax.simulate(function, hardware="h200")(*types).peak_bytes}
+        if name not in names or name not in known:
+            continue
+        row, run = known[name], jax.simulate(function, hardware="h200")(*types)
+        if row["device"] != RECORDED_DEVICE:
+            yield {"name": name, "stale": f"recorded on {row['device']}"}
+        elif row.get("program") != digest(run):
+            yield {"name": name, "stale": "recorded with another program"}
+        else:
+            yield {**row, "predicted": run.peak_bytes}
+
+
+def digest(run: Any) -> str:
+    """Return a digest of the program of one device that a simulated step compiles, without its source lines."""
+    equations = run._local.program.walk()
+    text = "\n".join(f"{equation.op.name} {[*map(str, equation.inputs)]}" for equation in equations)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def measured(names: Collection[str], parsed: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -213,10 +236,12 @@ def figures(step: Step, target: Path | None) -> dict[str, Any] | None:
         args = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), types)
         jax.block_until_ready(function(*args))
         counted = devices[0].memory_stats()
+    run = jax.simulate(function, hardware=chip)(*types)
     return {
         "name": name,
         "device": devices[0].device_kind,
-        "predicted": jax.simulate(function, hardware=chip)(*types).peak_bytes,
+        "program": digest(run),
+        "predicted": run.peak_bytes,
         "assigned": int(total),
         "temporaries": int(assigned.temp_size_in_bytes),
         "peak": int(counted.get("peak_bytes_in_use", 0)),

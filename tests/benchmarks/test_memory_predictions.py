@@ -1,11 +1,24 @@
-"""The steps whose memory is predicted: each belongs to one split, and has the mesh of its name. None is predicted."""
+"""The steps whose memory is predicted: each belongs to one split, and has the mesh of its name.
 
+Rows that were recorded on an H200 are those of the present programs.
+"""
+
+import json
 import math
 from collections import Counter
 
 import shardwise as jax
 from benchmarks import memory_held_out_3, memory_models
-from benchmarks.memory_predictions import HELD_OUT_SETS, LATER, SHARDED, mesh_shape, split
+from benchmarks.memory_predictions import (
+    HELD_OUT_SETS,
+    LATER,
+    SHARDED,
+    developed_steps,
+    digest,
+    mesh_shape,
+    recorded,
+    split,
+)
 
 SETS = {LATER: memory_models, **HELD_OUT_SETS}
 
@@ -35,3 +48,18 @@ def test_types_of_sharded_steps_have_the_axes_of_their_mesh():
         leaves = [leaf.sharding for leaf in jax.tree.leaves(types) if leaf.sharding is not None]
         assert all(sharding.mesh.shape == shape for sharding in leaves)
         assert any(sharding.spec != jax.P() for sharding in leaves)
+
+
+def test_recorded_rows_of_other_devices_and_programs_are_left_out(tmp_path):
+    name, function, types = next(step for step in developed_steps() if step[0] == "mlp × 16")
+    kept = {
+        "name": name,
+        "device": "NVIDIA H200",
+        "program": digest(jax.simulate(function, hardware="h200")(*types)),
+        "assigned": 1,
+    }
+    for change, reason in (({}, None), ({"device": "cpu"}, "on cpu"), ({"program": "0"}, "another program")):
+        file = tmp_path / "recorded.json"
+        file.write_text(json.dumps([{**kept, **change}]))
+        (row,) = recorded(file, [name])
+        assert reason in row["stale"] if reason else row["predicted"] > 0
