@@ -66,12 +66,17 @@ def test_help_describes_the_command_with_an_example(command, capsys):
 
 # Imports the package once, for the modules of others, and again without the modules, functions and signals of POSIX.
 _IMPORT_WITHOUT_POSIX = """
-import importlib, os, pkgutil, signal, sys
+import importlib, importlib.util, os, pkgutil, signal, sys
+
+# These end processes by signals; `launch` loads them after it has checked that the system has process groups.
+LAUNCHER = ("attempt", "elastic_attempt", "launch_attempt", "launcher", "node_attempt", "stop")
+has_torch = importlib.util.find_spec("torchax") is not None
 
 def load():
     import shardwise
     for module in pkgutil.LISTING(shardwise.__path__, "shardwise."):
-        if module.name not in ("shardwise.launch.attempt", "shardwise.launch.launcher"):  # `launch` loads them
+        needs_torch = module.name.startswith("shardwise.torch")
+        if module.name not in [f"shardwise.launch.{name}" for name in LAUNCHER] and (has_torch or not needs_torch):
             importlib.import_module(module.name)
     return shardwise
 
