@@ -74,6 +74,7 @@ class Buffer:
         shared_with: the buffer whose memory this one uses; None if it has its own.
         replaces: the buffer that this one overwrites in place.
         complete: the time at which the loop that computes it ends; 0 for other buffers.
+        copy_of: the buffer of which it is a copy, for a library; None for other buffers.
     """
 
     value: Value
@@ -85,6 +86,7 @@ class Buffer:
     shared_with: "Buffer | None" = None
     replaces: "Buffer | None" = None
     complete: int = 0
+    copy_of: "Buffer | None" = None
 
     def use(self, time: int) -> None:
         self.end = max(self.end, time)
@@ -278,6 +280,7 @@ class LiveRanges:
             copy = self._add(
                 Value(buffer.value.type), name, held.type, needed.bytes, equation.source, buffer.outer, start
             )
+            copy.copy_of = buffer
             self._copies[buffer, needed] = copy
         copy.use(time)
         return copy

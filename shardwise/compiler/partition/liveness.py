@@ -9,9 +9,11 @@ Values in host memory are not counted.
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple, final
 
 import numpy as np
@@ -26,11 +28,19 @@ from shardwise.compiler.plan.chip import Chip
 
 
 class Level(NamedTuple):
-    """A program, the position of its running equation, and the values that the program itself holds at that point."""
+    """A program, the position of its running equation, and the values that the program itself holds at that point.
+
+    Attributes:
+        program: the program.
+        place: the position of the equation.
+        live: the values.
+        copied: the bytes of copies of values, for libraries, which are also among `live`.
+    """
 
     program: Program
     place: int
     live: Mapping[Value, Held]
+    copied: Mapping[Value, int] = MappingProxyType({})
 
 
 def peak(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> tuple[int, list[Level]]:
@@ -280,11 +290,14 @@ class Liveness:
             frame = frame.outer
         live: dict[int, dict[Value, Held]] = {id(frame.outer): {} for frame in frames}
         live[id(None)].update(outermost)
+        copied: Counter[Value] = Counter()
         time = 2 * self.peak
         for buffer in self._heap:
             if buffer.start <= time <= buffer.end:
                 live[id(buffer.outer)][buffer.value] = buffer.held
-        return [Level(frame.program, frame.place, live[id(frame.outer)]) for frame in reversed(frames)]
+                if buffer.copy_of is not None:
+                    copied[buffer.copy_of.value] += buffer.held.bytes
+        return [Level(frame.program, frame.place, live[id(frame.outer)], copied) for frame in reversed(frames)]
 
     def _allocate_results(self, aliases: Mapping[int, int]) -> set[Buffer]:
         """Allocate the donated arguments and the results. Return the buffers that these allocations hold."""

@@ -50,7 +50,7 @@ class _IdleCopy:
         needed: the results of these equations that are used after the peak.
         next_use: the position of the first such use.
         idle: the number of equations between the last use before and the first use after the peak.
-        saved_bytes: the bytes that dropping the copy frees at the peak.
+        saved_bytes: the bytes that dropping the copy, and its own copies for libraries, frees at the peak.
         sent: the bytes that gathering it again sends.
     """
 
@@ -143,7 +143,7 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
         level: a program that runs at the peak, and its live values.
         inputs_may_die: whether inputs of the program can be freed before its end.
     """
-    program, place, live = level
+    program, place, live, copied = level
     gathers: dict[Value, Equation] = {}  # value that depends on one gather alone → that gather
     derived: dict[Equation, list[Equation]] = {}
     uses: dict[Value, list[int]] = {}
@@ -165,6 +165,7 @@ def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> lis
     for first, equations in derived.items():
         values = [equation.outputs[0] for equation in equations]
         saved_bytes = sum(live[value].bytes for value in values if value in live)
+        saved_bytes += sum(copied.get(value, 0) for value in values)
         places = [number for value in values for number in uses.get(value, ())]
         own = {id(equation) for equation in equations}
         others = [n for n in places if n == end or id(program.equations[n]) not in own]
