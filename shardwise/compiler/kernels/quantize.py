@@ -214,8 +214,10 @@ class Quantize(KernelOp):
         across = _blocks(columns, width)
         block = program // across
         matrix = block // _blocks(rows, height)
-        first_row, first_column = (block % _blocks(rows, height)) * height, (program % across) * width
-        row, column = kernel.range(height).expand(1), kernel.range(width).expand(0)
+        offset = self._offset_dtype(types[0])
+        first_row = (block % _blocks(rows, height)).to(offset) * height
+        first_column = (program % across).to(offset) * width
+        row, column = kernel.range(height).to(offset).expand(1), kernel.range(width).to(offset).expand(0)
         row_mask = row + first_row < rows if rows % height else None
         column_mask = column + first_column < columns if columns % width else None
         mask = row_mask & column_mask if row_mask and column_mask else row_mask or column_mask
@@ -238,7 +240,9 @@ class Quantize(KernelOp):
         magnitude = kernel.abs(value)
         is_finite = magnitude < np.inf
         scaled = value * (kernel.full((), 1.0, F32) / kernel.load(scale, kernel.full((), 0, I32)))
-        clamped = kernel.minimum(kernel.maximum(scaled, -self.limit), self.limit)
+        # NaN stays NaN: it is the result of a zero and the scale zero, or of a scale that is NaN.
+        clamped = kernel.binary("arith.maximumf", scaled, -self.limit, F32)
+        clamped = kernel.binary("arith.minimumf", clamped, self.limit, F32)
         numbers = kernel.where(is_finite, clamped, np.nan).to(self.dtype)
         kernel.store(results.pop(0).advance(start), row * columns + column, numbers, mask)
         if self.transposes:
@@ -253,6 +257,13 @@ class Quantize(KernelOp):
         if self.sums:
             part = results.pop(0).advance(block.to(I64) * columns + first_column.to(I64))
             kernel.store(part, column, value.sum(0).expand(0), column_mask)
+
+    def _offset_dtype(self, x: ArrayType) -> DType:
+        """Return the dtype of rows, columns and offsets in a block. Rows of a block may be far from each other."""
+        _, rows, columns = self._sizes(x)
+        height, width = self._tile(x)
+        furthest = max(height * columns + width, width * rows + height)
+        return I32 if furthest < 2**31 else I64
 
     def _kind(self, dims: tuple[int, ...], ndim: int) -> str:
         """Return which dims of x an operand has. One of a single column can have several names."""

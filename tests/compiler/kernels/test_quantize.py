@@ -1,11 +1,15 @@
 """quantize: float8 numbers against casts of ml_dtypes and of XLA, and its Triton IR against its meaning."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import shardwise as jax
 from shardwise import NamedSharding, P
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels.kernel import triton_ir
 from shardwise.compiler.kernels.quantize import Quantize
 from tests.compiler.kernels.run_kernel import run_kernel
 
@@ -59,6 +63,21 @@ def test_the_ir_computes_the_meaning(op, shape, dtype):
     x, scale = wild(shape, dtype), F32.type(0.25)
     *numbers, maxima = run_kernel(op, x, np.array(scale))
     check([*numbers, maxima.max()], op, x, scale)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, 1e-45, np.inf, np.nan])
+def test_the_ir_computes_the_meaning_of_extreme_scales(scale):
+    op, x, scale = Quantize(E4M3), np.array([[0, -0.0, 1, -2, np.inf, np.nan]], F32), np.array(scale, F32)
+    for ours, theirs in zip(run_kernel(op, x, scale), op.reference(x, scale), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours, F32).ravel(), np.asarray(theirs, F32).ravel())
+
+
+@pytest.mark.parametrize(("shape", "width"), [((128, 2**24), 32), ((2**25, 128), 64), ((64, 2**26), 64)], ids=str)
+def test_offsets_between_distant_rows_have_64_bits(shape, width):
+    """The last row of a block, of the result or of its transpose, is 2**31 or more elements after the first."""
+    ir = triton_ir(Quantize(E4M3, True), (ArrayType(shape, BF16), ArrayType((), F32)))
+    offsets = re.findall(r"tt.addptr .*, tensor<\d+x\d+xi(\d+)>", ir)
+    assert offsets == [str(width)] * 3
 
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
