@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
@@ -41,10 +41,14 @@ def can_be_in_prologue(equation: Equation) -> bool:
         return False
     if _is_cast(op):
         return all(is_wide_float(type) for type in types)
-    return _is_emitted(op, tuple(_element(type) for type in types))
+    elements = [element for type in types if (element := _element(type)) is not None]
+    if result_types(op, tuple(elements[:-1])) != (elements[-1],):
+        return False  # an op of the bits of a narrow float
+    return _is_emitted(op, elements) and _is_emitted(op, types)
 
 
-def _is_emitted(op: Op, types: Sequence[Any]) -> bool:
+def _is_emitted(op: Op, types: Sequence[ArrayType]) -> bool:
+    """Return whether a kernel can compute an op of operands, and a result, of these dtypes."""
     kernel = TritonBuilder("prologue", [])
     *operands, result = types
     try:

@@ -6,7 +6,7 @@ becomes a result of the kernel that rounds the cotangent.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -28,6 +28,7 @@ from shardwise.compiler.transforms.dce import dce
 
 F32 = np.dtype(np.float32)
 _MOST_ARRAYS = 4  # arrays of the shape of the result that one kernel reads: each takes registers
+_MOST_VECTORS = 64  # rows, columns and scalars: the addresses of a kernel's arrays have to fit 4 KiB
 
 
 @verifies_result
@@ -41,7 +42,6 @@ def fuse_quantize(program: Program) -> Program:
         The new program; `program` itself if there are no such ops.
     """
     uses = _Uses(program)
-    places = {equation: index for index, equation in enumerate(program.equations)}
     rewritten: dict[Equation, list[Equation]] = {}
     for equation in program.equations:
         op = equation.op
@@ -50,9 +50,9 @@ def fuse_quantize(program: Program) -> Program:
             if nested is not op:
                 rewritten[equation] = [equation.replace(op=nested)]
         elif isinstance(op, Quantize) and op.prologue is None and not op.sums:
-            fused = _fuse(equation, op, uses)
+            fused = _fuse(equation, op, uses, rewritten)
             if fused is not None:
-                rewritten.update(_placed(equation, fused, uses, places))
+                rewritten.update(_placed(equation, fused, uses))
     if not rewritten:
         return program
     equations = [new for equation in program.equations for new in rewritten.get(equation, [equation])]
@@ -61,9 +61,11 @@ def fuse_quantize(program: Program) -> Program:
 
 @final
 class _Uses:
-    """The producers and the readers of the values of a program."""
+    """The producers and the readers of the values of a program, and the places of its equations."""
 
     def __init__(self, program: Program):
+        self.equations = program.equations
+        self.places = {equation: index for index, equation in enumerate(program.equations)}
         self.producers = program.producers()
         self.outputs = frozenset(program.outputs)
         self._readers: dict[Value, list[Equation]] = defaultdict(list)
@@ -92,6 +94,15 @@ class _Uses:
                     found.append(reader)
         return found
 
+    def computing(self, value: Value, start: Equation, end: Equation) -> list[Equation]:
+        """Return the equations from `start` on, before `end`, that compute a value, in order."""
+        needed, found = {value}, []
+        for equation in reversed(self.equations[self.places[start] : self.places[end]]):
+            if not needed.isdisjoint(equation.outputs):
+                needed.update(equation.inputs)
+                found.append(equation)
+        return found[::-1]
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -109,11 +120,16 @@ class _Fused:
     converted: Equation | None = None
 
 
-def _fuse(equation: Equation, op: Quantize, uses: _Uses) -> _Fused | None:
-    """Return a kernel with the ops before another one, and the sum beside it; None if there are none."""
+def _fuse(equation: Equation, op: Quantize, uses: _Uses, rewritten: Container[Equation]) -> _Fused | None:
+    """Return a kernel with the ops before another one, and the sum beside it; None if there are none.
+
+    A sum that is `rewritten` is a result of another kernel, which rounds the same array with another scale.
+    """
     value = uses.source(equation.inputs[0])
     readers = uses.readers(value)
     total = None if readers is None else _sum_of_rows(readers, op, uses)
+    if total is not None and (total in rewritten or not _can_be_moved(equation, total, uses)):
+        total = None
     beside = () if total is None else (total, uses.producers.get(total.inputs[0]))
     operands, function = [value], None
     dims: tuple[tuple[int, ...], ...] = ()
@@ -188,7 +204,8 @@ def _steps(value: Value, op: Quantize, uses: _Uses) -> tuple[list[Equation], _Ar
             return None
     is_known = all(is_wide_float(array.type) for array, _ in (*stored.values(), *small.values()))
     count = sum(not isinstance(equation.op, Full) for equation in equations)
-    return ([*equations], {**stored, **small}) if count and is_known and 0 < len(stored) <= _MOST_ARRAYS else None
+    fits = 0 < len(stored) <= _MOST_ARRAYS and len(small) <= _MOST_VECTORS
+    return ([*equations], {**stored, **small}) if count and is_known and fits else None
 
 
 def _is_absorbed(value: Value, producer: Equation, result: Value, uses: _Uses) -> bool:
@@ -199,21 +216,19 @@ def _is_absorbed(value: Value, producer: Equation, result: Value, uses: _Uses) -
     return value is result or (readers is not None and all(reader.op.fusion.fuses for reader in readers))
 
 
-def _placed(
-    equation: Equation, fused: _Fused, uses: _Uses, places: Mapping[Equation, int]
-) -> dict[Equation, list[Equation]]:
+def _can_be_moved(equation: Equation, total: Equation, uses: _Uses) -> bool:
+    """Return whether a kernel can take the place of a sum.
+
+    The equations that compute its scale move with it. They must not be ones that this pass replaces, such as the sum.
+    """
+    scale = uses.computing(equation.inputs[-1], total, equation)
+    return not any(isinstance(each.op, (Control, Quantize, Sum)) or each.op.effect for each in scale)
+
+
+def _placed(equation: Equation, fused: _Fused, uses: _Uses) -> dict[Equation, list[Equation]]:
     """Return what replaces equations: a kernel is at the place of the sum that it computes, if that is first."""
     after = [] if fused.converted is None else [fused.converted]
-    if fused.total is None or places[equation] < places[fused.total]:
+    if fused.total is None or uses.places[equation] < uses.places[fused.total]:
         return {equation: [fused.kernel, *after], **({} if fused.total is None else {fused.total: []})}
-    scale = _computing(equation.inputs[-1], places[fused.total], uses, places)
+    scale = uses.computing(equation.inputs[-1], fused.total, equation)
     return {fused.total: [*scale, fused.kernel, *after], equation: []}
-
-
-def _computing(value: Value, place: int, uses: _Uses, places: Mapping[Equation, int]) -> list[Equation]:
-    """Return the equations at or after a place that compute a value, in order."""
-    producer = uses.producers.get(value)
-    if producer is None or places[producer] < place:
-        return []
-    before = [each for operand in producer.inputs for each in _computing(operand, place, uses, places)]
-    return [*dict.fromkeys(before), producer]

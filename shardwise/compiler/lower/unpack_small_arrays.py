@@ -6,7 +6,7 @@ zeros beside them. Each kernel that rounds an array updates one of the zeros to 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -147,9 +147,16 @@ def _with_unpacked_outputs(program: Program) -> Program:
             replaced.update(equation for equation, _ in parts)
     if not kernels:
         return program
-    equations = [kernels[source] for source in program.inputs if source in kernels]
+    equations = [*_kernels_of(program.inputs, kernels)]
     for equation in program.equations:
         if equation not in replaced:
-            equations.append(equation)
-            equations += [kernels[value] for value in equation.outputs if value in kernels]
+            equations += [equation, *_kernels_of(equation.outputs, kernels)]
     return program.with_equations(equations)
+
+
+def _kernels_of(sources: Sequence[Value], kernels: Mapping[Value, Equation]) -> Iterator[Equation]:
+    """Yield the kernels that unpack values, and those that unpack their results."""
+    for source in sources:
+        if source in kernels:
+            yield kernels[source]
+            yield from _kernels_of(kernels[source].outputs, kernels)

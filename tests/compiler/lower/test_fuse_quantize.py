@@ -9,6 +9,7 @@ import shardwise.numpy as jnp
 from shardwise import P
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.lower.fuse_quantize import fuse_quantize
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
@@ -76,6 +77,45 @@ def masked(x, y, scale):
     return [*numbers(jnp.where(jnp.arange(x.shape[1]) < 3, x, y), scale)]
 
 
+def same_array_twice(x, y, scale):
+    return [x.sum(0), *numbers(x, scale), *numbers(x, scale * 2)]
+
+
+def scale_of_the_sum(x, y, scale):
+    ct = x * y
+    total = ct.sum(0)
+    return [total, *numbers(ct, jnp.abs(total).max() + scale)]
+
+
+def scale_of_another_kernel(x, y, scale):
+    ct = x * y
+    total = ct.sum(0)
+    other = numbers(jnp.tanh(x), scale)
+    return [total, *other, *numbers(ct, other[-1])]
+
+
+def scale_of_a_long_chain(x, y, scale):
+    ct = x * y
+    total = ct.sum(0)
+    for _ in range(2000):
+        scale = jnp.maximum(scale, scale * scale)
+    return [total, *numbers(ct, scale)]
+
+
+def bits_of_a_narrow_float(x, y, scale):
+    return [*numbers(jax.lax.bitcast_convert_type(jnp.abs(x).astype(BF16), jnp.float16), scale)]
+
+
+def neighbours_of_a_narrow_float(x, y, scale):
+    return [*numbers(jnp.nextafter(x.astype(BF16), y.astype(BF16)), scale)]
+
+
+def many_vectors(x, y, scale):
+    for index in range(65):
+        x = x * jnp.broadcast_to(y[index % 6] + index, x.shape) * 0.1
+    return [*numbers(x, scale)]
+
+
 def in_a_loop(x, y, scale):
     def body(total, _):
         return total + numbers(jnp.tanh(total) * y, scale)[0].astype(F32), None
@@ -95,6 +135,13 @@ CASES = [
     (twice, False, False),
     (of_a_slice, False, False),
     (masked, False, False),
+    (same_array_twice, False, True),
+    (scale_of_the_sum, False, False),
+    (scale_of_another_kernel, True, False),
+    (scale_of_a_long_chain, True, True),
+    (bits_of_a_narrow_float, False, False),
+    (neighbours_of_a_narrow_float, False, False),
+    (many_vectors, False, False),
     (in_a_loop, True, False),
 ]
 
@@ -105,7 +152,7 @@ def test_kernels(function, has_prologue, has_sum):
     args = [rng.standard_normal((6, 5)).astype(F32) for _ in range(2)] + [F32.type(0.25)]
     program, captured = build(function, [ArrayType(x.shape, F32) for x in args], "test")
     program = inline(program)
-    result = fuse_quantize(program)
+    result = verify(fuse_quantize(program))
     kernels = [equation.op for equation in result.walk() if isinstance(equation.op, Quantize)]
     assert any(op.prologue is not None for op in kernels) == has_prologue
     assert any(op.sums for op in kernels) == has_sum

@@ -8,6 +8,7 @@ import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.kernels.unpack import MOST_RESULTS, Unpack
 from shardwise.compiler.lower.unpack_small_arrays import unpack_small_arrays
@@ -43,6 +44,12 @@ def pieces(*args):
     return [new[3 * i : 3 * i + 3] for i in range(len(args) - 1)]
 
 
+def pieces_of_a_piece(*args):
+    new = jnp.concatenate(args[:-1]) * 2
+    first = new[:16]
+    return [first, *(new[i : i + 2] for i in range(16, 32, 2)), *(first[i : i + 2] for i in range(0, 16, 2))]
+
+
 # The function, the number of inputs with scales, the kernels that unpack, and those that update maxima.
 CASES = [
     (scaled, 3, 1, 9),
@@ -51,6 +58,7 @@ CASES = [
     (in_a_loop, 3, 1, 9),
     (pieces, 9, 1, 0),
     (pieces, 7, 0, 0),
+    (pieces_of_a_piece, 11, 2, 0),
 ]
 
 
@@ -60,7 +68,7 @@ def test_programs(function, count, unpacks, updates):
     args = [np.exp2(rng.integers(-3, 3, 3)).astype(F32) for _ in range(count)] + [rng.standard_normal(4).astype(F32)]
     program, captured = build(function, [ArrayType(x.shape, F32) for x in args], "test")
     program = inline(program)
-    result = unpack_small_arrays(program)
+    result = verify(unpack_small_arrays(program))
     ops = [equation.op for equation in result.walk()]
     assert sum(isinstance(op, Unpack) for op in ops) == unpacks
     assert sum(isinstance(op, Quantize) and op.updates for op in ops) == updates
