@@ -1,11 +1,12 @@
-"""The first step of a program that takes a minute to compile: one process alone, and several that compile it once.
+"""The first steps of a program that takes a minute to compile: one process alone, and several that compile it once.
 
-python -m benchmarks.compile_once [--processes 4] [--rounds 2] [--seconds 75] [--layers N]
+python -m benchmarks.compile_once [--processes 4] [--rounds 2] [--seconds 75] [--layers N] [--lengths 16 24 32]
 
 Every run has new processes and no compilation cache. Runs of one process with four devices, and of several processes
-with the same devices together, take turns. The model has so many layers, in a scan that is unrolled, that one process
-compiles for about SECONDS. The exit code is 0 if one process has compiled the step, if the losses agree, and if the
-time from the end of the imports to the end of the first step is at most `BAR` of the time of one process alone.
+with the same devices together, take turns. There is a step for each length of the sequences, as in training with
+buckets. The model has so many layers, in a scan that is unrolled, that one process compiles for about SECONDS. The exit
+code is 0 if one process has compiled each step, if the losses agree, and if the time from the end of the imports to the
+end of the last first step is at most `BAR` of the time of one process alone.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -22,20 +24,20 @@ from benchmarks.measure import ROOT
 
 WORKER = "benchmarks/compile_once_worker.py"
 BAR = 1.15
-LEAST_SECONDS = 60.0  # of the compilation
+LEAST_SECONDS = 60.0  # of the compilations
 FIRST_LAYERS = 8
 CACHE_VARIABLES = ("SHARDWISE_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
 
 
-def run(processes: int, layers: int) -> list[dict[str, Any]]:
-    """Run the first step in new processes. Return what each of them prints."""
+def run(processes: int, layers: int, lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """Run the first steps in new processes. Return what each of them prints."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if name not in CACHE_VARIABLES}
     started = [
         subprocess.Popen(
-            [sys.executable, WORKER, *map(str, (rank, processes, port, layers))],
+            [sys.executable, WORKER, *map(str, (rank, processes, port, layers, *lengths))],
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -49,16 +51,16 @@ def run(processes: int, layers: int) -> list[dict[str, Any]]:
     return answers
 
 
-def layers_for(seconds: float) -> int:
-    """Return the layers of a model that takes at least about these seconds to compile.
+def layers_for(seconds: float, lengths: Sequence[int]) -> int:
+    """Return the layers of a model whose steps take at least about these seconds to compile.
 
     Layers are doubled until the compilation takes a quarter of the time. Compilation times grow no slower than layers.
     """
     layers = FIRST_LAYERS
-    time: float = run(1, layers)[0]["executable"]
+    time: float = run(1, layers, lengths)[0]["executables"]
     while time < seconds / 4:
         layers *= 2
-        time = run(1, layers)[0]["executable"]
+        time = run(1, layers, lengths)[0]["executables"]
     return math.ceil(layers * seconds / time)
 
 
@@ -68,29 +70,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=75.0, help="the time of the compilation in one process")
     parser.add_argument("--layers", type=int, help="the layers of the model, instead of so many that it takes SECONDS")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[16], help="of the sequences; a step for each")
     options = parser.parse_args(arguments)
-    layers = options.layers or layers_for(options.seconds)
-    print(f"{layers} layers", flush=True)
+    layers = options.layers or layers_for(options.seconds, options.lengths)
+    print(f"{layers} layers, sequences of {options.lengths}", flush=True)
     times: dict[int, list[float]] = {1: [], options.processes: []}
     problems = []
     losses: list[float] = []
     for _ in range(options.rounds):
         for processes, seconds in times.items():
-            answers = run(processes, layers)
+            answers = run(processes, layers, options.lengths)
             seconds.append(max(answer["seconds"] for answer in answers))
             losses += [answer["loss"] for answer in answers]
             columns = {name: [answer[name] for answer in answers] for name in answers[0]}
-            before, executable = max(columns["before"]), max(columns["executable"])
+            executables = max(columns["executables"])
             print(
-                f"{processes} processes: first step after {seconds[-1]:.1f} s: {before:.1f} s before the executable, "
-                f"{executable:.1f} s for it; compiled modules {columns['compiled']}, of the step "
-                f"{columns['compiled steps']}",
+                f"{processes} processes: first steps after {seconds[-1]:.1f} s, {executables:.1f} s for executables; "
+                f"compiled modules {columns['compiled']}, of the steps {columns['compiled steps']}",
                 flush=True,
             )
-            if processes == 1 and executable < LEAST_SECONDS:
-                problems.append(f"one process compiles for {executable:.1f} s, less than {LEAST_SECONDS:.0f}")
-            if sum(columns["compiled steps"]) != 1:
-                problems.append(f"the step was compiled {sum(columns['compiled steps'])} times")
+            if processes == 1 and executables < LEAST_SECONDS:
+                problems.append(f"one process compiles for {executables:.1f} s, less than {LEAST_SECONDS:.0f}")
+            counts = [sum(each) for each in zip(*columns["compiled steps"], strict=True)]
+            if any(count != 1 for count in counts):
+                problems.append(f"the steps were compiled {counts} times")
     ratio = median(times[options.processes]) / median(times[1])
     print(f"ratio {ratio:.3f} (bar {BAR})")
     if ratio > BAR:

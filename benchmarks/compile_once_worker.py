@@ -1,9 +1,9 @@
-"""One process of `compile_once.py`: python benchmarks/compile_once_worker.py RANK PROCESSES PORT LAYERS.
+"""One process of `compile_once.py`: python benchmarks/compile_once_worker.py RANK PROCESSES PORT LAYERS LENGTH...
 
-It joins the others, runs the first step of a model whose scan over layers is unrolled, and prints one JSON object: the
-seconds from the end of the imports until the step has ended ("seconds"), those before its executable is compiled or
-requested ("before"), and those until it is loaded ("executable"); the compiled modules; how many of them are the step;
-and the loss.
+It joins the others, runs one step for each length of sequences, of a model whose scan over layers is unrolled, and
+prints one JSON object: the seconds from the end of the imports until the steps have ended ("seconds"), and those in
+which their executables are compiled, or requested and loaded ("executables"); the compiled modules; how often each of
+the steps was compiled; and the last loss.
 """
 
 import json
@@ -21,11 +21,11 @@ FSDP = transformer.Parallel(((DEVICES,), (transformer.DATA,)), batch=transformer
 
 
 def main() -> None:
-    rank, processes, port, layers = map(int, sys.argv[1:])
+    rank, processes, port, layers, *lengths = map(int, sys.argv[1:])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Gloo prints to stdout
     compiled: list[int] = []  # the lengths of the texts
-    loads: list[tuple[float, float, int]] = []  # the beginning, the end and the length of the text
+    loads: list[tuple[int, float]] = []  # the length of the text, and the seconds
     module: Any = executable_module
     compile_text, load_or_compile = module.compile_text, module._compiled
 
@@ -36,7 +36,7 @@ def main() -> None:
     def time_load(text: str, *arguments: Any) -> Any:
         start = perf_counter()
         binary = load_or_compile(text, *arguments)
-        loads.append((start, perf_counter(), len(text)))
+        loads.append((len(text), perf_counter() - start))
         return binary
 
     module.compile_text, module._compiled = count_compilation, time_load
@@ -44,16 +44,18 @@ def main() -> None:
     sw.config.update("num_cpu_devices", DEVICES // processes)
     if processes > 1:
         sw.distributed.initialize(f"127.0.0.1:{port}", processes, rank)
-    step, arguments = transformer.workload("", transformer.Model(layers, scanned=True, unroll=layers), FSDP).on(ours)
-    loss = float(sw.jit(step)(*arguments)[-1])
-    end = perf_counter()
-    load_start, load_end, length = max(loads, key=lambda load: load[2])
+    steps = []  # the length of the text of each step, and the seconds for its executable
+    for length in lengths:
+        model = transformer.Model(layers, length=length, scanned=True, unroll=layers)
+        step, arguments = transformer.workload("", model, FSDP).on(ours)
+        known = len(loads)
+        loss = float(sw.jit(step)(*arguments)[-1])
+        steps.append(max(loads[known:]))
     result = {
-        "seconds": end - start,
-        "before": load_start - start,
-        "executable": load_end - load_start,
+        "seconds": perf_counter() - start,
+        "executables": sum(seconds for _, seconds in steps),
         "compiled": len(compiled),
-        "compiled steps": compiled.count(length),
+        "compiled steps": [compiled.count(size) for size, _ in steps],
         "loss": loss,
     }
     print(json.dumps(result), file=answers)
