@@ -33,6 +33,7 @@ UNREGISTERED = {
     "compiler/special/incomplete.py": {"_temme"},
     "compiler/plan/hardware.py": {"built_in_chips"},
     "jax_modules/jax_names.py": {"jax_names"},
+    "processes/coordinator.py": {"_warn_of_other_machines"},
     "processes/protocol.py": {"_field_checks", "_text_limits"},
     "runtime/array.py": {"_interned_signature"},
     "runtime/cache_stores.py": {"cache_store"},
