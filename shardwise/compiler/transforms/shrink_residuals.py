@@ -67,7 +67,10 @@ def _shrink(
     if made_by.keys().isdisjoint(residuals):
         return forward, linear
     operands = {value: equation.inputs for value, equation in made_by.items()}
-    costs = {value: 0 if value in free else value.type.nbytes for value in forward.values()}
+    # A loop-invariant constant needs no stack, but as a residual it would be an array in memory.
+    costs = {
+        value: 0 if value in free and operands.get(value) != () else value.type.nbytes for value in forward.values()
+    }
     chosen = minimum_cut(dict.fromkeys(residuals), operands, costs)
     if chosen.issuperset(residuals):
         return forward, linear

@@ -93,6 +93,21 @@ def test_policies_decide_what_is_rematerialized():
     assert counts(both) == counts(policies.dots_saveable)
 
 
+def test_loops_recompute_constants_of_their_layers():
+    @partial(sw.checkpoint, policy=lambda op, *types: op.name != "convert")
+    def layer(x, w):
+        return sw.nn.gelu((x @ w).astype(jnp.bfloat16)).astype(x.dtype)  # the derivative is in float32
+
+    def total(ws, x):
+        return (sw.lax.scan(lambda x, w: (layer(x, w), None), x, ws)[0] ** 2).sum()
+
+    equations = planned(sw.grad(total), np.stack(W), X).local.program.equations
+    constants = {value for equation in equations if equation.op.name == "full" for value in equation.outputs}
+    loops = [equation for equation in equations if equation.op.name == "scan"]
+    assert len(loops) == 2
+    assert all(constants.isdisjoint(loop.inputs) for loop in loops)
+
+
 def test_rematerialization_waits_for_the_cotangents():
     text = planned(sw.grad(loss(sw.checkpoint)), W, X).module.text
     barriers = [line for line in text.splitlines() if "optimization_barrier" in line]
