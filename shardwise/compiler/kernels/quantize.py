@@ -85,7 +85,7 @@ class Quantize(KernelOp):
         if self.prologue is None:
             return self.name
         count = sum(not equation.op.is_constant for equation in self.prologue.equations)
-        return f"{self.name} after {count} elementwise ops"
+        return f"{self.name} after {count} elementwise op{'s' * (count != 1)}"
 
     @property
     def limit(self) -> float:

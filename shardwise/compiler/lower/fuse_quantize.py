@@ -49,7 +49,7 @@ def fuse_quantize(program: Program) -> Program:
             nested = op.map_programs(fuse_quantize)
             if nested is not op:
                 rewritten[equation] = [equation.replace(op=nested)]
-        elif isinstance(op, Quantize) and op.prologue is None and not op.sums:
+        elif isinstance(op, Quantize) and _can_be_fused(op, equation):
             fused = _fuse(equation, op, uses, rewritten)
             if fused is not None:
                 rewritten.update(_placed(equation, fused, uses))
@@ -57,6 +57,12 @@ def fuse_quantize(program: Program) -> Program:
         return program
     equations = [new for equation in program.equations for new in rewritten.get(equation, [equation])]
     return dce(program.with_equations(dict.fromkeys(equations)))
+
+
+def _can_be_fused(op: Quantize, equation: Equation) -> bool:
+    """Return whether a kernel has no other ops yet. XLA fuses the plain ops that replace a kernel."""
+    is_plain = op.reason_for_plain_ops(*(value.type for value in equation.inputs))
+    return op.prologue is None and not op.sums and not is_plain
 
 
 @final

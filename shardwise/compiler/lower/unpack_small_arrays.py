@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwise.base.config import config
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
@@ -35,8 +36,10 @@ def unpack_small_arrays(program: Program) -> Program:
         program: the program of one device. Nested programs are rewritten too.
 
     Returns:
-        The new program; `program` itself if it has few such slices.
+        The new program; `program` itself if it has few such slices, or if kernels of our own are off.
     """
+    if not config.own_kernels:
+        return program
     nested = [_with_inner_programs(equation) for equation in program.equations]
     if any(new is not old for new, old in zip(nested, program.equations, strict=True)):
         program = program.with_equations(nested)

@@ -172,6 +172,12 @@ def test_a_moved_kernel_has_its_scale_before_it():
     assert names.index("quantize") > names.index("reshape")
 
 
+def test_without_own_kernels_xla_fuses_the_ops():
+    program = inline(build(gradient_and_bias, [ArrayType((6, 5), F32)] * 2 + [ArrayType((), F32)], "test")[0])
+    with jax.config.override("own_kernels", False):
+        assert fuse_quantize(program) is program
+
+
 def loss(params, x):
     hidden = jax.nn.gelu(x @ params["up"] + params["bias"])
     return jnp.sum((hidden @ params["down"]).astype(F32) ** 2)

@@ -78,6 +78,13 @@ def test_programs(function, count, unpacks, updates):
         np.testing.assert_array_equal(np.asarray(ours, F32), np.asarray(theirs, F32))
 
 
+@pytest.mark.parametrize("function", [scaled, pieces])
+def test_without_own_kernels_arrays_are_sliced(function):
+    program = inline(build(function, [ArrayType((3,), F32)] * 9 + [ArrayType((4,), F32)], "test")[0])
+    with jax.config.override("own_kernels", False):
+        assert unpack_small_arrays(program) is program
+
+
 def test_the_ir_of_unpack_computes_the_meaning():
     x = np.arange(12, dtype=F32)
     results = run_kernel(Unpack(((), (3,), (), (2, 3))), x)
