@@ -24,19 +24,19 @@ def main() -> None:
     rank, processes, port, layers, *lengths = map(int, sys.argv[1:])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Gloo prints to stdout
-    compiled: list[int] = []  # the lengths of the texts
-    loads: list[tuple[int, float]] = []  # the length of the text, and the seconds
+    compiled: list[str] = []  # the texts
+    loads: list[tuple[int, float, str]] = []  # the length of the text, the seconds, and the text
     module: Any = executable_module
     compile_text, load_or_compile = module.compile_text, module._compiled
 
     def count_compilation(text: str, *arguments: Any) -> Any:
-        compiled.append(len(text))
+        compiled.append(text)
         return compile_text(text, *arguments)
 
     def time_load(text: str, *arguments: Any) -> Any:
         start = perf_counter()
         binary = load_or_compile(text, *arguments)
-        loads.append((len(text), perf_counter() - start))
+        loads.append((len(text), perf_counter() - start, text))
         return binary
 
     module.compile_text, module._compiled = count_compilation, time_load
@@ -44,7 +44,7 @@ def main() -> None:
     sw.config.update("num_cpu_devices", DEVICES // processes)
     if processes > 1:
         sw.distributed.initialize(f"127.0.0.1:{port}", processes, rank)
-    steps = []  # the length of the text of each step, and the seconds for its executable
+    steps = []  # the largest module of each step
     for length in lengths:
         model = transformer.Model(layers, length=length, scanned=True, unroll=layers)
         step, arguments = transformer.workload("", model, FSDP).on(ours)
@@ -53,9 +53,9 @@ def main() -> None:
         steps.append(max(loads[known:]))
     result = {
         "seconds": perf_counter() - start,
-        "executables": sum(seconds for _, seconds in steps),
+        "executables": sum(seconds for _, seconds, _ in steps),
         "compiled": len(compiled),
-        "compiled steps": [compiled.count(size) for size, _ in steps],
+        "compiled steps": [compiled.count(text) for *_, text in steps],
         "loss": loss,
     }
     print(json.dumps(result), file=answers)
