@@ -1,5 +1,6 @@
 """Colours and tracebacks in the output of launched processes."""
 
+import gc
 import io
 import os
 import subprocess
@@ -43,6 +44,7 @@ def test_the_files_of_a_process_that_has_ended_are_closed(tmp_path):
     """A launcher that replaces processes for days starts thousands."""
     writer = Writer(io.StringIO())
     output = Output(tmp_path, 2, writer, writer)
+    gc.collect()  # files of other tests
     before = len(os.listdir("/dev/fd"))
     for number in range(3):
         process = subprocess.Popen(["sh", "-c", "echo out; echo fault >&2"], stdout=-1, stderr=-1)

@@ -47,7 +47,9 @@ def _hoist(program: Program, find: _Find) -> Program:
         op = equation.op
         if isinstance(op, Control):
             op = op.map_programs(partial(_hoist, find=find))
-            hoisted, loop = _hoist_loop(equation, op, find) if (op.trip_count or 0) > 1 else ([], None)
+            # A pipelined scan, which has a program for each stage, is made after conversions are hoisted.
+            can_hoist = (op.trip_count or 0) > 1 and len(op.programs) == 1
+            hoisted, loop = _hoist_loop(equation, op, find) if can_hoist else ([], None)
             if loop is None and op is not equation.op:
                 loop = equation.replace(op=op)
             changed |= loop is not None
