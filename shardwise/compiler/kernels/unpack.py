@@ -37,10 +37,9 @@ class Unpack(KernelOp):
         return super().obstacle(*types)
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        dims = [(0, *shape) for shape in self.shapes]
         sizes = [types[0].size]
         results = []
-        for _, *shape in dims:
+        for shape in self.shapes:
             results.append(tuple((len(sizes) + dim,) for dim in range(len(shape))))
             sizes += shape
         return FactorRule((((0,),),), tuple(results), tuple(sizes), need_replication=frozenset(range(len(sizes))))

@@ -152,7 +152,12 @@ class LiveRanges:
     """
 
     def __init__(
-        self, local: LocalProgram, inputs: Mapping[Value, Held], on_host: frozenset[Value], chip: Chip | None = None
+        self,
+        local: LocalProgram,
+        inputs: Mapping[Value, Held],
+        on_host: frozenset[Value],
+        chip: Chip | None = None,
+        as_written: bool = False,
     ):
         """Find the live ranges.
 
@@ -161,11 +166,12 @@ class LiveRanges:
             inputs: a description of each input.
             on_host: the values in host memory, which are not counted.
             chip: the hardware, whose libraries need workspaces; None for none.
+            as_written: whether to keep the ops of the program that XLA rewrites.
         """
         self.chip = chip
         self.platform = "" if chip is None else chip.platform
         self.local = local
-        self.program = cpu_program(local.program) if self.platform == CPU else local.program
+        self.program = cpu_program(local.program) if self.platform == CPU and not as_written else local.program
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []

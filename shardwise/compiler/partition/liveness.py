@@ -46,14 +46,15 @@ class Level(NamedTuple):
 def peak(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> tuple[int, list[Level]]:
     """Return the peak bytes of a device, and the stack of nested programs that run at the peak.
 
+    The programs are those of `local`, so that a caller can rewrite them, and not those that XLA makes of them on CPU.
+
     Args:
         local: the program of one device.
         donated: the inputs whose buffers are reused for outputs.
         chip: the hardware, whose libraries need workspaces; None for none.
     """
-    liveness = Liveness.from_program(local, donated, chip)
-    local.known_peaks[chip, frozenset(donated)] = liveness.peak_bytes
-    return liveness.peak_bytes, liveness.at_peak()
+    levels = Liveness.from_program(local, donated, chip, as_written=True).at_peak()
+    return peak_bytes(local, donated, chip), levels
 
 
 def peak_bytes(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> int:
@@ -239,7 +240,12 @@ class Liveness:
     """
 
     def __init__(
-        self, local: LocalProgram, inputs: Mapping[Value, Held], aliases: Mapping[int, int], chip: Chip | None = None
+        self,
+        local: LocalProgram,
+        inputs: Mapping[Value, Held],
+        aliases: Mapping[int, int],
+        chip: Chip | None = None,
+        as_written: bool = False,
     ):
         """Assign the buffers of a program.
 
@@ -248,8 +254,9 @@ class Liveness:
             inputs: a description of each input.
             aliases: for each donated input, the output that reuses its buffer.
             chip: the hardware, whose libraries need workspaces; None for none.
+            as_written: whether to keep the ops of the program that XLA rewrites on CPU.
         """
-        self.ranges = LiveRanges(local, inputs, values_on_host(local.program), chip)
+        self.ranges = LiveRanges(local, inputs, values_on_host(local.program), chip, as_written)
         self._allocations: list[_Allocation] = []  # that temporaries may use, the smallest first
         self._reserved: dict[Value, Held] = {}  # the allocations of results, and the gaps of the heap
         assigned = self._allocate_results(aliases)
@@ -272,10 +279,12 @@ class Liveness:
                 self._reserved[Value(gaps)] = Held("gaps between temporaries", "", gaps.nbytes, NOWHERE)
 
     @staticmethod
-    def from_program(local: LocalProgram, donated: Collection[int], chip: Chip | None = None) -> "Liveness":
+    def from_program(
+        local: LocalProgram, donated: Collection[int], chip: Chip | None = None, as_written: bool = False
+    ) -> "Liveness":
         """Return the memory of a program whose inputs have no names. `donated` are the inputs that results reuse."""
         aliases = output_aliases(local.program, donated, values_on_host(local.program))
-        return Liveness(local, _unnamed_inputs(local.program), aliases, chip)
+        return Liveness(local, _unnamed_inputs(local.program), aliases, chip, as_written)
 
     def at_peak(self) -> list[Level]:
         """Return the live values at the peak, for each of the nested programs that run there, the outermost first."""

@@ -8,6 +8,7 @@ from shardwise import lax
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.partition.regather import regather_to_fit
+from shardwise.compiler.plan.hardware import chip
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -54,6 +55,26 @@ class TestUnrolled:
         tight = regather_to_fit(local, 1)
         assert gathers(tight) == 5 + 3
         assert peak(tight)[0] < peak(local)[0]
+        check_same(local, tight, values)
+
+    def test_ops_that_xla_rewrites_on_cpu_stay(self):
+        """The memory is that of XLA's program, in which quotients are products, but the program is the user's."""
+
+        def divided(x, *weights):
+            for w in weights:
+                x = jnp.exp(x @ w)
+                x = x / jnp.sum(x, -1, keepdims=True)
+            return jnp.sum(x * x)
+
+        def step(x, *weights):
+            found = sw.grad(divided, argnums=tuple(range(1, 1 + len(weights))))(x, *weights)
+            return [lax.with_sharding_constraint(each, NamedSharding(MESH, P("data", None))) for each in found]
+
+        local, values = local_program(step, ROWS, *[WEIGHT] * 5)
+        tight = regather_to_fit(local, 1, (), chip("cpu"))
+        assert gathers(tight) > gathers(local)
+        counts = [[each.op.name for each in found.program.walk()].count("div") for found in (local, tight)]
+        assert counts[0] == counts[1] > 0
         check_same(local, tight, values)
 
     def test_a_lower_limit_repeats_more_gathers(self):
