@@ -5,14 +5,26 @@ checkpointing, sorts, Fourier transforms, scatters, integers, conditionals, func
 factorizations, and steps on eight devices. `STEPS` has the steps on one device by name, `SHARDED` those on a mesh.
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import shardwise as jax
 import shardwise.numpy as jnp
-from benchmarks.memory_models import BF16, F32, I32, Types, adam, attend, conv, cross_entropy, layer_norm, momentum, of
+from benchmarks.memory_models import (
+    BF16,
+    F32,
+    I32,
+    Types,
+    adam,
+    attend,
+    by_name,
+    conv,
+    cross_entropy,
+    layer_norm,
+    momentum,
+    of,
+)
 from shardwise import lax, nn, random
 from shardwise.ad_checkpoint import checkpoint_name
 from shardwise.models import Decoder, train_state, train_step
@@ -910,41 +922,38 @@ def sharded_decoding(mesh: Mesh) -> tuple[Any, Types]:
     return jax.jit(step, donate_argnums=0), ((kept, kept), weights, tokens, tokens)
 
 
-STEPS: dict[str, Callable[[], tuple[Any, Types]]] = {
-    "chunked vocabulary": chunked_vocabulary,
-    "accumulated gradients": accumulated_gradients,
-    "saved products": saved_products,
-    "saved names": saved_names,
-    "generation": generation,
-    "beam search": beam_search,
-    "sorted experts": sorted_experts,
-    "Fourier operator": fourier_operator,
-    "long convolution": long_convolution,
-    "sparse updates": sparse_updates,
-    "scaled loss": scaled_loss,
-    "integer inference": integer_inference,
-    "chosen branches": chosen_branches,
-    "reversible layers": reversible_layers,
-    "vector quantization": vector_quantization,
-    "orthogonalized updates": orthogonalized_updates,
-    "Gaussian process": gaussian_process,
-    "narrow optimizer": narrow_optimizer,
-    "nearest neighbours": nearest_neighbours,
-    "particles": particles,
-    "meta-learning": meta_learning,
-    "video net": video_net,
-    "local attention": local_attention,
-    "linear attention": linear_attention,
-    "preferences": preferences,
-    "private gradients": private_gradients,
-    "random field": random_field,
-}
+STEPS = by_name(
+    chunked_vocabulary,
+    accumulated_gradients,
+    saved_products,
+    saved_names,
+    generation,
+    beam_search,
+    sorted_experts,
+    long_convolution,
+    sparse_updates,
+    scaled_loss,
+    integer_inference,
+    chosen_branches,
+    reversible_layers,
+    vector_quantization,
+    orthogonalized_updates,
+    narrow_optimizer,
+    nearest_neighbours,
+    particles,
+    video_net,
+    local_attention,
+    linear_attention,
+    preferences,
+    private_gradients,
+    random_field,
+) | {"Fourier operator": fourier_operator, "Gaussian process": gaussian_process, "meta-learning": meta_learning}
 
-SHARDED: dict[str, Callable[[Mesh], tuple[Any, Types]]] = {
-    "fully sharded": fully_sharded,
-    "tensor parallel": tensor_parallel,
-    "expert parallel": expert_parallel,
-    "data parallel": data_parallel,
-    "sharded states": sharded_states,
-    "sharded decoding": sharded_decoding,
-}
+SHARDED = by_name(
+    fully_sharded,
+    tensor_parallel,
+    expert_parallel,
+    data_parallel,
+    sharded_states,
+    sharded_decoding,
+)

@@ -6,14 +6,26 @@ and interpolation by indices, and gradients of gradients. `STEPS` has the steps 
 on a mesh.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import shardwise as jax
 import shardwise.numpy as jnp
 from benchmarks.memory_held_out import Mesh, Tree, normalized, sharded, transformer_layer, transformer_weights
-from benchmarks.memory_models import BF16, F32, I32, Types, adam, attend, conv, cross_entropy, layer_norm, momentum, of
+from benchmarks.memory_models import (
+    BF16,
+    F32,
+    I32,
+    Types,
+    adam,
+    attend,
+    by_name,
+    conv,
+    cross_entropy,
+    layer_norm,
+    momentum,
+    of,
+)
 from shardwise import lax, nn, random
 from shardwise.scipy.ndimage import map_coordinates
 
@@ -864,33 +876,32 @@ def sharded_tables(mesh: Mesh) -> tuple[Any, Types]:
     return momentum(loss, params, *batches)
 
 
-STEPS: dict[str, Callable[[], tuple[Any, Types]]] = {
-    "damped least squares": damped_least_squares,
-    "preconditioned optimizer": preconditioned_optimizer,
-    "continuous flow": continuous_flow,
-    "adversarial nets": adversarial_nets,
-    "self-distillation": self_distillation,
-    "speculative decoding": speculative_decoding,
-    "guided sampling": guided_sampling,
-    "tensor network": tensor_network,
-    "rollout": rollout,
-    "paged attention": paged_attention,
-    "wave inversion": wave_inversion,
-    "optimal transport": optimal_transport,
-    "hash grid": hash_grid,
-    "molecular forces": molecular_forces,
-    "equilibrium": equilibrium,
-    "sampled posterior": sampled_posterior,
-    "filtered states": filtered_states,
-    "blocked attention": blocked_attention,
-    "pair representation": pair_representation,
-    "shifted windows": shifted_windows,
-    "augmented images": augmented_images,
-    "natural gradient": natural_gradient,
-    "population": population,
-}
+STEPS = by_name(
+    damped_least_squares,
+    preconditioned_optimizer,
+    continuous_flow,
+    adversarial_nets,
+    speculative_decoding,
+    guided_sampling,
+    tensor_network,
+    rollout,
+    paged_attention,
+    wave_inversion,
+    optimal_transport,
+    hash_grid,
+    molecular_forces,
+    equilibrium,
+    sampled_posterior,
+    filtered_states,
+    blocked_attention,
+    pair_representation,
+    shifted_windows,
+    augmented_images,
+    natural_gradient,
+    population,
+) | {"self-distillation": self_distillation}
 
-SHARDED: dict[str, Callable[[Mesh], tuple[Any, Types]]] = {
-    "sequence parallel": sequence_parallel,
-    "sharded tables": sharded_tables,
-}
+SHARDED = by_name(
+    sequence_parallel,
+    sharded_tables,
+)

@@ -5,14 +5,26 @@ None was predicted while they were written, and none repeats a model of the othe
 device by name, `SHARDED` those on a mesh, and `MESHES` the shapes of these meshes.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import shardwise as jax
 import shardwise.numpy as jnp
 from benchmarks.memory_held_out import Mesh, Tree, normalized, sharded, transformer_layer, transformer_weights
-from benchmarks.memory_models import BF16, F32, I32, Types, adam, attend, conv, cross_entropy, layer_norm, momentum, of
+from benchmarks.memory_models import (
+    BF16,
+    F32,
+    I32,
+    Types,
+    adam,
+    attend,
+    by_name,
+    conv,
+    cross_entropy,
+    layer_norm,
+    momentum,
+    of,
+)
 from shardwise import lax, nn, random
 
 I8, U8, U32, F64 = jnp.int8, jnp.uint8, jnp.uint32, jnp.float64
@@ -1164,39 +1176,37 @@ def paired_towers(mesh: Mesh) -> tuple[Any, Types]:
     return adam(loss, params, *batches)
 
 
-STEPS: dict[str, Callable[[], tuple[Any, Types]]] = {
-    "selective scan": selective_scan,
-    "weighted recurrence": weighted_recurrence,
-    "latent attention": latent_attention,
-    "packed weights": packed_weights,
-    "speech recognition": speech_recognition,
-    "raw audio": raw_audio,
-    "dense connections": dense_connections,
-    "detector": detector,
-    "optical flow": optical_flow,
-    "point cloud": point_cloud,
-    "mesh simulator": mesh_simulator,
-    "lattice fluid": lattice_fluid,
-    "spectral flow": spectral_flow,
-    "quantum circuit": quantum_circuit,
-    "self-consistent field": self_consistent_field,
-    "quasi-Newton": quasi_newton,
-    "smoothed states": smoothed_states,
-    "boosted trees": boosted_trees,
-    "clipped policy": clipped_policy,
-    "product codes": product_codes,
-    "session recommender": session_recommender,
-}
+STEPS = by_name(
+    selective_scan,
+    weighted_recurrence,
+    latent_attention,
+    packed_weights,
+    speech_recognition,
+    raw_audio,
+    dense_connections,
+    detector,
+    optical_flow,
+    point_cloud,
+    mesh_simulator,
+    lattice_fluid,
+    spectral_flow,
+    quantum_circuit,
+    smoothed_states,
+    boosted_trees,
+    clipped_policy,
+    product_codes,
+    session_recommender,
+) | {"self-consistent field": self_consistent_field, "quasi-Newton": quasi_newton}
 
-SHARDED: dict[str, Callable[[Mesh], tuple[Any, Types]]] = {
-    "sliding queries": sliding_queries,
-    "ring attention": ring_attention,
-    "stacked stages": stacked_stages,
-    "shallow water": shallow_water,
-    "frozen base": frozen_base,
-    "principal directions": principal_directions,
-    "paired towers": paired_towers,
-}
+SHARDED = by_name(
+    sliding_queries,
+    ring_attention,
+    stacked_stages,
+    shallow_water,
+    frozen_base,
+    principal_directions,
+    paired_towers,
+)
 
 MESHES = {
     "sliding queries": {"data": 2},

@@ -5,7 +5,7 @@ argument is donated, and the types of its arguments. `STEPS` has them by name.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import shardwise as jax
 import shardwise.numpy as jnp
@@ -15,6 +15,12 @@ from shardwise.models import Decoder, Experts, train_state, train_step
 Tree = Any
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
 Types = tuple[Any, ...]
+Make = TypeVar("Make", bound=Callable[..., tuple[Any, Types]])
+
+
+def by_name(*makers: Make) -> dict[str, Make]:
+    """Return functions that make steps by their names, in words."""
+    return {maker.__name__.replace("_", " "): maker for maker in makers}
 
 
 def of(*shape: int, dtype: Any = F32) -> jax.ShapeDtypeStruct:
@@ -612,27 +618,24 @@ def sharpness_aware() -> tuple[Any, Types]:
     return jax.jit(step, donate_argnums=0), (params, of(8192, 1024), of(8192, dtype=I32))
 
 
-STEPS: dict[str, Callable[[], tuple[Any, Types]]] = {
-    "encoder-decoder": encoder_decoder,
-    "masked language model": masked_language_model,
-    "residual net": residual_net,
-    "depthwise net": depthwise_net,
-    "state space": state_space,
-    "translation": translation,
-    "adapters": adapters,
-    "click-through": click_through,
-    "autoencoder": autoencoder,
-    "contrastive": contrastive,
-    "radiance field": radiance_field,
-    "graph attention": graph_attention,
-    "decoding": decoding,
-    "grouped queries": grouped_queries,
-    "sparse decoder": sparse_decoder,
-    "diffusion transformer": diffusion_transformer,
-    "policy gradient": policy_gradient,
-    "differential equation": differential_equation,
-    "factored optimizer": factored_optimizer,
-    "dilated convolutions": dilated_convolutions,
-    "recurrent language model": recurrent_language_model,
-    "sharpness-aware": sharpness_aware,
-}
+STEPS = by_name(
+    masked_language_model,
+    residual_net,
+    depthwise_net,
+    state_space,
+    translation,
+    adapters,
+    autoencoder,
+    contrastive,
+    radiance_field,
+    graph_attention,
+    decoding,
+    grouped_queries,
+    sparse_decoder,
+    diffusion_transformer,
+    policy_gradient,
+    differential_equation,
+    factored_optimizer,
+    dilated_convolutions,
+    recurrent_language_model,
+) | {"encoder-decoder": encoder_decoder, "click-through": click_through, "sharpness-aware": sharpness_aware}

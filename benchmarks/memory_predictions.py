@@ -4,9 +4,10 @@
 
 Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
 decoders, and later with the steps of `memory_models.py` and `memory_held_out.py`, which had been held out before. The
-steps of `memory_held_out_2.py` and `memory_held_out_3.py` are held out. Each step is compiled and run in a process of
-its own, because the counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN
-are omitted. Steps on several devices are compiled for as many virtual devices of the CPU, and do not run.
+steps of `memory_held_out_2.py`, `memory_held_out_3.py` and `memory_held_out_4.py` are held out. Each step is compiled
+and run in a process of its own, because the counters of an allocator have no reset. On CPU there are no counters, and
+the steps that need cuDNN are omitted. Steps on several devices are compiled for as many virtual devices of the CPU, and
+do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 Rows of other devices, or of steps whose program has changed since, are listed and left out.
@@ -34,7 +35,15 @@ import numpy as np
 
 import shardwise as jax
 import shardwise.numpy as jnp
-from benchmarks import memory_held_out, memory_held_out_2, memory_held_out_3, memory_models, models, predictions
+from benchmarks import (
+    memory_held_out,
+    memory_held_out_2,
+    memory_held_out_3,
+    memory_held_out_4,
+    memory_models,
+    models,
+    predictions,
+)
 from shardwise.compiler.plan.hardware import built_in_chip_of
 from shardwise.models import Decoder, train_state, train_step
 
@@ -42,11 +51,17 @@ ROWS = 16  # how many times larger than in `benchmarks.models` the batches are
 DECODER = Decoder(layers=12, width=1024, heads=16, key_heads=4, head_width=64, hidden=2816, vocabulary=32000)
 Step = tuple[str, Any, tuple[Any, ...]]  # the name, the jitted step, and the types of its arguments
 DEVELOPED, LATER = "developed on", "developed on later"
-HELD_OUT_SETS = {"held out": memory_held_out, "held out 2": memory_held_out_2, "held out 3": memory_held_out_3}
+HELD_OUT_SETS = {
+    "held out": memory_held_out,
+    "held out 2": memory_held_out_2,
+    "held out 3": memory_held_out_3,
+    "held out 4": memory_held_out_4,
+}
 SPLITS = DEVELOPED, LATER, *HELD_OUT_SETS
-SHARDED = memory_held_out.SHARDED | memory_held_out_2.SHARDED | memory_held_out_3.SHARDED
+SHARDED = {name: make for module in HELD_OUT_SETS.values() for name, make in module.SHARDED.items()}
+MESHES = memory_held_out_3.MESHES | memory_held_out_4.MESHES
 RECORDED_DEVICE = "NVIDIA H200"
-MESH = {"data": 4, "model": 2}  # of the sharded steps that have no other in `memory_held_out_3.MESHES`
+MESH = {"data": 4, "model": 2}  # of the sharded steps that have no other in `MESHES`
 
 
 def steps() -> Iterator[Step]:
@@ -64,7 +79,7 @@ def steps() -> Iterator[Step]:
 
 def mesh_shape(name: str) -> dict[str, int]:
     """Return the sizes of the axes of a step's mesh."""
-    return memory_held_out_3.MESHES.get(name, MESH) if name in SHARDED else {"x": 1}
+    return MESHES.get(name, MESH) if name in SHARDED else {"x": 1}
 
 
 def split(name: str) -> str:
