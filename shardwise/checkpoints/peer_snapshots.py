@@ -28,6 +28,7 @@ from shardwise.checkpoints.peer_blocks import (
     unpack,
 )
 from shardwise.checkpoints.peer_restore import PeerRestore
+from shardwise.checkpoints.slowdown_meter import SlowdownMeter
 from shardwise.checkpoints.snapshot import named_leaves
 from shardwise.checkpoints.target import Target, target_of
 from shardwise.compiler.dtypes import is_key
@@ -67,7 +68,7 @@ class PeerSnapshots:
 
     Args:
         every_steps: save the steps that are multiples of it. By default, the interval is chosen so that `save` takes
-            less than 1% of the time.
+            less than 1% of the time, with the time by which steps are slower while a snapshot is copied beside them.
         processes: the ranks of the processes that take part; by default, all.
 
     Attributes:
@@ -103,6 +104,7 @@ class PeerSnapshots:
         self._interval = 0  # the steps until the next snapshot, if it is chosen; 0 before the first one
         self._last_save: tuple[int, float] | None = None  # the last saved step, and when `save` returned
         self._cost = 0.0  # seconds that the last `save` took, after the arrays were computed
+        self._meter = SlowdownMeter()
         self._count = 0  # snapshots since `_connect`
         self._last_name = ""  # of the last complete snapshot since `_connect`
         self._has_room = False  # whether the next snapshot is the last one, because more processes can take part
@@ -134,6 +136,7 @@ class PeerSnapshots:
         self._server = BlobServer(self._member.local_host, _NO_LIMIT)
         self._last_save, self._next_step, self._last_name, self._has_room = None, 0, "", False
         self._interval = 0
+        self._meter = SlowdownMeter()
         self._connect(None)
 
     @property
@@ -169,6 +172,7 @@ class PeerSnapshots:
         self._member.note_step(step)
         is_due = step % self._every_steps == 0 if self._every_steps is not None else step >= self._next_step
         if not is_due and not force:
+            self._meter.end_step(time.perf_counter(), self._is_copying())
             return False
         start = time.perf_counter()
         costs = self.wait()
@@ -179,8 +183,10 @@ class PeerSnapshots:
         arrays = [leaf for leaf in tree_util.tree_leaves(tree) if isinstance(leaf, ArrayImpl)]
         block_until_ready([array for array in arrays if not array.is_deleted()])  # computing them is no cost
         computed = time.perf_counter()
+        self._meter.end_step(computed - (waited - start), is_copying=False)
         self._start(take_blocks(step, tree, self._member.rank))
         end = time.perf_counter()
+        self._meter.start_copy(end)
         self._last_save, self._cost = (step, end), end - computed + waited - start
         if has_room:
             self.wait()
@@ -201,7 +207,7 @@ class PeerSnapshots:
         keys = blocks_to_send(snapshot, self._member.rank, self._hosts)
         with self._lock:
             self._count += 1
-            measured = [self._cost, self._step_time(snapshot.step)]
+            measured = [self._cost + self._meter.slowdown, self._step_time(snapshot.step)]
             name = f"{self._prefix}/{self._count}"
             self._held[name] = snapshot
             self._transfer = transfer = _Transfer(self, name, snapshot, keys, measured)
@@ -213,11 +219,16 @@ class PeerSnapshots:
             return 0.0
         return (time.perf_counter() - self._last_save[1]) / (step - self._last_save[0])
 
+    def _is_copying(self) -> bool:
+        """Return whether a snapshot is copied now."""
+        with self._lock:
+            return self._transfer is not None and self._transfer.thread.is_alive()
+
     def wait(self) -> list[tuple[float, float]]:
         """Wait until the last snapshot is complete in all processes.
 
         Returns:
-            For each process, the seconds that `save` took, and those of a step.
+            For each process, the seconds that the snapshot before it took, and those of a step.
 
         Raises:
             PeerFailure: if a process failed.
@@ -323,6 +334,7 @@ class PeerSnapshots:
         self._connect(ranks)
         with self._lock:
             self._transfer, self._last_save, self._next_step = None, None, snapshot.step + 1
+        self._meter = SlowdownMeter()
         self.last_step = snapshot.step if self.last_step is None else self.last_step
         protected = take_blocks(snapshot.step, tree, self._member.rank)
         restore.keep_values(snapshot, protected)

@@ -33,8 +33,8 @@ def recover(train: Callable[[PeerSnapshots], T], *, every_steps: int | None = No
 
     Args:
         train: the function. It creates the state, restores the newest snapshot with `resume`, and saves each step.
-        every_steps: save the steps that are multiples of it. By default, the interval is chosen so that saving takes
-            less than 1% of the time.
+        every_steps: save the steps that are multiples of it. By default, the interval is chosen so that snapshots
+            take less than 1% of the time.
 
     Returns:
         The result of `train`, when all processes have returned from it.

@@ -72,7 +72,8 @@ def main(rank, processes, port, fault):
         except PeerFailure as failure:
             failed_at = time.monotonic()
             print(f"process {rank} noticed the failure of process {failure.rank}", flush=True)
-            if rank in later.split(","):
+            # A process that is killed in the same step may have noticed the first death before.
+            if rank in first.split(",") or rank in later.split(","):
                 os.kill(os.getpid(), signal.SIGKILL)
             alive.remove(failure.rank)
         except CheckpointNotFound as error:
