@@ -1,6 +1,6 @@
 """The stages in docs/tour.md. `python -m tests.tour` writes them.
 
-The example is the first program of README.md. A block of the page has heads of stages, such as `== 10. choose`.
+The example is the first program of README.md. A block of the page has heads of stages, such as `== 13. choose`.
 Below each head is the text that `shardwise explain --stages` prints.
 """
 

@@ -43,6 +43,7 @@ from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.host_copies import NO_HOST_ARRAYS, HostArrays
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.inline_single_trips import inline_single_trips
 from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.compiler.transforms.merge_factorizations import merge_factorizations
 from shardwise.compiler.transforms.merge_stacks import merge_stacks
@@ -61,7 +62,17 @@ else:  # loaded on first use: few programs need them
     thresholds = module_of("shardwise.compiler.schedule.combine_thresholds")
 # `inline` is first because `lower_keys` expects no calls; `dce` is last because `merge_stacks` and `crop_pads` leave
 # unused equations.
-SIMPLIFICATIONS = (inline, erase_varying, lower_keys, hoist, merge_stacks, crop_pads, merge_factorizations, dce)
+SIMPLIFICATIONS = (
+    inline,
+    erase_varying,
+    lower_keys,
+    inline_single_trips,
+    hoist,
+    merge_stacks,
+    crop_pads,
+    merge_factorizations,
+    dce,
+)
 _dumps = count()
 
 

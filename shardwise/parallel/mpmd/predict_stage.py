@@ -62,7 +62,8 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
     params, totals = stage.gathered_types, stage.sum_types
     forward = _simulate(stage.forward, (params, x, targets), chip)
     pull_back = forward.results[1]
-    operands = (params, x, pull_back, split_floats(result)[0])
+    cotangents = split_floats(result)[0]
+    operands = (params, x, pull_back, cotangents)
     awaiting = 0
     if splits:
         with config.override("target_platform", chip.platform):
@@ -76,7 +77,9 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
     else:
         backward = {BACKWARD: _simulate(stage.backward, (*operands, totals), chip)}
     temporaries: dict[str, int] = {kind: program.temporary_bytes for kind, program in backward.items()}
-    temporaries[FORWARD] = max(0, forward.temporary_bytes - device_bytes(forward.results))
+    # Residuals are among the bytes of a microbatch. Targets and cotangents are held only while their program runs.
+    temporaries[FORWARD] = forward.temporary_bytes - device_bytes(pull_back) + device_bytes(targets)
+    temporaries[INPUT if splits else BACKWARD] += device_bytes(cotangents)
     gathered = 0
     once: dict[str, _Program] = {}
     for kind, conversion, types in (
@@ -108,7 +111,7 @@ class _Program(NamedTuple):
     Attributes:
         run: its simulation.
         results: the types of its results, with the shardings that the planner chose.
-        temporary_bytes: the most bytes that it holds besides its arguments.
+        temporary_bytes: the most bytes that it holds besides its arguments. It drops those that it does not read.
     """
 
     run: Simulation
@@ -120,4 +123,6 @@ def _simulate(function: Callable[..., Any], arguments: tuple[Any, ...], chip: Ch
     """Plan and simulate a program."""
     prepared, results = plan_program(function, arguments, chip)
     run = Simulation(prepared.request, prepared.stages, chip)
-    return _Program(run, results, run.peak_bytes - device_bytes(arguments))
+    leaves, kept = tree_util.tree_leaves(arguments), prepared.request.kept
+    read = leaves if kept is None else [leaves[index] for index in kept if index < len(leaves)]
+    return _Program(run, results, run.peak_bytes - device_bytes(read))
