@@ -4,7 +4,7 @@ XLA allocates the arguments and the results of a program before it runs. A donat
 its buffer are one allocation. All other values are temporaries, with the live ranges of `live_ranges.py`. A temporary
 uses an allocation of a result or of a donated argument, if that is large enough and free during its live range; XLA
 assigns the largest temporaries first. The others are in one heap, whose size is the most bytes that are live at once,
-on CPU with the gaps between them.
+and the gaps between them.
 Values in host memory are not counted.
 """
 
@@ -272,7 +272,7 @@ class Liveness:
         self.live_bytes = _live_bytes(self.ranges, self._heap, fixed)
         self.peak_bytes = most = max(self.live_bytes, default=fixed)
         self.peak = self.live_bytes.index(most) if self.live_bytes else 0
-        if self.ranges.platform == CPU:
+        if self.ranges.platform in (CPU, GPU):
             self.peak_bytes = max(most, fixed + heap_bytes(_blocks(self._heap)))
             if self.peak_bytes > most:
                 gaps = ArrayType((self.peak_bytes - most,), np.dtype(np.uint8))
