@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,20 +100,7 @@ def autoshard(
         >>> result.in_shardings[0].spec, result.wire_bytes
         (P(None, 'data'), 0)
     """
-    if sum(option is not None for option in (devices, mesh, count)) > 1:
-        raise ValueError("autoshard: pass only one of `devices`, `mesh` and `count`")
-    if count is not None and (hardware is None or not isinstance(count, (int, np.integer)) or count < 1):
-        raise ValueError(
-            f"autoshard: `count` is the number of chips of `hardware`: pass both, and count ≥ 1, not {count}"
-        )
-    if devices is not None and (not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str)):
-        raise TypeError(f"autoshard: `devices` is a list of devices, such as jax.devices()[:4], not {devices!r}")
-    if devices is not None and not len(devices):
-        raise ValueError("autoshard: devices is empty")
-    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
-        raise TypeError(f"autoshard: `mesh` is a Mesh or an AbstractMesh, not {mesh!r}")
-    if memory_limit is not None and (not isinstance(memory_limit, (int, float, np.integer)) or memory_limit <= 0):
-        raise ValueError(f"autoshard: `memory_limit` is the bytes that each device may hold, not {memory_limit!r}")
+    _check_options(devices, mesh, hardware, count, memory_limit)
     check_expert_imbalance("autoshard", expert_imbalance)
     target = None if hardware is None else chip_named(hardware)
     jitted = step if isinstance(step, Jitted) else jit(step)
@@ -129,30 +117,19 @@ def autoshard(
             raise TypeError(
                 f"autoshard: pass the arguments of the step by position, not as keywords: {', '.join(keywords)}"
             )
-        if mesh is not None and mesh.abstract.explicit_axes:
-            raise ValueError("autoshard: the mesh has Explicit axes, along which types decide; use axes of type Auto")
         platform = {} if target is None else {"target_platform": target.platform}
         source = StepSource(jitted, args, platform, parameters)
-        found = mesh or _mesh_of_step(source)
-        present = list(devices) if devices is not None else None
-        if found is None and count is None and present is None:
-            present = list(all_devices())
-        if found is not None:
-            _check_mesh(found, devices, count, source.is_pipelined)
-        kind = found.flat_devices[0] if isinstance(found, Mesh) else present[0] if present else None
-        chip = target or (chip_of(kind.device_kind) if kind is not None else chip_of("cpu"))
-        size = found.size if found is not None else len(present) if present is not None else count
-        assert size is not None
-        limit = memory_limit_of(chip) if memory_limit is None else memory_limit
-        search = VariantSearch(source, chip, limit, options, expert_imbalance)
+        place = _place(source, devices, mesh, count, target)
+        limit = memory_limit_of(place.chip) if memory_limit is None else memory_limit
+        search = VariantSearch(source, place.chip, limit, options, expert_imbalance)
         with Task(f"autoshard of `{function_name(jitted.function)}`"):
-            alternatives = search.run(size, None if found is None else found.abstract)
+            alternatives = search.run(place.size, None if place.mesh is None else place.mesh.abstract)
         if not alternatives:
-            raise _no_alternatives(source, size, stages if found is None else None)
+            raise _no_alternatives(source, place.size, stages if place.mesh is None else None)
         best = alternatives[0]
         if not best.fits:
-            raise _does_not_fit(search, best, size, may_grow=found is None)
-        chosen = found if found is not None else _mesh_on(best.mesh, present)
+            raise _does_not_fit(search, best, place.size, may_grow=place.mesh is None)
+        chosen = place.mesh or _mesh_on(best.mesh, place.devices)
         traced = source.trace(best.variant)
         shardings = _shardings(traced, args, chosen, best.layouts)
         settings = {} if memory_limit is None else {"memory_limit": memory_limit}
@@ -164,13 +141,83 @@ def autoshard(
             shardings,
             [traced.request.names[number] for number in traced.next_outputs],
             alternatives,
-            chip,
+            place.chip,
             settings,
             platform,
             expert_imbalance,
         )
 
     return call
+
+
+def _check_options(
+    devices: Sequence[Any] | None,
+    mesh: Mesh | AbstractMesh | None,
+    hardware: str | Chip | None,
+    count: int | None,
+    memory_limit: int | None,
+) -> None:
+    """Raise an error for options that contradict each other, or have wrong values."""
+    if sum(option is not None for option in (devices, mesh, count)) > 1:
+        raise ValueError("autoshard: pass only one of `devices`, `mesh` and `count`")
+    if count is not None and (hardware is None or not isinstance(count, (int, np.integer)) or count < 1):
+        raise ValueError(
+            f"autoshard: `count` is the number of chips of `hardware`: pass both, and count ≥ 1, not {count}"
+        )
+    if devices is not None and (not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str)):
+        raise TypeError(f"autoshard: `devices` is a list of devices, such as jax.devices()[:4], not {devices!r}")
+    if devices is not None and not len(devices):
+        raise ValueError("autoshard: devices is empty")
+    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise TypeError(f"autoshard: `mesh` is a Mesh or an AbstractMesh, not {mesh!r}")
+    if memory_limit is not None and (not isinstance(memory_limit, (int, float, np.integer)) or memory_limit <= 0):
+        raise ValueError(f"autoshard: `memory_limit` is the bytes that each device may hold, not {memory_limit!r}")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a step is to run.
+
+    Attributes:
+        mesh: the mesh; None if it is chosen.
+        devices: the devices; None if they need not be present.
+        chip: their kind.
+        size: their number.
+    """
+
+    mesh: Mesh | AbstractMesh | None
+    devices: list[Any] | None
+    chip: Chip
+    size: int
+
+
+def _place(
+    source: StepSource,
+    devices: Sequence[Any] | None,
+    mesh: Mesh | AbstractMesh | None,
+    count: int | None,
+    target: Chip | None,
+) -> _Place:
+    """Return where a step is to run, from the options or from the step itself; by default, on all devices.
+
+    Raises:
+        ValueError: if the mesh has Explicit axes, or differs from the options.
+    """
+    if mesh is not None and mesh.abstract.explicit_axes:
+        raise ValueError("autoshard: the mesh has Explicit axes, along which types decide; use axes of type Auto")
+    found = mesh or _mesh_of_step(source)
+    present = None if devices is None else list(devices)
+    if found is not None:
+        _check_mesh(found, devices, count, source.is_pipelined)
+        size = found.size
+        present = list(found.flat_devices) if isinstance(found, Mesh) else present
+    elif count is not None:
+        size = count
+    else:
+        present = list(all_devices()) if present is None else present
+        size = len(present)
+    chip = target or chip_of(present[0].device_kind if present else "cpu")
+    return _Place(found, present, chip, size)
 
 
 def _check_pipeline_options(options: PipelineOptions, parameters: Sequence[str]) -> None:
