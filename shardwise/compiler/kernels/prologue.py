@@ -16,6 +16,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.kernels.pallas.elementwise import emit_elementwise
 from shardwise.compiler.kernels.pallas.tile import OutsideSubset
+from shardwise.compiler.kernels.simplify_prologue import simplify_prologue
 from shardwise.compiler.kernels.triton_ir import F32, Block, TritonBuilder
 from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -92,7 +93,7 @@ def prologue(equations: Sequence[Equation], inputs: Sequence[Value], result: Val
                 values[output] = operands[0] if _is_cast(op) or isinstance(op, Broadcast) else op(*operands)
         return [values[result]]
 
-    return rewrite("prologue", [ArrayType((), value.type.dtype) for value in inputs], body)
+    return simplify_prologue(rewrite("prologue", [ArrayType((), value.type.dtype) for value in inputs], body))
 
 
 def apply_prologue(program: Program, arrays: Sequence[Any]) -> Any:

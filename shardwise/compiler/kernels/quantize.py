@@ -12,6 +12,7 @@ gradient of a bias, if x is the cotangent of a product.
 
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import reduce
 from typing import Any, final
 
 import ml_dtypes
@@ -24,7 +25,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.kernel import KernelOp, Launch
 from shardwise.compiler.kernels.prologue import apply_prologue, emit_prologue
-from shardwise.compiler.kernels.triton_ir import F32, I32, I64, TritonBuilder
+from shardwise.compiler.kernels.triton_ir import F32, I32, I64, Block, Pointer, TritonBuilder
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, apply, where
@@ -37,12 +38,13 @@ from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.reduction import MAX
 from shardwise.compiler.shardings.factors import FactorRule
 
-_TILE = 64, 64  # rows and columns of the block of one program
-# The same where a transpose is written. Rows of 128 bytes are written at once; more rows would need too many registers
-# for prologues of several operands.
+_TILE = 64, 64  # rows and columns of one program
+# The same where a transpose is written. Rows of 128 bytes are written at once, and columns of 64; more rows would need
+# too many registers for prologues of several operands.
 _LARGE_TILE = 64, 128
 _LEAST_PROGRAMS = 256  # fewer large blocks would leave multiprocessors of a GPU without work
 _WARPS = 8
+_WORD = 4  # float8 numbers per word of 32 bits
 
 
 @final
@@ -206,57 +208,49 @@ class Quantize(KernelOp):
         return count, rows, columns
 
     def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
-        _, rows, columns = self._sizes(types[0])
-        height, width = self._tile(types[0])
-        arrays, (scale, *_) = self._split(kernel.pointers[: len(types)])
+        x, ndim = types[0], types[0].ndim
+        operands, (scale, *_) = self._split(kernel.pointers[: len(types)])
         results = kernel.pointers[len(types) :]
-        program = kernel.program_id()
-        across = _blocks(columns, width)
-        block = program // across
-        matrix = block // _blocks(rows, height)
-        offset = self._offset_dtype(types[0])
-        first_row = (block % _blocks(rows, height)).to(offset) * height
-        first_column = (program % across).to(offset) * width
-        row, column = kernel.range(height).to(offset).expand(1), kernel.range(width).to(offset).expand(0)
-        row_mask = row + first_row < rows if rows % height else None
-        column_mask = column + first_column < columns if columns % width else None
-        mask = row_mask & column_mask if row_mask and column_mask else row_mask or column_mask
-        # Offsets are added to the address of the block, since those of large arrays do not fit 32 bits.
-        start = matrix.to(I64) * (rows * columns) + first_row.to(I64) * columns + first_column.to(I64)
-        places = {
-            "all": (start, row * columns + column, mask),
-            "rows": (matrix.to(I64) * rows + first_row.to(I64), row, row_mask),
-            "columns": (first_column.to(I64), column, column_mask),
-            "none": (None, kernel.full((), 0, I32), None),
-        }
-        blocks = []
-        for pointer, dims in zip(arrays, self._operand_dims(types[0]), strict=True):
-            address, offsets, within = places[self._kind(dims, types[0].ndim)]
-            found = kernel.load(pointer if address is None else pointer.advance(address), offsets, within)
-            blocks.append(found.broadcast_to((height, width)))
-        value = blocks[0].to(F32) if self.prologue is None else emit_prologue(kernel, self.prologue, blocks)
-        if mask is not None and self.prologue is not None:
-            value = kernel.where(mask, value, 0.0)  # a function of zeros may be another number
-        magnitude = kernel.abs(value)
-        is_finite = magnitude < np.inf
-        scaled = value * (kernel.full((), 1.0, F32) / kernel.load(scale, kernel.full((), 0, I32)))
-        # NaN stays NaN: it is the result of a zero and the scale zero, or of a scale that is NaN.
-        clamped = kernel.binary("arith.maximumf", scaled, -self.limit, F32)
-        clamped = kernel.binary("arith.minimumf", clamped, self.limit, F32)
-        numbers = kernel.where(is_finite, clamped, np.nan).to(self.dtype)
-        kernel.store(results.pop(0).advance(start), row * columns + column, numbers, mask)
-        if self.transposes:
-            transposed = matrix.to(I64) * (rows * columns) + first_column.to(I64) * rows + first_row.to(I64)
-            kernel.store(results.pop(0).advance(transposed), column * rows + row, numbers, mask)
-        largest = kernel.where(is_finite, magnitude, 0.0).max(1).max(0)
+        tile = _Tile(kernel, self._sizes(x), self._tile(x), self._offset_dtype(x), self._rows_per_word(x))
+        dims = self._operand_dims(x)
+        loaded = [tile.load(array, self._kind(each, ndim)) for array, each in zip(operands, dims, strict=True)]
+        values = []
+        for blocks, mask in zip(zip(*loaded, strict=True), tile.masks, strict=True):
+            value = blocks[0].to(F32) if self.prologue is None else emit_prologue(kernel, self.prologue, blocks)
+            if mask is not None and self.prologue is not None:
+                value = kernel.where(mask, value, 0.0)  # a function of zeros may be another number
+            values.append(value)
+        finite = [value * 0.0 + value for value in values]  # infinities become NaN
+        inverse = kernel.full((), 1.0, F32) / kernel.load(scale, kernel.full((), 0, I32))
+        scaled = [value * inverse for value in finite]
+        if len(scaled) > 1:
+            words = kernel.pack_float8(scaled, self.dtype)
+            tile.store(results.pop(0), [kernel.word_byte(words, index) for index in range(_WORD)])
+            tile.store_transposed_words(results.pop(0), words)
+        else:
+            # NaN stays NaN: it is the result of a zero and the scale zero, or of a scale that is NaN.
+            clamped = kernel.binary("arith.maximumf", scaled[0], -self.limit, F32)
+            numbers = kernel.binary("arith.minimumf", clamped, self.limit, F32).to(self.dtype)
+            tile.store(results.pop(0), [numbers])
+            if self.transposes:
+                tile.store_transposed(results.pop(0), numbers)
+        magnitude = reduce(kernel.maximum, map(kernel.abs, finite)).max(1).max(0)
+        largest = kernel.maximum(magnitude, 0.0)  # it is NaN if there is no other number
         if self.updates:  # floats that are not negative have the order of their bits
             bits = kernel.bitcast(largest, I32)
             kernel.atomic("max", results.pop(0).bitcast(I32), kernel.full((), 0, I32), bits, order="relaxed")
         else:
-            kernel.store(results.pop(0).advance(program.to(I64)), kernel.full((), 0, I32), largest)
+            kernel.store(results.pop(0).advance(tile.program.to(I64)), kernel.full((), 0, I32), largest)
         if self.sums:
-            part = results.pop(0).advance(block.to(I64) * columns + first_column.to(I64))
-            kernel.store(part, column, value.sum(0).expand(0), column_mask)
+            tile.store_sums(results.pop(0), reduce(Block.__add__, values))
+
+    def _rows_per_word(self, x: ArrayType) -> int:
+        """Return how many rows a program computes as one block each, whose numbers it stores as words.
+
+        Numbers of adjacent rows are adjacent in the transpose. Bytes of different threads would have to be exchanged
+        one by one, which takes longer than the memory does.
+        """
+        return _WORD if self.transposes and self._sizes(x)[1] % _WORD == 0 else 1
 
     def _offset_dtype(self, x: ArrayType) -> DType:
         """Return the dtype of rows, columns and offsets in a block. Rows of a block may be far from each other."""
@@ -278,6 +272,101 @@ class Quantize(KernelOp):
         largest = maxima if self.updates else ReduceMax((0,)).lower(hlo, maxima)
         sums = [Sum((self.batch,)).lower(hlo, written[-1])] if self.sums else []
         return [*results, largest, *sums]
+
+
+@final
+class _Tile:
+    """The rows and columns of one program, in one block or in several, which have every n-th row.
+
+    Attributes:
+        program: the index of the program.
+        masks: for each block, which of its elements exist; None for all.
+    """
+
+    def __init__(
+        self,
+        kernel: TritonBuilder,
+        sizes: tuple[int, int, int],
+        shape: tuple[int, int],
+        offset: DType,
+        count: int,
+    ):
+        """Describe the tile.
+
+        Args:
+            kernel: the kernel.
+            sizes: the numbers of matrices, of rows and of columns.
+            shape: the numbers of rows and of columns of a tile.
+            offset: the dtype of offsets from the first element.
+            count: the number of blocks.
+        """
+        _, rows, columns = sizes
+        height, width = shape
+        self._kernel, self._rows, self._columns, self._count = kernel, rows, columns, count
+        self.program = kernel.program_id()
+        down, across = _blocks(rows, height), _blocks(columns, width)
+        self._block = self.program // across  # of rows, of all matrices
+        self._matrix = (self._block // down).to(I64)
+        self._first_word = (self._block % down).to(I64) * (height // count)
+        self._first_row = self._first_word * count
+        self._first_column = (self.program % across).to(I64) * width
+        self._word = kernel.range(height // count).to(offset).expand(1)
+        self._row = [self._word * count + index for index in range(count)]
+        self._column = kernel.range(width).to(offset).expand(0)
+        left_rows = kernel.minimum(self._first_row * -1 + rows, height).to(offset)
+        left_columns = kernel.minimum(self._first_column * -1 + columns, width).to(offset)
+        self._column_mask = self._column < left_columns if columns % width else None
+        self._row_masks = [row < left_rows if rows % height else None for row in self._row]
+        self.masks = [
+            row & self._column_mask if row and self._column_mask else row or self._column_mask
+            for row in self._row_masks
+        ]
+
+    @property
+    def _start(self) -> Block:
+        """The offset of the first element. Offsets in the tile are added to its address, since they fit 32 bits."""
+        first = self._matrix * (self._rows * self._columns) + self._first_row * self._columns
+        return first + self._first_column
+
+    def load(self, array: Pointer, kind: str) -> list[Block]:
+        """Load the elements of each block, of an array that has "all" dims, those of "rows", of "columns" or "none"."""
+        load, shape = self._kernel.load, (self._word.shape[0], self._column.shape[1])
+        if kind == "all":
+            address = array.advance(self._start)
+            offsets = [row * self._columns + self._column for row in self._row]
+            return [load(address, each, mask) for each, mask in zip(offsets, self.masks, strict=True)]
+        if kind == "rows":
+            address = array.advance(self._matrix * self._rows + self._first_row)
+            loaded = [load(address, row, mask) for row, mask in zip(self._row, self._row_masks, strict=True)]
+        elif kind == "columns":
+            loaded = [load(array.advance(self._first_column), self._column, self._column_mask)] * self._count
+        else:
+            loaded = [load(array, self._kernel.full((), 0, I32))] * self._count
+        return [each.broadcast_to(shape) for each in loaded]
+
+    def store(self, array: Pointer, blocks: Sequence[Block]) -> None:
+        """Store blocks of an array, or of its bytes."""
+        array = array if blocks[0].dtype == array.dtype else array.bitcast(blocks[0].dtype)
+        address = array.advance(self._start)
+        for row, block, mask in zip(self._row, blocks, self.masks, strict=True):
+            self._kernel.store(address, row * self._columns + self._column, block, mask)
+
+    def store_transposed(self, array: Pointer, block: Block) -> None:
+        """Store the only block with columns before rows."""
+        first = self._matrix * (self._rows * self._columns) + self._first_column * self._rows + self._first_row
+        self._kernel.store(array.advance(first), self._column * self._rows + self._row[0], block, self.masks[0])
+
+    def store_transposed_words(self, array: Pointer, words: Block) -> None:
+        """Store words, with the elements of all blocks, with columns before rows."""
+        rows = self._rows // self._count  # a word exists if its first row does: the number of rows is a multiple
+        first = self._matrix * (rows * self._columns) + self._first_column * rows + self._first_word
+        address = array.bitcast(words.dtype).advance(first)
+        self._kernel.store(address, self._column * rows + self._word, words, self.masks[0])
+
+    def store_sums(self, array: Pointer, total: Block) -> None:
+        """Store the sums of the columns of the tile, as one row of an array."""
+        address = array.advance(self._block.to(I64) * self._columns + self._first_column)
+        self._kernel.store(address, self._column, total.sum(0).expand(0), self._column_mask)
 
 
 def _blocks(size: int, tile: int) -> int:

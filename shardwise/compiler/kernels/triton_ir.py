@@ -33,6 +33,14 @@ _NAMES: dict[DType, str] = {
     np.dtype(ml_dtypes.float8_e4m3fn): "f8E4M3FN",
     np.dtype(ml_dtypes.float8_e5m2): "f8E5M2",
 }
+# Instructions of PTX. `ftz`: numbers below 2**-126 are zero, which saves three instructions around each of these.
+EXP2, RECIPROCAL = "ex2.approx.ftz.f32 $0, $1;", "rcp.approx.ftz.f32 $0, $1;"
+PACKING = {
+    dtype: "{ .reg .b16 low, high; "
+    f"cvt.rn.satfinite.{name}x2.f32 low, $2, $1; cvt.rn.satfinite.{name}x2.f32 high, $4, $3; "
+    "mov.b32 $0, {low, high}; }"
+    for dtype, name in ((np.dtype(ml_dtypes.float8_e4m3fn), "e4m3"), (np.dtype(ml_dtypes.float8_e5m2), "e5m2"))
+}
 
 
 def supports_dtype(dtype: DType) -> bool:
@@ -71,7 +79,7 @@ class Pointer:
         return Pointer(self.builder, self.builder._add_offset(self.name, self.dtype, offset), self.dtype)
 
     def bitcast(self, dtype: DType) -> "Pointer":
-        """Return the address as that of elements of another dtype of the same size."""
+        """Return the address as that of elements of another dtype."""
         types = (f"!tt.ptr<{_NAMES[each]}>" for each in (self.dtype, dtype))
         return Pointer(self.builder, self.builder._emit(f"tt.bitcast {self.name} : {' -> '.join(types)}"), dtype)
 
@@ -373,6 +381,25 @@ class TritonBuilder:
     def log(self, x: Block) -> Block:
         return self.unary("math.log", x)
 
+    def fast_exp2(self, x: Block) -> Block:
+        """Return 2**x, with an error of two units in the last place, and zero for results below 2**-126."""
+        return self.assembly(EXP2, (x,), F32)
+
+    def reciprocal(self, x: Block) -> Block:
+        """Return 1 / x, with an error of one unit in the last place, and zero for results below 2**-126."""
+        return self.assembly(RECIPROCAL, (x,), F32)
+
+    def pack_float8(self, blocks: Sequence[Block], dtype: DType) -> Block:
+        """Return words of 32 bits with elements of four blocks of float32 as float8, those of the first block lowest.
+
+        Numbers beyond the range of the dtype become its largest or least number; NaN stays NaN.
+        """
+        return self.assembly(PACKING[dtype], blocks, I32)
+
+    def word_byte(self, words: Block, index: int) -> Block:
+        """Return a byte of each word of 32 bits, as an integer; that of index 0 is lowest."""
+        return self.binary("arith.shrui", words, 8 * index, I32).to(I8)
+
     def sqrt(self, x: Block) -> Block:
         return self.unary("math.sqrt", x)
 
@@ -399,6 +426,15 @@ class TritonBuilder:
         attributes = f'{{libname = "", libpath = "", pure = true, symbol = "{symbol}"}}'
         text = f"tt.extern_elementwise {', '.join(names)} {attributes} : ({types}) -> {first.type}"
         return Block(self, self._emit(text), first.shape, first.dtype)
+
+    def assembly(self, instructions: str, operands: Sequence[Block], dtype: DType) -> Block:
+        """Apply PTX instructions, with registers `$0` for the result and `$1`, … for operands, to each element."""
+        kinds = ["=" + _register(dtype), *(_register(x.dtype) for x in operands)]
+        out = Block(self, "", operands[0].shape, dtype)
+        attributes = f'{{constraints = "{",".join(kinds)}", packed_element = 1 : i32, pure = true}}'
+        names, types = ", ".join(x.name for x in operands), ", ".join(x.type for x in operands)
+        text = f'tt.elementwise_inline_asm "{instructions}" {attributes} {names} : {types} -> {out.type}'
+        return replace(out, name=self._emit(text))
 
     def bitcast(self, x: Block, dtype: DType) -> Block:
         """Return the bits of the elements as a dtype of the same size."""
@@ -545,6 +581,12 @@ class TritonBuilder:
 
 def _block_type(shape: tuple[int, ...], element: str) -> str:
     return f"tensor<{'x'.join(map(str, shape))}x{element}>" if shape else element
+
+
+def _register(dtype: DType) -> str:
+    """Return the kind of register that holds an element of 32 bits."""
+    assert dtype in (F32, I32)
+    return "f" if dtype == F32 else "r"
 
 
 def _literal(number: float, dtype: DType) -> str:

@@ -43,6 +43,8 @@ CASES = [
     (Quantize(E5M2, True, 0, 0), (33,), F32),
     (Quantize(E4M3, True, 0, 1), (64, 128), F32),
     (Quantize(E5M2, True, 1, 1), (129, 3, 130), BF16),  # large blocks
+    (Quantize(E4M3, True, 1, 1), (129, 8, 130), F32),  # the same, with words of four rows
+    (Quantize(E5M2, True, 0, 2), (2, 34, 67), BF16),
 ]
 
 
@@ -77,7 +79,7 @@ def test_offsets_between_distant_rows_have_64_bits(shape, width):
     """The last row of a block, of the result or of its transpose, is 2**31 or more elements after the first."""
     ir = triton_ir(Quantize(E4M3, True), (ArrayType(shape, BF16), ArrayType((), F32)))
     offsets = re.findall(r"tt.addptr .*, tensor<\d+x\d+xi(\d+)>", ir)
-    assert offsets == [str(width)] * 3
+    assert offsets == [str(width)] * 9  # four loads and stores of every fourth row, and a store of words
 
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)

@@ -77,6 +77,34 @@ ATOMICS = {
     **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
     **{"umax": lambda old, new: of_bits(np.maximum, old, new), "umin": lambda old, new: of_bits(np.minimum, old, new)},
 }
+
+
+def float8(name: str, x: Any) -> Any:
+    """Round to float8 as `cvt.satfinite` does, and return the bits."""
+    dtype = DTYPES[{"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}[name]]
+    limit = float(ml_dtypes.finfo(dtype).max)
+    return np.clip(x, -limit, limit).astype(dtype).view(np.uint8).astype(np.uint32)
+
+
+def flushed(x: Any) -> Any:
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(0, x), x).astype(np.float32)
+
+
+def run_assembly(text: str, operands: list[Any]) -> Any:
+    """Run the instructions of PTX that the builder emits."""
+    if text in ("ex2.approx.ftz.f32 $0, $1;", "rcp.approx.ftz.f32 $0, $1;"):
+        return flushed(np.exp2(flushed(operands[0])) if text[:3] == "ex2" else 1 / flushed(operands[0]))
+    conversion = r"cvt\.rn\.satfinite\.(\w+)x2\.f32 (\w+), \$(\d), \$(\d);"
+    halves = {
+        name: float8(kind, operands[int(upper) - 1]) << 8 | float8(kind, operands[int(lower) - 1])
+        for kind, name, upper, lower in re.findall(conversion, text)
+    }
+    rest = re.sub(conversion, "", text)
+    match = re.fullmatch(r"\{ \.reg \.b16 low, high;\s+mov\.b32 \$0, \{(\w+), (\w+)\}; \}", rest)
+    assert match, text
+    return (halves[match[2]] << 16 | halves[match[1]]).view(np.int32)
+
+
 UNARY = {
     "math.absf": np.abs,
     "math.exp": np.exp,
@@ -114,7 +142,7 @@ REDUCTIONS = {
 
 @dataclass
 class Pointer:
-    """Addresses: elements of one array, or their bits as elements of `dtype`."""
+    """Addresses: elements of one array, or elements of `dtype`, whose bits one or more of its elements have."""
 
     array: int
     offsets: Any
@@ -220,7 +248,8 @@ class Interpreter:
     def run_tt_bitcast(self, op, x):
         if isinstance(x, Pointer):
             dtype = DTYPES[re.fullmatch(r"!tt.ptr<(\w+)>", str(op.results[0].type))[1]]
-            assert dtype.itemsize == self.arrays[x.array].itemsize
+            size = self.arrays[x.array].itemsize
+            assert dtype.itemsize == size or (dtype.itemsize % size == 0 and x.dtype is None and not x.offsets.any())
             return [Pointer(x.array, x.offsets, dtype)]
         return [np.asarray(x).view(parse_type(str(op.results[0].type))[1])[()]]
 
@@ -228,6 +257,9 @@ class Interpreter:
         symbol = str(op.attributes["symbol"]).strip('"')
         assert symbol.startswith("__nv_") and symbol.endswith("f"), symbol
         return [FUNCTIONS[symbol[5:-1]](*operands).astype(operands[0].dtype)]
+
+    def run_tt_elementwise_inline_asm(self, op, *operands):
+        return [run_assembly(str(op.attributes["asm_string"])[1:-1], list(operands))]
 
     def run_tt_reshape(self, op, x):
         return [np.reshape(x, parse_type(str(op.results[0].type))[0])]
@@ -242,7 +274,7 @@ class Interpreter:
     def run_tt_splat(self, op, x):
         shape = parse_type(str(op.results[0].type))[0]
         if isinstance(x, Pointer):
-            return [Pointer(x.array, np.broadcast_to(x.offsets, shape))]
+            return [Pointer(x.array, np.broadcast_to(x.offsets, shape), x.dtype)]
         return [np.broadcast_to(x, shape)]
 
     run_tt_broadcast = run_tt_splat
@@ -254,27 +286,28 @@ class Interpreter:
         return [Pointer(pointer.array, pointer.offsets + np.asarray(offset, np.int64), pointer.dtype)]
 
     def run_tt_load(self, op, pointer, mask=True, other=0):
-        array = self.arrays[pointer.array]
+        array = self.array(pointer)
         mask = np.broadcast_to(mask, np.shape(pointer.offsets))
         self.check(array, pointer.offsets, mask)
         safe = np.where(mask, pointer.offsets, 0)
         return [np.where(mask, array[safe], np.asarray(other, array.dtype)).astype(array.dtype)[()]]
 
     def run_tt_store(self, op, pointer, value, mask=True):
-        array = self.arrays[pointer.array]
+        array = self.array(pointer)
         mask = np.broadcast_to(mask, np.shape(pointer.offsets))
         self.check(array, pointer.offsets, mask)
         offsets = np.asarray(pointer.offsets)[mask]
-        places = self.places[pointer.array]
-        for offset, place in zip(offsets.reshape(-1).tolist(), np.flatnonzero(mask).tolist(), strict=True):
-            self.races += places.setdefault(offset, place) != place
         array[offsets] = np.broadcast_to(value, mask.shape)[mask]
-        np.add.at(self.stores[pointer.array], offsets, 1)
+        count = array.itemsize // self.arrays[pointer.array].itemsize
+        stored, stored_places = (np.add.outer(x * count, np.arange(count)) for x in (offsets, np.flatnonzero(mask)))
+        places = self.places[pointer.array]
+        for offset, place in zip(stored.reshape(-1).tolist(), stored_places.reshape(-1).tolist(), strict=True):
+            self.races += places.setdefault(offset, place) != place
+        np.add.at(self.stores[pointer.array], stored, 1)
         return []
 
     def run_tt_atomic_rmw(self, op, pointer, value, mask=True):
-        array = self.arrays[pointer.array]
-        array = array if pointer.dtype is None else array.view(pointer.dtype)
+        array = self.array(pointer)
         kind = re.search(r"atomic_rmw (\w+)", str(op))[1]
         mask, values = (np.broadcast_to(x, np.shape(pointer.offsets)) for x in (mask, value))
         self.check(array, pointer.offsets, mask)
@@ -290,6 +323,10 @@ class Interpreter:
         before = array[pointer.offsets]
         array[pointer.offsets] = value if before == expected else before
         return [before]
+
+    def array(self, pointer):
+        array = self.arrays[pointer.array]
+        return array if pointer.dtype is None else array.view(pointer.dtype)
 
     def check(self, array, offsets, mask):
         used = np.asarray(offsets)[mask]

@@ -1,5 +1,6 @@
 """How elementwise ops of a Pallas kernel are computed in Triton IR. Operands are blocks of one shape."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,7 +214,7 @@ def _round(kernel: TritonBuilder, op: Round, xs: Sequence[Block]) -> Block:
 
 
 def _logistic(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
-    return kernel.full(xs[0].shape, 1, xs[0].dtype) / (kernel.exp(xs[0] * -1.0) + 1.0)
+    return kernel.reciprocal(kernel.fast_exp2(xs[0] * -math.log2(math.e)) + 1.0)
 
 
 def _is_finite(kernel: TritonBuilder, op: Op, xs: Sequence[Block]) -> Block:
