@@ -102,6 +102,7 @@ MODULES = {
     "compiler/control/remat": "api/transformations/test_remat.py",
     "compiler/ir/control": "compiler/control/test_control.py",
     "compiler/ir/dispatch": "compiler/trace/test_tracer.py",
+    "compiler/lower/nested_programs": "compiler/lower/test_transpose_weights.py",
     "compiler/lower/stored_values": "compiler/lower/test_accumulate_products.py",
     "compiler/ir/fusion": "compiler/partition/test_kernels.py",
     "compiler/ir/jax_checks": "test_exact_jax.py",

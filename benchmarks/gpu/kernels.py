@@ -115,6 +115,8 @@ def row_kernels() -> Iterator[tuple[str, Check]]:
             yield f"triton_kernel {name}", _narrow(like_cpu(_gradients(DOUBLE_SILU), x, ct), dtype)
             yield f"quantize {name}", like_cpu(_quantize, sw.device_put(_wild_numbers(rng, shape, dtype)))
             yield f"quantize after ops {name}", like_cpu(_exact_prologue, x, ct, scale)
+            check = like_cpu(_rounded_norm, x, delta, scale, bias)
+            yield f"quantize after layer_norm {name}", _nearest_float8(check)
             gates = (sw.device_put((rng.standard_normal(shape) * 2).astype(dtype)) for _ in range(2))
             yield f"quantize after gelu and silu {name}", _nearest_float8(like_cpu(_prologues, *gates))
 
@@ -247,6 +249,13 @@ def _prologues(x: Any, y: Any) -> Any:
         op = Quantize(np.dtype(jnp.float8_e5m2), True, 0, x.ndim - 1, *made)
         results += op(*operands, jnp.float32(2**-8))[:2]
     return [z.astype(jnp.float32) for z in results]
+
+
+def _rounded_norm(x: Any, delta: Any, scale: Any, bias: Any) -> Any:
+    """Quantize normalized rows: `split_norms` lets the kernel that rounds compute them."""
+    rows, normalized = sw.kernels.layer_norm(x, scale, bias, residual=delta)
+    numbers = Quantize(np.dtype(jnp.float8_e5m2), True, 0, x.ndim - 1)(normalized, jnp.float32(2**-8))[:2]
+    return [rows, *(y.astype(jnp.float32) for y in numbers)]
 
 
 def _gelu_gradient(x: Any, ct: Any) -> Any:

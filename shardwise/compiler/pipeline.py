@@ -20,9 +20,11 @@ from shardwise.compiler.ir.op import XLA_GPU_PLATFORMS
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.kernels.kernel import runs_kernels
 from shardwise.compiler.lower.accumulate_products import accumulate_products
 from shardwise.compiler.lower.fuse_quantize import fuse_quantize
 from shardwise.compiler.lower.lower import StableHlo, lower
+from shardwise.compiler.lower.split_norms import split_norms
 from shardwise.compiler.lower.transpose_weights import transpose_weights
 from shardwise.compiler.lower.unpack_small_arrays import unpack_small_arrays
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -185,8 +187,9 @@ def run_stages(
         if platform in XLA_GPU_PLATFORMS:
             options.update(thresholds.combine_thresholds(local))
     set_stage("lowering")
-    if platform == "cuda" or chip.platform == "gpu":  # plans for a GPU have its kernels on other platforms too
-        for rewrite in (accumulate_products, transpose_weights, fuse_quantize, unpack_small_arrays):
+    # Plans for a GPU that are made elsewhere have its kernels too.
+    if runs_kernels(platform) or (platform not in XLA_GPU_PLATFORMS and chip.platform == "gpu"):
+        for rewrite in (accumulate_products, transpose_weights, split_norms, fuse_quantize, unpack_small_arrays):
             local = replace(local, program=rewrite(local.program))
             dump.add(rewrite.__name__, local)
     module = lower(local, donated, platform, as_partitions, options)

@@ -30,6 +30,11 @@ from shardwise.errors import KernelError
 TARGET = "__gpu$xla.gpu.triton"
 
 
+def runs_kernels(platform: str) -> bool:
+    """Return whether kernels run on a platform, and are not programs of other ops there."""
+    return platform == "cuda"
+
+
 @final
 @record
 class Launch:
@@ -116,7 +121,7 @@ class KernelOp(Op):
 
     def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
         types = tuple(x.type.strong() for x in operands)
-        if hlo.platform != "cuda" or self.reason_for_plain_ops(*types):
+        if not runs_kernels(hlo.platform) or self.reason_for_plain_ops(*types):
             return hlo.program(inline(plain_program(self, types)), operands)
         launch = self.kernel_launch(*types)
         try:

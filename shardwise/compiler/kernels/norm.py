@@ -2,6 +2,8 @@
 
     norm        x [..., D], optionally a delta of the same type, scale [D], optionally bias [D] → optionally x + delta,
                 and the normalized rows
+    norm_factors    x [..., D], optionally a delta → optionally x + delta, and for each row the mean, if it is
+                subtracted, and the factor, from which other kernels compute normalized rows
     norm_grad   the cotangent of the normalized rows, the rows, scale, optionally another cotangent of the rows → the
                 cotangents of the rows, of the scale and optionally of the bias
 
@@ -16,7 +18,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, HloValue
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.kernel import KernelOp, Launch
-from shardwise.compiler.kernels.triton_ir import F32, I64, Block, TritonBuilder, next_power_of_two
+from shardwise.compiler.kernels.triton_ir import F32, I32, I64, Block, TritonBuilder, next_power_of_two
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr, apply
 from shardwise.compiler.ops.elementwise.powers import Rsqrt
@@ -53,9 +55,10 @@ class RowNorm(KernelOp):
         return super().obstacle(*types)
 
     def _rule(self, operands: str, results: str, rows: ArrayType, reduced: bool) -> FactorRule:
-        """Return the rule for operands and results that are rows ("r") or have one dim, the width ("w")."""
+        """Return the rule for operands and results: rows ("r"), the width alone ("w"), or an element per row ("f")."""
         width = rows.ndim - 1
         dims = {"r": tuple((dim,) for dim in range(rows.ndim)), "w": ((width,),)}
+        dims["f"] = dims["r"][:width]
         return FactorRule(
             tuple(dims[role] for role in operands),
             tuple(dims[role] for role in results),
@@ -92,8 +95,12 @@ class _Rows:
             self.mask = in_bounds if self.mask is None else in_bounds & self.mask
 
     def load(self, index: int) -> Block:
+        return self.load_narrow(index).to(F32)
+
+    def load_narrow(self, index: int) -> Block:
+        """Load rows in their dtype."""
         kernel = self.kernel
-        return kernel.load(kernel.pointers[index].advance(self.start), self.offsets, self.mask).to(F32)
+        return kernel.load(kernel.pointers[index].advance(self.start), self.offsets, self.mask)
 
     def store(self, index: int, value: Block) -> None:
         self.kernel.store(self.kernel.pointers[index].advance(self.start), self.offsets, value, self.mask)
@@ -144,6 +151,23 @@ class Norm(RowNorm):
             result = result + _as_rows(rest[1], normalized)
         return [*([x] if self.adds else []), Convert(x.type.dtype)(result.array)]
 
+    def split(self, *operands: Any) -> list[Any]:
+        """Compute the same by the kernel `norm_factors`, and elementwise ops of its results."""
+        rows, parameters = operands[: 1 + self.adds], operands[1 + self.adds :]
+        results = NormFactors(self.centred, self.epsilon, self.adds)(*rows)
+        x = results[0] if self.adds else rows[0]
+        shape, leading = x.type.shape, tuple(range(x.type.ndim - 1))
+        *means, factor = (Expr(Broadcast(shape, leading)(each)) for each in results[self.adds :])
+        wide = _wide(x)
+        for mean in means:
+            wide = wide - mean
+        # Vectors are broadcast in their dtype: a kernel that computes the rows converts them too.
+        scale, *bias = (_wide(Broadcast(shape, (len(leading),))(each)) for each in parameters)
+        result = wide * factor * scale
+        if bias:
+            result = result + bias[0]
+        return [*([x] if self.adds else []), Convert(x.type.dtype)(result.array)]
+
     def gradient(self, operands: Sequence[Any], results: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
         rows, scale = (results[0] if self.adds else operands[0]), operands[1 + self.adds]
         op = NormGrad(self.centred, self.epsilon, self.adds, self.biased)
@@ -176,6 +200,59 @@ class Norm(RowNorm):
         normalized, _ = rows.normalize(x, self.centred, self.epsilon)
         normalized = normalized * rows.load_row(scale)
         rows.store(result, normalized + rows.load_row(scale + 1) if self.biased else normalized)
+
+
+@final
+@record
+class NormFactors(RowNorm):
+    """(x, optionally delta) → optionally x + delta, optionally the mean of each row, and its factor."""
+
+    name = "norm_factors"
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        rows = types[0]
+        if len(types) != 1 + self.adds or any(type.plain != rows.plain for type in types):
+            raise TypeError(f"norm_factors: x and the residual must have one type, not {[*map(str, types)]}")
+        if not rows.ndim or not is_float(rows.dtype):
+            raise TypeError(f"norm_factors: needs rows of floats, not {rows}")
+        factor = ArrayType(rows.shape[:-1], numpy_carrier(rows.dtype))
+        return (*([rows.strong()] if self.adds else []), *[factor] * (1 + self.centred))
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        adds = "r" * self.adds
+        return self._rule("r" + adds, adds + "f" * (1 + self.centred), types[0], reduced=False)
+
+    def plain(self, *operands: Any) -> list[Any]:
+        x = operands[0]
+        if self.adds:
+            x = (Expr(x) + Expr(operands[1])).array
+        wide = _wide(x)
+        mean = _mean_of_rows(wide)
+        if self.centred:
+            wide = wide - _row_mean(wide)
+        factor = apply(Rsqrt(), _mean_of_rows(wide * wide) + self.epsilon)
+        return [*([x] if self.adds else []), *([mean.array] if self.centred else []), factor.array]
+
+    def kernel_launch(self, *types: ArrayType) -> Launch:
+        height, width, blocks = self._blocks(types[0])
+        return Launch(blocks, _warps(height * width, 512), self.out_types(*types))
+
+    def emit(self, kernel: TritonBuilder, launch: Launch, *types: ArrayType) -> None:
+        height, width, _ = self._blocks(types[0])
+        rows = _Rows(kernel, types[0], height, width, kernel.program_id(), launch.programs)
+        x, results = rows.load(0), kernel.pointers[len(types) :]
+        if self.adds:
+            x = (x + rows.load(1)).to(types[0].dtype)
+            rows.store(len(types), x)
+            x, results = x.to(F32), results[1:]
+        first = kernel.program_id().to(I64) * height
+        row = kernel.range(height)
+        count = types[0].size // rows.size
+        mask = None if count == launch.programs * height else kernel.program_id() * height + row < count
+        if self.centred:
+            kernel.store(results[0].advance(first), row, x.sum(1) / float(rows.size), mask)
+        factor = rows.normalize(x, self.centred, self.epsilon)[1]
+        kernel.store(results[-1].advance(first), row, factor.reshape((height,)), mask)
 
 
 @final
@@ -226,22 +303,34 @@ class NormGrad(RowNorm):
         result = len(types)
         program = kernel.program_id()
         first = program * per_program
+        arrays = (0, 1, 3) if self.adds else (0, 1)
 
-        def add_block(index: Block, *sums: Block) -> list[Block]:
-            rows = _Rows(kernel, types[1], height, width, first + index, per_program * launch.programs)
-            ct = rows.load(0)
-            normalized, factor = rows.normalize(rows.load(1), self.centred, self.epsilon)
-            scaled = ct * rows.load_row(2)
+        def rows_of(index: Block) -> _Rows:
+            return _Rows(kernel, types[1], height, width, first + index, per_program * launch.programs)
+
+        def load(index: Block) -> list[Block]:
+            return [rows_of(index).load_narrow(array) for array in arrays]
+
+        def add_block(index: Block, *carries: Block) -> list[Block]:
+            sums, loaded = carries[: len(zeros)], carries[len(zeros) :]
+            # The next rows are loaded while these are computed; the last ones once more, from the cache.
+            following = load(kernel.minimum(index + 1, per_program - 1))
+            rows = rows_of(index)
+            ct, x, *rest = (block.to(F32) for block in loaded)
+            normalized, factor = rows.normalize(x, self.centred, self.epsilon)
+            scaled = ct * scale
             centred = scaled - normalized * ((scaled * normalized).sum(1) / float(rows.size)).expand(1)
             if self.centred:
                 centred = centred - (scaled.sum(1) / float(rows.size)).expand(1)
             cotangent = factor * centred
-            rows.store(result, cotangent + rows.load(3) if self.adds else cotangent)
+            rows.store(result, cotangent + rest[0] if self.adds else cotangent)
             terms = [ct * normalized, ct]
-            return [total + term.sum(0) for total, term in zip(sums, terms, strict=False)]
+            return [*(total + term.sum(0) for total, term in zip(sums, terms, strict=False)), *following]
 
+        start = kernel.full((), 0, I32)
+        scale = rows_of(start).load_row(2)
         zeros = [kernel.full((width,), 0.0, F32) for _ in launch.results[1:]]
-        sums = kernel.loop(per_program, 1, zeros, add_block)
+        sums = kernel.loop(per_program, 1, [*zeros, *load(start)], add_block)[: len(zeros)]
         size = types[1].shape[-1]
         columns = kernel.range(width)
         mask = None if width == size else columns < size
@@ -268,8 +357,13 @@ def _as_rows(x: Any, rows: Expr) -> Expr:
 def _row_mean(x: Expr) -> Expr:
     """Return the mean of each row, for each of its elements."""
     type = x.array.type
-    total = apply(Sum((type.ndim - 1,)), x) / float(type.shape[-1])
-    return Expr(Broadcast(type.shape, tuple(range(type.ndim - 1)))(total.array))
+    return Expr(Broadcast(type.shape, tuple(range(type.ndim - 1)))(_mean_of_rows(x).array))
+
+
+def _mean_of_rows(x: Expr) -> Expr:
+    """Return the mean of each row."""
+    type = x.array.type
+    return apply(Sum((type.ndim - 1,)), x) / float(type.shape[-1])
 
 
 def _normalize(x: Expr, centred: bool, epsilon: float) -> tuple[Expr, Expr]:

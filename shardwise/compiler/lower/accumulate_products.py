@@ -11,9 +11,9 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
+from shardwise.compiler.lower.nested_programs import rewrite_nested_programs
 from shardwise.compiler.lower.stored_values import is_stored
 from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -32,6 +32,7 @@ def accumulate_products(program: Program) -> Program:
     Returns:
         The new program; `program` itself if there is no such sum.
     """
+    program = rewrite_nested_programs(program, accumulate_products)
     uses = Counter(value for equation in program.equations for value in equation.inputs)
     uses.update(program.outputs)
     products = {
@@ -46,17 +47,11 @@ def accumulate_products(program: Program) -> Program:
         product = _added_product(equation, products, producers)
         if product is not None:
             merged.add(product)
-        rewritten = _with_inner_products(equation) if product is None else _accumulated(equation, product)
+        rewritten = equation if product is None else _accumulated(equation, product)
         producers.update(dict.fromkeys(rewritten.outputs, rewritten))
         equations.append(rewritten)
     kept = [equation for equation in equations if equation not in merged]
     return program if kept == list(program.equations) else program.with_equations(kept)
-
-
-def _with_inner_products(equation: Equation) -> Equation:
-    """Return an equation whose programs are rewritten; itself if none is."""
-    nested = equation.op.map_programs(accumulate_products) if isinstance(equation.op, Control) else equation.op
-    return equation if nested is equation.op else equation.replace(op=nested)
 
 
 def _is_open(equation: Equation) -> bool:

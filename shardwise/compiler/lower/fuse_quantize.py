@@ -18,6 +18,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.kernels.prologue import can_be_in_prologue, is_wide_float, prologue
 from shardwise.compiler.kernels.quantize import Quantize
+from shardwise.compiler.lower.nested_programs import rewrite_nested_programs
 from shardwise.compiler.lower.stored_values import is_stored
 from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -41,15 +42,12 @@ def fuse_quantize(program: Program) -> Program:
     Returns:
         The new program; `program` itself if there are no such ops.
     """
+    program = rewrite_nested_programs(program, fuse_quantize)
     uses = _Uses(program)
     rewritten: dict[Equation, list[Equation]] = {}
     for equation in program.equations:
         op = equation.op
-        if isinstance(op, Control):
-            nested = op.map_programs(fuse_quantize)
-            if nested is not op:
-                rewritten[equation] = [equation.replace(op=nested)]
-        elif isinstance(op, Quantize) and _can_be_fused(op, equation):
+        if isinstance(op, Quantize) and can_be_fused(equation):
             fused = _fuse(equation, op, uses, rewritten)
             if fused is not None:
                 rewritten.update(_placed(equation, fused, uses))
@@ -59,10 +57,12 @@ def fuse_quantize(program: Program) -> Program:
     return dce(program.with_equations(dict.fromkeys(equations)))
 
 
-def _can_be_fused(op: Quantize, equation: Equation) -> bool:
-    """Return whether a kernel has no other ops yet. XLA fuses the plain ops that replace a kernel."""
-    is_plain = op.reason_for_plain_ops(*(value.type for value in equation.inputs))
-    return op.prologue is None and not op.sums and not is_plain
+def can_be_fused(equation: Equation) -> bool:
+    """Return whether an equation is a kernel that rounds, without other ops yet. If it is plain ops, XLA fuses them."""
+    op = equation.op
+    if not isinstance(op, Quantize) or op.prologue is not None or op.sums:
+        return False
+    return not op.reason_for_plain_ops(*(value.type for value in equation.inputs))
 
 
 @final

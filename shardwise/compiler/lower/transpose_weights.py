@@ -7,12 +7,12 @@ weights that one device rounds and multiplies.
 
 from dataclasses import replace
 
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.kernels.quantize import Quantize
+from shardwise.compiler.lower.nested_programs import rewrite_nested_programs
 from shardwise.compiler.ops.contract.scaled_dot import ScaledDot
 
 
@@ -26,16 +26,13 @@ def transpose_weights(program: Program) -> Program:
     Returns:
         The new program; `program` itself if there is no such operand.
     """
+    program = rewrite_nested_programs(program, transpose_weights)
     kernels = {equation.outputs[0]: equation for equation in program.equations if isinstance(equation.op, Quantize)}
     transposed: dict[Value, Value] = {}
     rewritten: dict[Equation, Equation] = {}
     for equation in program.equations:
         op = equation.op
-        if isinstance(op, Control):
-            nested = op.map_programs(transpose_weights)
-            if nested is not op:
-                rewritten[equation] = equation.replace(op=nested)
-        elif isinstance(op, ScaledDot):
+        if isinstance(op, ScaledDot):
             weight = equation.inputs[1]
             if weight in kernels and _can_be_transposed(op, kernels[weight].op):
                 result = transposed.setdefault(weight, Value(_transposed_type(kernels[weight])))

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.base.config import config
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.kernels.unpack import MOST_RESULTS, Unpack
+from shardwise.compiler.lower.nested_programs import rewrite_nested_programs
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
@@ -40,15 +40,8 @@ def unpack_small_arrays(program: Program) -> Program:
     """
     if not config.own_kernels:
         return program
-    nested = [_with_inner_programs(equation) for equation in program.equations]
-    if any(new is not old for new, old in zip(nested, program.equations, strict=True)):
-        program = program.with_equations(nested)
+    program = rewrite_nested_programs(program, unpack_small_arrays)
     return _with_unpacked_outputs(_with_unpacked_inputs(program))
-
-
-def _with_inner_programs(equation: Equation) -> Equation:
-    op = equation.op.map_programs(unpack_small_arrays) if isinstance(equation.op, Control) else equation.op
-    return equation if op is equation.op else equation.replace(op=op)
 
 
 def _with_unpacked_inputs(program: Program) -> Program:

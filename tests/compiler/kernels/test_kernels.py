@@ -11,7 +11,7 @@ import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
-from shardwise.compiler.kernels.norm import Norm, NormGrad
+from shardwise.compiler.kernels.norm import Norm, NormFactors, NormGrad
 from tests.compiler.kernels.run_kernel import run_kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -34,6 +34,7 @@ def norm_cases():
         x, delta = random(*rows, width, dtype=dtype), random(*rows, width, dtype=dtype)
         parameters = [random(width), *([random(width)] if centred else [])]
         yield Norm(centred, 1e-5, adds, centred), [x, *([delta] if adds else []), *parameters]
+        yield NormFactors(centred, 1e-5, adds), [x, *([delta] if adds else [])]
         ct, ct_rows = random(*rows, width, dtype=dtype), random(*rows, width, dtype=dtype)
         yield NormGrad(centred, 1e-5, adds, centred), [ct, x, parameters[0], *([ct_rows] if adds else [])]
 
@@ -94,6 +95,13 @@ def derivatives(function, operands):
     results, tangents = jax.jvp(of_floats, tuple(values), tuple(jnp.cos(x) for x in values))
     _, vjp = jax.vjp(of_floats, *values)
     return results, tangents, vjp(tuple(jnp.sin(3 * x) for x in results))
+
+
+@pytest.mark.parametrize(("op", "operands"), DIFFERENTIABLE[:-1], ids=lambda value: getattr(value, "name", ""))
+def test_a_split_norm_has_the_same_results(op, operands):
+    split = jax.jit(op.split)(*operands)
+    for ours, theirs in zip(split, formula(op, operands), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("op", "operands"), DIFFERENTIABLE, ids=lambda value: getattr(value, "name", ""))

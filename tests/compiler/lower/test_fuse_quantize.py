@@ -14,6 +14,7 @@ from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.lower.fuse_quantize import fuse_quantize
 from shardwise.compiler.partition.evaluate_shards import evaluate_shards
 from shardwise.compiler.pipeline import run_stages
+from shardwise.compiler.plan.hardware import chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
@@ -217,3 +218,26 @@ def test_shards_have_the_numbers_of_one_device(rows):
     assert [op.prologue is not None for op in kernels] == [rows == 32]
     for ours, theirs in zip(evaluate_shards(local, args), evaluate(program, args), strict=True):
         np.testing.assert_allclose(np.asarray(ours, F32), np.asarray(theirs, F32), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "hardware", "fuses"),
+    [
+        ("cuda", "cpu", True),
+        ("cuda", "h100", True),
+        ("cpu", "h100", True),
+        ("cpu", "cpu", False),
+        ("rocm", "h100", False),
+    ],
+)
+def test_ops_are_fused_where_kernels_run(platform, hardware, fuses):
+    """Or where they are planned for: on AMD's GPUs no kernel runs, and XLA fuses the ops."""
+    mesh = AbstractMesh((1,), ("data",))
+    types = [ArrayType((8, 16), F32)] * 2 + [ArrayType((), F32)]
+    program = inline(build(gradient_and_bias, types, "test")[0])
+    pins = [pin_of(P(), type.shape, mesh) for type in types]
+    stages = run_stages(program, mesh, pins, [None] * 4, platform=platform, chip=chip(hardware))
+    assert ("xla.gpu.triton" in str(stages.module.text)) == (platform == "cuda")
+    fused = stages.local.program is not stages.partitioned.program
+    kernels = [equation.op for equation in stages.local.program.walk() if isinstance(equation.op, Quantize)]
+    assert [op.prologue is not None for op in kernels] == [fuses] and fused == fuses

@@ -28,7 +28,7 @@ from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
-from shardwise.compiler.kernels.norm import Norm, NormGrad
+from shardwise.compiler.kernels.norm import Norm, NormFactors, NormGrad
 from shardwise.compiler.kernels.quantize import Quantize
 from shardwise.compiler.kernels.unpack import Unpack
 from shardwise.compiler.ops.contract.conv import Conv
@@ -1054,6 +1054,7 @@ def kernel_cases() -> list[Case]:
             fields = (centred, 0.5, adds, centred)
             parameters = [f"f32[{width}]"] * (1 + centred)
             cases.append(case(Norm(*fields), " ".join([f"f32{rows}"] * (1 + adds) + parameters)))
+            cases.append(case(NormFactors(centred, 0.5, adds), " ".join([f"f32{rows}"] * (1 + adds))))
             cases.append(
                 case(NormGrad(*fields), " ".join([*[f"f32{rows}"] * 2, parameters[0], *[f"f32{rows}"] * adds]))
             )
