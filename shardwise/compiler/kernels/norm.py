@@ -29,7 +29,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 MAX_WIDTH = 2**15  # a program holds one row in registers
 _BLOCK_SIZE = 1024  # elements of a block of several short rows
-_GRADIENT_PROGRAMS = 1024  # each sums the cotangents of the scale of several rows
+_GRADIENT_PROGRAMS = 512  # each sums the cotangents of the scale of several rows, and loads the next rows meanwhile
 
 
 @record

@@ -313,10 +313,9 @@ class _Tile:
         self._word = kernel.range(height // count).to(offset).expand(1)
         self._row = [self._word * count + index for index in range(count)]
         self._column = kernel.range(width).to(offset).expand(0)
-        left_rows = kernel.minimum(self._first_row * -1 + rows, height).to(offset)
-        left_columns = kernel.minimum(self._first_column * -1 + columns, width).to(offset)
-        self._column_mask = self._column < left_columns if columns % width else None
-        self._row_masks = [row < left_rows if rows % height else None for row in self._row]
+        first_row, first_column = self._first_row.to(offset), self._first_column.to(offset)
+        self._column_mask = self._column + first_column < columns if columns % width else None
+        self._row_masks = [row + first_row < rows if rows % height else None for row in self._row]
         self.masks = [
             row & self._column_mask if row and self._column_mask else row or self._column_mask
             for row in self._row_masks
