@@ -10,6 +10,7 @@ import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise import NamedSharding, P
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels import norm
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy, CrossEntropyGrad
 from shardwise.compiler.kernels.norm import Norm, NormFactors, NormGrad
 from tests.compiler.kernels.run_kernel import run_kernel
@@ -24,7 +25,7 @@ def random(*shape, dtype=F32):
 
 
 def norm_cases():
-    # rows, width: odd sizes, several rows per block, and more blocks than programs of the gradient
+    # rows, width: odd sizes, and several rows per block
     shapes = [((3, 5), 24), ((7,), 100), ((2, 1), 2048), ((), 33), ((1037,), 3)]
     for (rows, width), (centred, adds, dtype) in zip(
         shapes,
@@ -60,6 +61,22 @@ def test_the_ir_computes_the_meaning(op, operands):
         assert result.dtype == expected.dtype and result.shape == expected.shape
         tolerance = 2e-2 if result.dtype == BF16 else 2e-4
         np.testing.assert_allclose(result.astype(F32), np.asarray(expected, F32), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1030, 3), (5, 1100), (6, 1024)], ids=str)
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_program_of_the_gradient_has_several_blocks(monkeypatch, rows, width, adds):
+    """It loads the next block while it computes one. The last program has fewer, or none."""
+    monkeypatch.setattr(norm, "_GRADIENT_PROGRAMS", 2 if width == 1024 else 4)
+    op = NormGrad(True, 1e-4, adds, True)  # no other test has this epsilon: the IR is cached
+    operands = [random(rows, width, dtype=BF16) for _ in range(2)] + [random(width)]
+    operands += [random(rows, width, dtype=BF16)] * adds
+    result, *parts = run_kernel(op, *operands)
+    expected, *sums = op.reference(*operands)
+    np.testing.assert_allclose(result.astype(F32), np.asarray(expected, F32), rtol=2e-2, atol=2e-2)
+    for part, total in zip(parts, sums, strict=True):
+        assert len(part) < rows
+        np.testing.assert_allclose(part.sum(0), total, rtol=2e-4, atol=2e-3)
 
 
 def formula(op, operands):
