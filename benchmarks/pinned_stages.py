@@ -11,6 +11,9 @@ process that has most of them.
 The parameters are on their devices. glibc keeps freed memory (`ALLOCATOR`): by default it returns some of it to the
 system in every task, and the next task faults the pages again. The separate programs of zb-h1 then fault 23 MB per
 microbatch, six times as much as those of 1F1B, which no time of a program that runs alone contains.
+
+A transfer takes CPU time of both processes, on the cores of their tasks. It is measured too. The simulator counts it as
+a part of the tasks that send or receive, and the rest of the transfer's latency as time between the tasks.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +31,7 @@ import numpy as np
 import shardwise as jax
 import shardwise.numpy as jnp
 from benchmarks.stage_times import StageTimes, TimedStage
+from benchmarks.transfer_times import TimedTransfer, TransferTimes
 from shardwise.experimental.multihost_utils import process_allgather, sync_global_devices
 from shardwise.parallel import TaskTimes, mpmd_pipeline, simulate_schedule, task_schedule
 from shardwise.sharding import Mesh, NamedSharding
@@ -60,12 +65,26 @@ def pin_to_core(rank):
         os.sched_setaffinity(int(thread.name), {cores[rank]})
 
 
-def task_times(measured, separate):
-    """Return the times of tasks, with separate input and weight gradients or with one backward pass."""
-    forward = [each.forward for each in measured]
+def ranks_of(count):
+    """Return the rank of each of so many stages."""
+    schedule = task_schedule("zb-v" if count > RANKS else BASE, RANKS, 1)
+    return [schedule.rank_of[stage, 0] for stage in range(count)]
+
+
+def task_times(measured, transfer, separate):
+    """Return the times of tasks, with separate input and weight gradients or with one backward pass.
+
+    A stage sends to and receives from its neighbours on another rank: results in its forward pass, and cotangents in
+    its backward pass.
+    """
+    sent = [float(before != after) for before, after in pairwise(ranks_of(len(measured)))]
+    core = [transfer.core * (before + after) for before, after in zip([0.0, *sent], [*sent, 0.0], strict=True)]
+    forward = [each.forward + more for each, more in zip(measured, core, strict=True)]
+    between = max(0.0, transfer.latency - 2 * transfer.core)
     if separate:
-        return TaskTimes(forward, [each.input for each in measured], [each.weight for each in measured])
-    return TaskTimes(forward, 0.0, [each.backward for each in measured])
+        inputs = [each.input + more for each, more in zip(measured, core, strict=True)]
+        return TaskTimes(forward, inputs, [each.weight for each in measured], between)
+    return TaskTimes(forward, 0.0, [each.backward + more for each, more in zip(measured, core, strict=True)], between)
 
 
 def worker(rounds, microbatches, width):
@@ -89,10 +108,9 @@ def worker(rounds, microbatches, width):
 
     def placed(count):
         """Return the parameters of the stages, each on the mesh of its rank."""
-        rank_of = schedules["zb-v" if count > RANKS else BASE].rank_of
         return [
-            jax.device_put(part, NamedSharding(meshes[rank_of[stage, 0]], P()))
-            for stage, part in enumerate(params[count])
+            jax.device_put(part, NamedSharding(meshes[home], P()))
+            for part, home in zip(params[count], ranks_of(count), strict=True)
         ]
 
     def run(name):
@@ -101,21 +119,27 @@ def worker(rounds, microbatches, width):
 
     def measure_stages(count):
         """Measure the stages of this process; the other one measures its own at the same time."""
-        rank_of = task_schedule("zb-v" if count > RANKS else BASE, RANKS, microbatches).rank_of
-        own = [stage for stage in range(count) if rank_of[stage, 0] == rank]
+        own = [stage for stage, home in enumerate(ranks_of(count)) if home == rank]
         times = np.zeros((count, len(StageTimes._fields)), np.float32)
         for stage in own:
             times[stage] = timed[count][stage].measure()
         return np.sum(process_allgather(times), axis=0)
 
+    timed_transfer, transfers = TimedTransfer(meshes, batch[:ROWS]), []
+
+    def calibrate():
+        for count, each in samples.items():
+            each.append(measure_stages(count))
+        transfers.append(np.mean(process_allgather(np.array(timed_transfer.measure(), np.float32)), axis=0))
+
     for count in timed:
         measure_stages(count)  # compiles
     for _ in range(rounds):
-        for count, each in samples.items():
-            each.append(measure_stages(count))
-    times = {count: [StageTimes(*row) for row in np.min(each, axis=0).tolist()] for count, each in samples.items()}
+        calibrate()
     schedules = {
-        name: task_schedule(name, RANKS, microbatches, times=task_times(times[count], name != BASE))
+        name: task_schedule(
+            name, RANKS, microbatches, times=shortest_times(samples[count], transfers, separate=name != BASE)
+        )
         for name, count in STAGES.items()
     }
     on_meshes = {count: placed(count) for count in timed}
@@ -124,8 +148,7 @@ def worker(rounds, microbatches, width):
         steps[name] = partial(train.value_and_grad, on_meshes[count], batch)
         run(name)  # compiles
     for index in range(rounds):
-        for count, each in samples.items():
-            each.append(measure_stages(count))
+        calibrate()
         for name in STAGES if index % 2 == 0 else reversed(STAGES):
             sync_global_devices("start")
             start, before = time.perf_counter(), cpu_usage()
@@ -135,7 +158,13 @@ def worker(rounds, microbatches, width):
             measured[name].append(time.perf_counter() - start)
             usage[name].append(np.max(process_allgather(used), axis=0))
     if rank == 0:
-        report(schedules, samples, measured, usage, microbatches)
+        report(schedules, samples, transfers, measured, usage, microbatches)
+
+
+def shortest_times(samples, transfers, separate):
+    """Return the times of tasks from the shortest times of programs and transfers."""
+    measured = [StageTimes(*row) for row in np.min(samples, axis=0).tolist()]
+    return task_times(measured, TransferTimes(*np.min(transfers, axis=0).tolist()), separate)
 
 
 def cpu_usage():
@@ -144,14 +173,17 @@ def cpu_usage():
     return np.array([usage.ru_utime + usage.ru_stime, usage.ru_minflt])
 
 
-def report(schedules, samples, measured, usage, microbatches):
+def report(schedules, samples, transfers, measured, usage, microbatches):
     """Print the times of tasks, and the measured and the simulated time of each schedule."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{RANKS} processes on a core each, {microbatches} microbatches, load of the machine {load}")
+    latency, core = 1e3 * np.min(transfers, axis=0)
+    print(f"  transfer: {latency:.2f} ms, of which {core:.2f} ms are CPU time of each process")
     simulated, shortest = {}, {name: min(each) for name, each in measured.items()}
     for name, count in STAGES.items():
         times = [StageTimes(*row) for row in np.min(samples[count], axis=0).tolist()]
-        simulated[name] = simulate_schedule(schedules[name], task_times(times, name != BASE)).total
+        tasks = shortest_times(samples[count], transfers, separate=name != BASE)
+        simulated[name] = simulate_schedule(schedules[name], tasks).total
         for stage, each in enumerate(times if name in (BASE, "zb-v") else ()):
             text = ", ".join(f"{field} {1e3 * getattr(each, field):.1f} ms" for field in StageTimes._fields)
             print(f"  stage {stage} of {count}: {text}")
