@@ -172,8 +172,8 @@ class Copies:
     ) -> tuple[list[Step], float]:
         """Return the cheapest steps from a copy to a layout and padding, and their cost.
 
-        Padded sizes change in the layout of the copy, in the new layout, or in a layout in which the dims that change
-        size are unsharded, whichever is cheapest.
+        Padded sizes change in the layout of the copy, in the new layout, in a layout in which the dims that change size
+        are unsharded, or each in the layout that does not shard its dim, whichever is cheapest.
         """
         before = copy.padded_shape
         if before == padded_shape:
@@ -192,6 +192,14 @@ class Copies:
             second, second_cost = self._reshard(type, padded_shape, middle, layout)
             steps = _fuse_resize_and_slice([*first, *resizes, *second])
             routes.append((steps, first_cost + resize_cost + second_cost))
+        sizes = zip(copy.layout.dims, before, padded_shape, strict=True)
+        between = tuple(old if axes else new for axes, old, new in sizes)
+        if all(each.padded_shape(between, self.mesh) == between for each in (copy.layout, layout)):
+            resizes, first_cost = self._resize_steps(type, before, between, copy.layout)
+            reshard, reshard_cost = self._reshard(type, between, copy.layout, layout)
+            trims, last_cost = self._resize_steps(type, between, padded_shape, layout)
+            steps = _fuse_resize_and_slice([*resizes, *reshard, *trims])
+            routes.append((steps, first_cost + reshard_cost + last_cost))
         return min(routes, key=lambda route: route[1])
 
     def _reshard(

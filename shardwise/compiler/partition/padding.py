@@ -1,8 +1,8 @@
 """Padding of unevenly sharded dims: the padded size of every dim, and the contents of the padding.
 
 Inside the local program all dims of one padding class have the same padded size (30 rows on 4 devices: 32), so that
-shards line up in every layout. Inputs and outputs have the padded size of their own layout. Padding is at the end of a
-dim.
+shards line up in every layout. Inputs and outputs have the padded size of their own layout, and some ops next to them
+keep unsharded dims unpadded (`unpadded_dims.py`). Padding is at the end of a dim.
 
 The *fill* of a dim is the scalar in its padding, the same at all indices of the other dims, or None if unknown. An op
 that reduces along a padded dim needs the neutral element of its reduction as the fill; otherwise the padding is masked.
@@ -27,6 +27,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.partition.local_context import Shape, ShardView
+from shardwise.compiler.partition.unpadded_dims import unpadded_factors
 from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
@@ -51,6 +52,7 @@ class Padding:
         if _has_uneven_dims(problem.program, plan, self.mesh):
             self.classes = padding_classes(problem.unfolded.equations)
             self.sizes = padded_class_sizes(problem.program, plan, self.mesh, self.classes)
+        self._unpadded = unpadded_factors(problem, plan, self._is_padded) if self.sizes else {}
 
     def padded_shape(
         self,
@@ -67,7 +69,7 @@ class Padding:
             rule: the factor rule of the op.
             dims: the factors of each dim of the value.
             layout: the layout of the value in the op.
-            factor_sizes: the padded sizes of the unevenly sharded factors of compound dims; see `factor_sizes`.
+            factor_sizes: the sizes of factors that differ from the sizes of padding classes; see `factor_sizes`.
         """
         if not self.sizes:
             return value.type.shape
@@ -77,12 +79,13 @@ class Padding:
         )
 
     def factor_sizes(self, equation: Equation, rule: FactorRule, choice: Choice) -> dict[int, int]:
-        """Return the padded size of each unevenly sharded factor that is the leading factor of a compound dim.
+        """Return the sizes of the factors of an equation to which the padded sizes of classes do not apply.
 
-        If the padding classes of the dims that the factor leads agree on a size, the factor has that size.
+        These are the factors that are not padded (`unpadded_dims.py`), and the unevenly sharded leading factors of
+        compound dims. If the padding classes of the dims that such a factor leads agree on a size, it has that size.
         """
         if not rule.compound_dims:
-            return {}
+            return {factor: rule.sizes[factor] for factor in self._unpadded.get(equation, ())}
         values = (*equation.inputs, *equation.outputs)
         sizes = {}
         for factor, led_dims in uneven_leading_factors(rule, choice, self.mesh).items():
@@ -109,12 +112,17 @@ class Padding:
         factor_sizes: Mapping[int, int],
     ) -> int:
         size = value.type.shape[dim]
+        if factors and not rule.compound_dims and factors[0] in factor_sizes:
+            return factor_sizes[factors[0]]
         # An op that exchanges data between shards handles padding only along dims that are sharded.
         if rule.is_paddable(factors) and (is_sharded or factors[0] not in rule.exchange):
             return self._class_size(value, dim)
         if factors and factors[0] in factor_sizes:
             return size * factor_sizes[factors[0]] // rule.sizes[factors[0]]
         return size
+
+    def _is_padded(self, value: Value, dim: int) -> bool:
+        return self.classes.find(value, dim) in self.sizes
 
     def _class_size(self, value: Value, dim: int) -> int:
         return self.sizes.get(self.classes.find(value, dim), value.type.shape[dim])

@@ -146,16 +146,20 @@ class _Partitioner:
 
         def pass_operand(value: Value, slot: BoundarySlot, consumer: Site, scope: Scope) -> Any:
             rule = rule_of(slot.equation)
-            layout = self.plan.choices[slot.equation].operands[slot.number]
-            padded_shape = self.padding.padded_shape(value, rule, rule.operands[slot.number], layout)
+            choice = self.plan.choices[slot.equation]
+            layout = choice.operands[slot.number]
+            sizes = self.padding.factor_sizes(slot.equation, rule, choice)
+            padded_shape = self.padding.padded_shape(value, rule, rule.operands[slot.number], layout, sizes)
             passed[slot] = self.copies.get(value, layout, padded_shape, consumer, scope)
             return passed[slot].tracer
 
         def receive_result(value: Value, slot: BoundarySlot, tracer: Operand | None, scope: Scope) -> ShardedCopy:
             """Return a copy of a boundary equation's result; without a tracer, a new input of the frame's program."""
             rule = rule_of(slot.equation)
-            layout = self.plan.choices[slot.equation].results[slot.number]
-            padded_shape = self.padding.padded_shape(value, rule, rule.results[slot.number], layout)
+            choice = self.plan.choices[slot.equation]
+            layout = choice.results[slot.number]
+            sizes = self.padding.factor_sizes(slot.equation, rule, choice)
+            padded_shape = self.padding.padded_shape(value, rule, rule.results[slot.number], layout, sizes)
             slots = [BoundarySlot(slot.equation, index) for index in range(len(slot.equation.inputs))]
             fills: Fills = (None,) * value.type.ndim
             if all(other in passed for other in slots):
