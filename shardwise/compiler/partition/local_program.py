@@ -74,6 +74,11 @@ class LocalProgram:
             return self
         return replace(self, expert_imbalance=expert_imbalance)
 
+    @cached_property
+    def with_balanced_experts(self) -> "LocalProgram":
+        """The program whose times are those of balanced experts."""
+        return self.with_expert_imbalance(1.0)
+
     def collectives(self) -> list[Equation]:
         """Return the equations that send bytes between devices, in nested programs too."""
         return [equation for equation in self.program.walk() if self.bytes_sent(equation) > 0]

@@ -8,7 +8,7 @@ share cores and memory bandwidth. Otherwise, all kernels run one after the other
 
 import heapq
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from shardwise.compiler.ir.program import Program
@@ -84,7 +84,10 @@ def simulate_run(local: LocalProgram, chip: Chip, programs: Sequence[Program]) -
     tasks = [
         _simulate_kernel(local, chip, kernel) for program in programs for kernel in local.kernel_groups(program).kernels
     ]
-    starts, ends = _schedule(tasks, chip)
+    # Devices with more tokens run the same program: the order of its kernels is that for balanced experts.
+    balanced = local.with_balanced_experts
+    order = None if balanced is local else simulate_run(balanced, chip, programs).starts
+    starts, ends = _schedule(tasks, chip, order)
     return Run(programs, tasks, starts, ends, max(ends, default=0.0))
 
 
@@ -143,8 +146,16 @@ def trip_count(kernel: Kernel) -> int:
     return 1 if count is None else count
 
 
-def _schedule(tasks: Sequence[Task], chip: Chip) -> tuple[list[float], list[float]]:
-    """Return the start time and the end time of each task."""
+def _schedule(
+    tasks: Sequence[Task], chip: Chip, order: Sequence[float] | None = None
+) -> tuple[list[float], list[float]]:
+    """Return the start time and the end time of each task.
+
+    Args:
+        tasks: the tasks.
+        chip: the hardware.
+        order: see `list_schedule`.
+    """
     seconds = [task.seconds for task in tasks]
     if not chip.overlaps:
         times = list(accumulate(seconds, initial=0.0))
@@ -153,7 +164,17 @@ def _schedule(tasks: Sequence[Task], chip: Chip) -> tuple[list[float], list[floa
     needs = [{producers[value] for value in task.kernel.reads if value in producers} for task in tasks]
     streams = [task.stream for task in tasks]
     lost_rates = [chip.lost_rate(task.sent, task.seconds) if task.stream == COMMUNICATION else 0.0 for task in tasks]
-    return list_schedule(seconds, streams, needs, lost_rates)
+    return list_schedule(seconds, streams, needs, lost_rates, order=order)
+
+
+def _needs_in_order(streams: Sequence[int], needs: Sequence[set[int]], order: Sequence[float]) -> list[set[int]]:
+    """Return needs with which each stream runs its tasks in an order; of tasks with one start time, the first first."""
+    needs = [set(need) for need in needs]
+    for stream in _STREAMS:
+        in_order = sorted((index for index in range(len(needs)) if streams[index] == stream), key=order.__getitem__)
+        for index, following in pairwise(in_order):
+            needs[following].add(index)
+    return needs
 
 
 def list_schedule(
@@ -162,6 +183,7 @@ def list_schedule(
     needs: Sequence[set[int]],
     lost_rates: Sequence[float] = (),
     window: int = _WINDOW,
+    order: Sequence[float] | None = None,
 ) -> tuple[list[float], list[float]]:
     """Return the start time and the end time of each task on one of the streams.
 
@@ -170,12 +192,15 @@ def list_schedule(
     Args:
         seconds: the time of each task, if nothing interferes with it.
         streams: the stream of each task: 0 for compute, 1 for communication, 2 for copies.
-        needs: for each task, the earlier tasks that must end before it starts.
+        needs: for each task, the tasks that must end before it starts.
         lost_rates: for each task of the communication stream, the fraction of the compute rate that is lost while it
             runs. By default, nothing is lost.
         window: the number of tasks to look ahead, from the first task that has not started.
+        order: the start times of another schedule of these tasks, whose order each stream keeps.
     """
     count = len(seconds)
+    if order is not None:
+        needs, window = _needs_in_order(streams, needs, order), count
     starts, ends = [0.0] * count, [0.0] * count
     missing = [len(need) for need in needs]
     followers: list[list[int]] = [[] for _ in range(count)]

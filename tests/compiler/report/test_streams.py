@@ -45,6 +45,23 @@ def _critical_path(seconds, needs):
     return max(ends)
 
 
+@given(tasks(), st.lists(st.sampled_from([1.0, 1.25, 1.5]), min_size=30, max_size=30))
+def test_slower_tasks_in_the_same_order_are_not_slowed_down_together_more_than_each(work, slowdowns):
+    seconds, streams, needs = work
+    starts, ends = list_schedule(seconds, streams, needs)
+    longer = [slowdown * duration for slowdown, duration in zip(slowdowns, seconds, strict=False)]
+    _, longer_ends = list_schedule(longer, streams, needs, order=starts)
+    assert max(ends) - 1e-9 <= max(longer_ends) <= 1.5 * max(ends) + 1e-9
+
+
+def test_a_longer_kernel_does_not_change_the_order_of_collectives():
+    """If the kernel 0 ended after the collective 1, collective 2 would be sent before 3, and kernel 4 would wait."""
+    streams, needs = [0, 1, 1, 1, 0], [set(), set(), set(), {0}, {3}]
+    starts, ends = list_schedule([1.0, 2.0, 9.0, 1.0, 9.0], streams, needs)
+    assert max(list_schedule([3.0, 2.0, 9.0, 1.0, 9.0], streams, needs)[1]) == 21.0
+    assert max(list_schedule([3.0, 2.0, 9.0, 1.0, 9.0], streams, needs, order=starts)[1]) == max(ends)
+
+
 def test_the_first_ready_task_runs_first():
     starts, ends = list_schedule([5.0, 1.0, 1.0, 1.0], [1, 0, 0, 0], [set(), {0}, set(), set()])
     assert starts == [0.0, 5.0, 0.0, 1.0] and ends == [5.0, 6.0, 1.0, 2.0]
