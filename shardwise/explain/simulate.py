@@ -46,7 +46,8 @@ class Simulation(HtmlReport):
         flops: the flops of all products of one device in one call, including rematerialization, but not the flops that
             a device computes while it is idle in a schedule, such as in a pipeline's bubble.
         utilization: these flops as a fraction of the peak flops of bf16 (hardware FLOPs utilization, HFU).
-        model_flops: the flops without rematerialization, of which each is counted on one device only.
+        model_flops: the flops without rematerialization and the scores that the gradient of attention repeats, of which
+            each is counted on one device only.
         model_utilization: these flops as a fraction of the peak flops of bf16 (model FLOPs utilization, MFU).
         peak_bytes: the most bytes that the program holds on a device at once.
         device_bytes: these bytes, and those of the device's memory that no program can use (`Chip.reserved_memory`).
@@ -64,7 +65,11 @@ class Simulation(HtmlReport):
         self.seconds = plan.seconds
         steps = plan.timeline.steps
         self.flops = _useful_flops(steps)
-        first = [step for step in steps if RECOMPUTED not in step.source.scope]
+        first = [
+            replace(step, flops=step.flops - step.repeated_flops)
+            for step in steps
+            if RECOMPUTED not in step.source.scope
+        ]
         self.model_flops = _useful_flops(first) * distinct_flops_fraction(stages.problem, stages.plan)
         peak_flops = self.seconds * plan.chip.bf16_flops
         self.utilization, self.model_utilization = (

@@ -201,6 +201,18 @@ def test_recomputed_products_are_no_model_flops():
     assert "without recomputed and replicated products" in str(recomputed) and "recomputed" not in str(plain)
 
 
+def test_scores_that_the_gradient_of_attention_repeats_are_no_model_flops():
+    q = sw.ShapeDtypeStruct((1, 4096, 8, 128), BF16)
+
+    def loss(q):
+        return sw.nn.dot_product_attention(q, q, q, is_causal=True, implementation="cudnn").astype(np.float32).sum()
+
+    run = sw.simulate(sw.grad(loss), hardware="h100")(q)
+    product = 2 * 8 * 4096**2 * 128 / 2
+    assert run.flops == pytest.approx(7 * product)
+    assert run.model_flops == pytest.approx(6 * product)
+
+
 def test_assumed_figures_give_an_interval():
     x = sw.ShapeDtypeStruct((4096, 4096), BF16)
     run = sw.simulate(lambda x: x @ x, hardware="h100")(x)

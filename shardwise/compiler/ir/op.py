@@ -230,6 +230,7 @@ class Op:
         is_product: whether the op is a matrix product, or a batch of them.
         needs_float8_units: whether the op is a product of float8 numbers for chips with units for them only.
         is_gradient: whether the op is the gradient of another one as a kernel of its own.
+        repeated_flops: the fraction of the flops that repeats flops of the op whose gradient this is.
         is_factorization: whether the op factors matrices or solves systems with them.
         is_constant: whether the op has no operands and its result is a compile-time constant.
         is_elementwise: whether each element of the result depends on one element of each operand, at the same position.
@@ -273,6 +274,7 @@ class Op:
     is_product: ClassVar[bool] = False
     needs_float8_units: bool = False
     is_gradient: ClassVar[bool] = False
+    repeated_flops: ClassVar[float] = 0.0
     is_factorization: ClassVar[bool] = False
     is_constant: ClassVar[bool] = False
     is_elementwise: ClassVar[bool] = False

@@ -15,7 +15,7 @@ def distinct_flops_fraction(problem: LayoutProblem, plan: LayoutPlan) -> float:
     """Return the flops of a call, each counted once, as a fraction of those of all devices, without recomputation."""
     total = distinct = 0.0
     for equation, choice in plan.choices.items():
-        flops = equation.op.flops(*[value.type for value in equation.inputs])
+        flops = (1 - equation.op.repeated_flops) * equation.op.flops(*[value.type for value in equation.inputs])
         if not flops or RECOMPUTED in equation.source.scope:
             continue
         sharding = {axis for layout in choice.operands for axis in layout.axes}

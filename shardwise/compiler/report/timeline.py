@@ -39,6 +39,7 @@ class Step:
         times: how many times it runs in one call.
         depth: the number of loops and branches around it.
         flops: flops of products in all runs.
+        repeated_flops: the part of `flops` that repeats flops of another step, as scores in the gradient of attention.
         accessed: bytes of memory traffic in all runs.
         idle: the part of `seconds` in which the device has no work of its own, such as a pipeline's bubble.
         slowed: the part of `seconds` that collectives add which run at the same time.
@@ -68,6 +69,7 @@ class Step:
     beside: tuple[tuple[str, Source], ...] = ()
     iteration: int = 0
     axes: tuple[str, ...] = ()
+    repeated_flops: float = 0.0
 
     def repeated(self, start: float, count: int, slowdown: float = 1.0) -> "Step":
         """Return the step in a loop that starts at `start`, runs `count` times, and takes `slowdown` times as long."""
@@ -79,6 +81,7 @@ class Step:
             sent=self.sent * count,
             times=self.times * count,
             flops=self.flops * count,
+            repeated_flops=self.repeated_flops * count,
             accessed=self.accessed * count,
             idle=self.idle * scale,
             slowed=self.slowed * count + self.seconds * (scale - count),
@@ -244,6 +247,7 @@ class _Steps:
             op.host_bytes(*types),
             iteration=iteration,
             axes=op.communicates_along if sent else (),
+            repeated_flops=op.repeated_flops * op.flops(*types),
         )
         return _Level([step], dict.fromkeys(kernel.equations, 0))
 

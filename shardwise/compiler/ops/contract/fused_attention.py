@@ -256,6 +256,7 @@ class FusedAttentionGrad(Attention):
     operand_roles = ("queries", "keys", "keys", "logsumexp", "queries", "queries", "bias")
     result_roles = ("queries", "keys", "keys")
     products = 5
+    repeated_flops = 1 / 5  # the scores
 
     def workspace_bytes(self, *types: ArrayType) -> int | None:
         """cuDNN accumulates the cotangent of q in f32, and needs a sum for each query."""
