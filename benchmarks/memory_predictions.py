@@ -3,11 +3,11 @@
     python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE] [--recorded FILE]
 
 Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
-decoders, and later with the steps of `memory_models.py` and `memory_held_out.py`, which had been held out before. The
-steps of `memory_held_out_2.py`, `memory_held_out_3.py` and `memory_held_out_4.py` are held out. Each step is compiled
-and run in a process of its own, because the counters of an allocator have no reset. On CPU there are no counters, and
-the steps that need cuDNN are omitted. Steps on several devices are compiled for as many virtual devices of the CPU, and
-do not run.
+decoders, and later with the steps of `memory_models.py`, `memory_held_out.py`, `memory_held_out_2.py` and
+`memory_held_out_3.py`, each of which had been held out until its steps were predicted once. The steps of
+`memory_held_out_4.py` are held out. Each step is compiled and run in a process of its own, because the counters of an
+allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps on several
+devices are compiled for as many virtual devices of the CPU, and do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 Rows of other devices, or of steps whose program has changed since, are listed and left out.

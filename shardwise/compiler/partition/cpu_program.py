@@ -7,7 +7,10 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 - Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
 - The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
 - Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
+- The index vectors of a scatter have an element for each batch dim.
 - Rolling concatenates two slices.
+- The results of LAPACK are NaN for matrices for which it fails, and a factor has zeros in its other triangle. A QR
+  decomposition is two calls.
 - Loop-invariant values are computed before the loop, and equal equations once.
 - A cumulative reduction scans blocks, and combines each with the total of the blocks before.
 """
@@ -34,12 +37,16 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log1p
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
+from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Qr
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, blocked_scan
 from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
 from shardwise.compiler.special.gamma_erf import ErfInv
+from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.hoist import hoist_as_xla
 from shardwise.compiler.transforms.merge_equal import merge_equal
 
@@ -50,7 +57,10 @@ _F32 = np.dtype(np.float32)
 @verifies_result
 def cpu_program(program: Program) -> Program:
     """Return a program with the ops that XLA compiles on CPU; `program` itself if they are those that it has."""
-    return merge_equal(hoist_as_xla(_rewritten(program)), _mergeable)
+    rewritten = _rewritten(program)
+    if rewritten is not program:
+        rewritten = dce(rewritten)  # such as a broadcast divisor, whose reciprocal is broadcast instead
+    return merge_equal(hoist_as_xla(rewritten), _mergeable)
 
 
 def _rewritten(program: Program) -> Program:
@@ -111,6 +121,9 @@ class _Rewriter:
         """Return the results of the ops that replace an op; None if it stays."""
         if isinstance(op, Div):
             return self._divided(*inputs)
+        if isinstance(op, Scatter) and op.batch:
+            op, inputs = self._without_batch(op, inputs)
+            return self._rewritten(op, inputs) or [self._apply(op, *inputs)]
         is_slow = isinstance(op, Sort) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
         if is_slow and any(_is_unsupported(value) for value in inputs):
             return self._widened(op, inputs)
@@ -124,6 +137,11 @@ class _Rewriter:
             return self._multiplied(op, inputs)
         if isinstance(op, Convert) and op.dtype == _F32 and inputs[0] in self._rounded:
             return [self._rounded[inputs[0]]]
+        if isinstance(op, Qr):
+            return self._decomposed(op, *inputs)
+        if isinstance(op, BatchedMatrixOp) and op.is_checked:
+            results = self._apply(op, *inputs)
+            return [self._checked(result) for result in ([results] if op.single else results)]
         if isinstance(op, Relu):
             return [self._apply(Max(), inputs[0], self._full(inputs[0].type, 0))]
         if isinstance(op, OneMinusSquare):
@@ -164,6 +182,14 @@ class _Rewriter:
             result if result.type.dtype == type.dtype else self._apply(Convert(type.dtype, type.weak), result)
             for result, type in zip([results] if op.single else results, types, strict=True)
         ]
+
+    def _without_batch(self, op: Scatter, inputs: list[Value]) -> tuple[Scatter, list[Value]]:
+        """Return a scatter whose index vectors have an element for each batch dim, and its operands."""
+        x, indices, updates = inputs
+        columns = [self._apply(Iota((*indices.type.shape[:-1], 1), dim, indices.type.dtype)) for dim in op.index_batch]
+        joined = self._apply(Concatenate(indices.type.ndim - 1), *columns, indices)
+        collapsed, mapped = tuple(sorted((*op.collapsed, *op.batch))), (*op.batch, *op.mapped)
+        return replace(op, collapsed=collapsed, batch=(), index_batch=(), mapped=mapped), [x, joined, updates]
 
     def _converted(self, value: Value) -> Any:
         producer = self._producers.get(value)
@@ -207,6 +233,30 @@ class _Rewriter:
         if op.reverse:
             result = self._apply(Reverse((dim,)), result)
         return [result if wide == type.dtype else self._apply(Convert(type.dtype, type.weak), result)]
+
+    def _checked(self, x: Value) -> Value:
+        """Return the elements of a result of LAPACK that are kept; the others are NaN or zero."""
+        is_kept = self._full(ArrayType(x.type.shape, np.dtype(np.bool_)), True)
+        kept: Value = self._apply(Select(), is_kept, x, self._full(x.type, 0))
+        return kept
+
+    def _decomposed(self, op: Qr, x: Value) -> list[Value]:
+        """Return the orthogonal and the triangular factor of matrices, and the order of their columns if requested."""
+        types = result_types(op, (x.type,))
+        packed, taus, *order = self._apply(Geqrf(op.pivoting), x)
+        vectors, upper = (self._leading(packed, type.shape) for type in types[:2])
+        return [self._apply(HouseholderProduct(), vectors, taus), self._checked(upper), *order]
+
+    def _leading(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """Return the first elements along each dim, and zeros behind them if `x` has fewer."""
+        start = (0,) * x.type.ndim
+        common = tuple(map(min, shape, x.type.shape))
+        if common != x.type.shape:
+            x = self._apply(Slice(start, common, (1,) * x.type.ndim), x)
+        if common != shape:
+            more = tuple(size - least for size, least in zip(shape, common, strict=True))
+            x = self._apply(Pad(start, more, start), x, self._full(ArrayType((), x.type.dtype), 0))
+        return x
 
     def _inverted(self, x: Value) -> list[Value]:
         """Return the inverse error function, whose polynomials are represented by the values that they depend on."""

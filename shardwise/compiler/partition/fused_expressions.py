@@ -15,13 +15,18 @@ import numpy as np
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.movement import Transpose
+from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _MAX_OPERANDS = 16  # of a fused expression; if it has more, an intermediate result is stored
+_MAX_CONCATENATED = 8  # operands of a concatenation that is fused on CPU
+_LONG_ROW = 128  # elements of the rows that a concatenation of its own copies on CPU
 _MAX_MEETING = 32  # the number of equations in which the consumers of a value must meet
 
 Reads = Mapping[Value, int]  # values in memory → bytes read
@@ -55,11 +60,12 @@ class FusedExpressions:
         reduced: on CPU, values that are stored because the library of reductions reads them.
         duplicated: on CPU, equations that XLA computes again in consumers that fuse, and stores for the others.
         split: on CPU, reductions along the dim of a concatenation, which XLA splits, with the concatenation.
+        folded: on CPU, transposes that only products read: they are part of these before XLA fuses ops.
         accumulations: on CPU, additions of a scatter into zeros, with the value into which XLA scatters instead.
         recomputed: on CPU, equations that XLA computes in each of their consumers, and never stores.
         widened: on CPU, narrow results of contractions that are only converted to f32, with a result of that.
         reshaped: on CPU, operands that XLA computes again as matrices, by the product.
-        column_major: on CPU, matrices that LAPACK stores column by column.
+        column_major: on CPU, matrices that LAPACK stores column by column, unless a loop calls it.
         rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
         uses: the equations that read each value.
         examiners: for each value, other values whose storage depends on its uses.
@@ -82,6 +88,7 @@ class FusedExpressions:
         self.column_major: set[Value] = set()
         self.split: dict[Equation, Equation] = {}
         self.accumulations: dict[Equation, Value] = {}
+        self.folded: set[Equation] = set()
         self.widened: dict[Value, Value] = {}
         self.reshaped: dict[Equation, list[Value]] = {}
         self.rows: dict[Value, Value] = {}
@@ -102,6 +109,11 @@ class FusedExpressions:
             for equation in program.equations:
                 if (concatenation := concatenation_of(equation, expressions._producers)) is not None:
                     expressions.split[equation] = concatenation
+            expressions.folded = {
+                equation
+                for equation in program.equations
+                if equation.op.fusion.is_view_in_products and expressions._is_read_by_libraries(equation)
+            }
             expressions.accumulations = expressions._find_accumulations()
             expressions.calls = library_calls(program, uses)
             expressions.duplicated = {e for e in program.equations if expressions._is_duplicated(e)}
@@ -215,9 +227,11 @@ class FusedExpressions:
         return self.accumulations.get(equation)
 
     def _fuses(self, equation: Equation) -> bool:
-        if equation in self.accumulations:
+        if equation in self.accumulations or equation in self.folded:
             return False
         fusion = equation.op.fusion
+        if self.platform == "cpu" and isinstance(equation.op, Concatenate):
+            return _is_fused_concatenation(equation)
         if self.platform == "cpu" and fusion.duplicates == "on CPU":
             return True
         return fusion.fuses or (bool(self.platform) and (fusion.is_indexed or is_outer_product(equation)))
@@ -231,9 +245,16 @@ class FusedExpressions:
         if equation.inputs and equation.inputs[0] in self.fused:
             return False
         if fusion.is_view_in_products:
-            uses = self.uses.get(equation.outputs[0], [])
-            return bool(uses) and all(use.op.is_contraction for use in uses)
+            return self._is_read_by_libraries(equation)
         return fusion.is_view or self._is_removed(equation)
+
+    def _is_read_by_libraries(self, equation: Equation) -> bool:
+        """Return whether only contractions read the result of a transpose, or LAPACK, which reads columns."""
+        uses = self.uses.get(equation.outputs[0], [])
+        is_column_major = self.platform == "cpu" and _swaps_matrix_dims(equation)
+        return bool(uses) and all(
+            use.op.is_contraction or (is_column_major and isinstance(use.op, BatchedMatrixOp)) for use in uses
+        )
 
     def _is_removed(self, equation: Equation) -> bool:
         """Return whether an equation is a collective that sends nothing, as along axes of size one: it is removed."""
@@ -454,7 +475,7 @@ class FusedExpressions:
                 producer = self._producers.get(value)
                 if producer is None or not self._recomputes(producer) or is_matrix(equation, side):
                     continue
-                if any(not use.op.is_product and not self._fuses_on_cpu(use) for use in self.uses[value]):
+                if any(not self._is_product(use) and not self._fuses_on_cpu(use) for use in self.uses[value]):
                     reshaped.setdefault(equation, []).append(value)
         return reshaped
 
@@ -464,7 +485,18 @@ class FusedExpressions:
         if producer is None or value in self.outputs or not self._is_cheap(producer):
             return False
         uses = self.uses.get(value, [])
-        return self._recomputes(producer) or all(use.op.is_product or self._fuses_on_cpu(use) for use in uses)
+        return self._recomputes(producer) or all(self._is_product(use) or self._fuses_on_cpu(use) for use in uses)
+
+    def _is_product(self, equation: Equation) -> bool:
+        """Return whether an equation is a product, or a transpose that only products read."""
+        return equation.op.is_product or equation in self.folded
+
+    def is_column_major(self, value: Value) -> bool:
+        """Return whether LAPACK can read a value as it is stored on CPU: its matrices are stored column by column."""
+        if value in self.column_major or min(value.type.shape[-2:]) == 1:
+            return True
+        producer = self._producers.get(value)
+        return producer is not None and value in self.storage and _swaps_matrix_dims(producer)
 
     def is_scattered(self, value: Value) -> bool:
         """Return whether a scatter reads a value as updates. On CPU, XLA computes them in the shape of the windows."""
@@ -487,14 +519,18 @@ class FusedExpressions:
         return {value: equation for equation in self.program.equations for value in equation.outputs}
 
     def _find_column_major(self) -> set[Value]:
-        """Return results of LAPACK, and elementwise results of these, which keep their layout."""
+        """Return results of LAPACK, their views, and elementwise results of these that LAPACK reads."""
         values: set[Value] = set()
         for equation in self.program.equations:
             op = equation.op
-            if op.is_factorization:
-                values.update([value for value in equation.outputs if _true_rank(value) > 1])
-            elif op.is_elementwise and not values.isdisjoint(equation.inputs):
-                values.update(equation.outputs)
+            if isinstance(op, BatchedMatrixOp):
+                if not op.loops_on_cpu(*[value.type for value in equation.inputs]):
+                    values.update([value for value in equation.outputs if _true_rank(value) > 1])
+            elif (op.is_elementwise or op.fusion.is_view) and not values.isdisjoint(equation.inputs):
+                (value,) = equation.outputs
+                uses = self.uses.get(value, ())
+                if op.fusion.is_view or any(isinstance(use.op, BatchedMatrixOp) for use in uses):
+                    values.add(value)
         return values
 
     def _is_duplicated(self, equation: Equation) -> bool:
@@ -573,6 +609,24 @@ def _is_narrow(value: Value) -> bool:
 def _true_rank(value: Value) -> int:
     """Return the number of dims that are larger than one."""
     return sum(size > 1 for size in value.type.shape)
+
+
+def _swaps_matrix_dims(equation: Equation) -> bool:
+    """Return whether an equation transposes matrices in the last two dims."""
+    if not isinstance(equation.op, Transpose):
+        return False
+    *batch, row, column = equation.op.permutation
+    return [*batch, column, row] == list(range(len(equation.op.permutation)))
+
+
+def _is_fused_concatenation(equation: Equation) -> bool:
+    """Return whether XLA fuses a concatenation on CPU.
+
+    It copies many operands, and rows that are concatenated in the innermost loop, with a kernel of their own.
+    """
+    (result,) = equation.outputs
+    is_minor = equation.op == Concatenate(result.type.ndim - 1)
+    return len(equation.inputs) <= _MAX_CONCATENATED and not (is_minor and result.type.shape[-1] >= _LONG_ROW)
 
 
 def _fuses_update(use: Equation, value: Value) -> bool:

@@ -160,8 +160,10 @@ class _Grouping:
         stored = {storage.get(value, value) for value in program.outputs}
         stored.update(*[kernel.reads for kernel in self.grouped])
         for equation in self.added:
+            # XLA sorts all operands in memory on CPU, also those whose order nothing reads.
+            stores_all = self.expressions.platform == "cpu" and equation.op.fusion.overwrites
             for value in equation.outputs:
-                if value in stored:
+                if value in stored or stores_all:
                     self.grouped[self.producer[value]].writes[value] = _bytes_written(equation, value)
         return self.grouped
 

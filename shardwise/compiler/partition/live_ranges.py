@@ -21,6 +21,7 @@ from typing import NamedTuple, final
 
 from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.cpu_program import cpu_program
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram
@@ -180,7 +181,7 @@ class LiveRanges:
         self._copied: dict[Buffer, dict[_Launch, int]] = {}  # when an operand is copied for updates
         self._readers: dict[Buffer, list[_Launch]] = {}  # of buffers that an update may overwrite on CPU
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
-        self._copies: dict[tuple[Buffer, OperandCopy], Buffer] = {}
+        self._copies: dict[tuple[Buffer, OperandCopy, Frame | None], Buffer] = {}
         self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
         self._copied_again: set[Buffer] = set()  # results that are computed again for their copies
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
@@ -255,7 +256,10 @@ class LiveRanges:
                 for value in equation.outputs:
                     if value in kernel.writes and value not in groups.unstored and value not in self.on_host:
                         stored = widened.get(value, value)
-                        writes.append(self._new(stored, equation.op.name, equation.source, outer, time))
+                        # XLA fills the results of a loop with zeros as soon as the program starts.
+                        is_early = self.platform == CPU and _loops_over_batch(equation)
+                        start = self._starts[-1] if is_early else time
+                        writes.append(self._new(stored, equation.op.name, equation.source, outer, start))
                         values[value] = writes[-1]
                         if groups.expressions.is_copied_again(value):
                             self._copied_again.add(writes[-1])
@@ -274,32 +278,39 @@ class LiveRanges:
             self.frames.append(frame)
         self._starts.pop()
 
-    def _copy(self, equation: Equation, buffer: Buffer, needed: OperandCopy, time: int) -> Buffer:
+    def _copy(self, equation: Equation, buffer: Buffer, needed: OperandCopy, outer: Frame | None, time: int) -> Buffer:
         """Return the copy of an operand that a library reads.
 
-        The first call that needs it makes it; on CPU, it is made as soon as the operand is there.
+        The first call in a program that needs it makes it; on CPU, it is made as soon as the operand is there.
+
+        Args:
+            equation: the call.
+            buffer: the operand.
+            needed: the copy.
+            outer: the frame that encloses the program of the call.
+            time: when the call runs.
         """
-        copy = self._copies.get((buffer, needed))
+        copy = self._copies.get((buffer, needed, outer))
         if copy is None:
             name, held = f"a copy for {equation.op.name}", buffer.held
-            start = self._copy_time(buffer, self._starts[-1], time) if self.platform == CPU else time
-            copy = self._add(
-                Value(buffer.value.type), name, held.type, needed.bytes, equation.source, buffer.outer, start
-            )
+            is_recomputed = buffer in self._copied_again and not needed.is_separate
+            start = self._copy_time(buffer, self._starts[-1], time, is_recomputed) if self.platform == CPU else time
+            copy = self._add(Value(buffer.value.type), name, held.type, needed.bytes, equation.source, outer, start)
             copy.copy_of = buffer
-            self._copies[buffer, needed] = copy
+            self._copies[buffer, needed, outer] = copy
         copy.use(time)
         return copy
 
-    def _copy_time(self, buffer: Buffer, first: int, last: int) -> int:
+    def _copy_time(self, buffer: Buffer, first: int, last: int, is_recomputed: bool = False) -> int:
         """Return when XLA copies a buffer on CPU: once it is complete, after the kernels that are ready before.
 
         Args:
             buffer: the buffer.
             first: the start of the program that copies it.
             last: when the copy is read.
+            is_recomputed: whether the kernel that copies it computes it again.
         """
-        if buffer in self._copied_again:  # the kernel that computes it again reads the same operands
+        if is_recomputed:  # from the same operands
             return min(last, buffer.start + 2)
         times, index = self._consumed.get(buffer, ([first], 0))
         ready = times[index] if index < len(times) else last
@@ -328,7 +339,7 @@ class LiveRanges:
             start = self._starts[-1] if self.platform == CPU else time
             buffer = values[value] = self._new(value, f"a slice for {buffer.loop}", kernel.root.source, outer, start)
         if copied is not None:
-            return self._copy(kernel.root, buffer, copied, time)
+            return self._copy(kernel.root, buffer, copied, outer, time)
         buffer.use(time)
         return buffer
 
@@ -383,7 +394,11 @@ class LiveRanges:
                 if self.platform == CPU and value.type.dtype.itemsize == 2:
                     # XLA converts narrow slices to f32, all of them as soon as the stack is complete.
                     operand = self._copy(
-                        equation, operand, OperandCopy(2 * operand.held.bytes, (), ()), operand.complete
+                        equation,
+                        operand,
+                        OperandCopy(2 * operand.held.bytes, (), ()),
+                        frame.outer,
+                        operand.complete,
                     )
                     operands[source.number] = operand
                 own[value] = _Slice(operand, op.name)
@@ -449,11 +464,11 @@ class LiveRanges:
 
     def _share(self) -> None:
         """Let values share buffers: carries, slices of stacks, and results that replace an operand."""
-        for (buffer, _), copy in self._copies.items():
-            if self._is_fused(buffer):
+        for (buffer, needed, _), copy in self._copies.items():
+            if self._is_fused(buffer) and not needed.is_separate:
                 buffer.shared_with = copy
                 copy.start = buffer.start
-            elif buffer in self._copied_again:
+            elif buffer in self._copied_again and not needed.is_separate:
                 launch = self._launch_of.get(buffer)
                 for _, operand in launch.reads if launch is not None else ():
                     operand.use(copy.start)
@@ -511,6 +526,10 @@ class LiveRanges:
                 buffer.start = time
                 self._copied.setdefault(updated, {})[launch] = time
 
+    def is_column_major(self, result: Value) -> bool:
+        """Return whether LAPACK stores a result of the program column by column, so that XLA copies it at the end."""
+        return result in self.local.kernel_groups(self.program, self.platform).expressions.column_major
+
     def updates_in_place(self, buffer: Buffer) -> list[Buffer]:
         """Return the buffers of the updates that lead to a buffer, itself included: they share one allocation."""
         updates = [buffer]
@@ -532,7 +551,13 @@ class LiveRanges:
     def _is_fused(self, buffer: Buffer) -> bool:
         """Return whether no kernel reads a buffer, and its kernel can write it elsewhere: to a copy or a stack."""
         launch = self._launch_of.get(buffer)
-        return launch is not None and buffer.end == buffer.start and launch.kernel.root.op.fusion.fuses
+        if launch is None or buffer.end != buffer.start:
+            return False
+        root = launch.kernel.root
+        if self.platform != CPU:
+            return root.op.fusion.fuses
+        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        return groups.expressions.roots[root].fuses
 
     def can_replace(self, old: Buffer, new: Buffer) -> bool:
         """Return whether the kernel that computes `new` can write it over `old`, which it reads."""
@@ -545,6 +570,9 @@ class LiveRanges:
         if self.platform == CPU and old.value.type.dtype != new.value.type.dtype:
             return False
         if self.platform == CPU and groups.expressions.is_scattered(new.value):
+            return False
+        column_major = groups.expressions.column_major
+        if column_major and old.value in column_major and new.value not in column_major:
             return False
         if launch.in_place is None:
             launch.in_place = _read_in_place(launch.kernel, groups.storage, self.platform)
@@ -618,6 +646,12 @@ def _matrix_shape(equation: Equation) -> tuple[int, ...]:
     return (*batch, rows, columns)
 
 
+def _loops_over_batch(equation: Equation) -> bool:
+    """Return whether a loop calls LAPACK on CPU, for a part of the batch at a time."""
+    op = equation.op
+    return isinstance(op, BatchedMatrixOp) and op.loops_on_cpu(*[value.type for value in equation.inputs])
+
+
 def _is_returned(op: Control) -> bool:
     """Return whether the results of a control op are the outputs of its only program, which runs once."""
     return len(op.programs) == 1 and op.trip_count == 1 and not any(binding.boundary.leading for binding in op.bindings)
@@ -639,6 +673,8 @@ def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value], platform: str
         is_in_place = equation.op.is_elementwise or equation.op.fusion.is_view
         is_in_place |= platform == CPU and equation.op.fusion.overwrites
         updated = 0 if equation.op.fusion.updates is not None else None
+        if platform == CPU and isinstance(equation.op, BatchedMatrixOp) and not _loops_over_batch(equation):
+            updated = equation.op.overwritten
         for position, value in enumerate(equation.inputs):
             home = storage.get(value, value)
             read.add(home)

@@ -323,6 +323,7 @@ class Liveness:
             if ranges.platform == CPU and donor is not None and owner is not None and not owner.is_argument:
                 self._copy_if_read_later(donor, owner)
             is_held = owner is not None and not owner.is_argument and owner not in assigned
+            is_held &= not ranges.is_column_major(value)
             updates = ranges.updates_in_place(owner) if owner is not None and is_held else []
             if updates and updates[0] in copied and donor is not None and ranges.can_replace(donor, updates[0]):
                 del copied[updates[0]]

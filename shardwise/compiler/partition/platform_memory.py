@@ -11,6 +11,7 @@ from typing import NamedTuple
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.fused_expressions import FusedExpressions
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
@@ -21,11 +22,18 @@ _BLOCK = 128  # rows and columns of the block of a product that one core compute
 
 
 class OperandCopy(NamedTuple):
-    """A copy of an operand for a library: its bytes and, if it is transposed, the shape and order of its dims."""
+    """A copy of an operand for a library.
+
+    Attributes:
+        bytes: its bytes.
+        shape, order: if it is transposed, the shape and the order of its dims.
+        is_separate: whether a kernel of its own makes it, and never the kernel that computes the operand.
+    """
 
     bytes: int
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    is_separate: bool = False
 
 
 def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
@@ -83,6 +91,12 @@ def operand_copies(
                     copies.setdefault(storage.get(value, value), OperandCopy(value.type.nbytes, value.type.shape, ()))
             for value in reshaped.get(equation, ()):
                 copies.setdefault(value, OperandCopy(value.type.nbytes, product_shape(op, tuple(types))[:2], ()))
+        elif isinstance(op, BatchedMatrixOp) and platform == CPU:
+            is_separate = op.loops_on_cpu(*[value.type for value in inputs])
+            for value, rank in zip(inputs, op.core_ranks, strict=True):
+                if rank == 2 and not expressions.is_column_major(value):
+                    copy = OperandCopy(value.type.nbytes, value.type.shape, (), is_separate)
+                    copies[storage.get(value, value)] = copy
     return copies
 
 

@@ -15,8 +15,12 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.movement import Transpose
+from shardwise.compiler.ops.shape.slicing import Reverse, Slice
 
+_KEPT = (Broadcast, Reverse, Slice, Transpose)  # ops that are not worth hoisting themselves
 _Find = Callable[[Program, set[Value]], tuple[dict[Value, Equation], list[Value]]]  # of a body and its constants
 
 
@@ -34,7 +38,7 @@ def hoist(program: Program) -> Program:
 def hoist_as_xla(program: Program) -> Program:
     """Hoist what XLA's loop-invariant code motion hoists out of loops with a known trip count.
 
-    XLA keeps constants, and ops that only move values, in a loop, unless a hoisted op reads them.
+    XLA keeps constants, and most ops that only move values, in a loop, unless a hoisted op reads them.
     """
     return _hoist(program, _invariant_computations)
 
@@ -234,7 +238,8 @@ def _invariant_computations(body: Program, consts: set[Value]) -> tuple[dict[Val
         if isinstance(op, Full) or (inner.inputs and uniform.issuperset(inner.inputs)):
             uniform.add(result)
         is_slice = op.fusion.reads_part and uniform.issuperset(inner.inputs[1:])
-        if not (op.is_constant or op.only_moves or op.fusion.is_view or is_slice or result in uniform):
+        is_kept = op.is_constant or isinstance(op, _KEPT) or op.fusion.is_view or is_slice
+        if not (is_kept or result in uniform):
             computed.add(result)
     for inner in reversed(body.equations):  # those that stay, as other equations read them
         stays = [value for value in inner.outputs if value in producers and value not in computed]

@@ -22,6 +22,7 @@ from shardwise.compiler.plan.hardware import chip
 H200 = chip("h200")
 N = 256
 MATRIX = 4 * N * N
+BATCH = 1024  # so many matrices that a loop calls LAPACK
 
 
 def matrices(count, *shape, dtype=np.float32):
@@ -167,6 +168,56 @@ PROGRAMS = {
         lambda x: (c := jnp.linalg.cholesky(x)).T @ jnp.tanh(c @ x),
         matrices(1),
     ),
+    "factors of many matrices": (lambda x: jnp.sin(jnp.linalg.cholesky(jnp.tanh(x) + 1)), matrices(1, BATCH, 16, 16)),
+    "solutions of many systems, for matrices that another kernel computes": (
+        lambda x, y: jnp.linalg.solve(jnp.sin(y @ y), x),
+        matrices(2, BATCH, 16, 16),
+    ),
+    "solutions of many systems with transposed matrices": (
+        lambda x, y: lax.linalg.triangular_solve(jnp.swapaxes(x, 1, 2), y, left_side=True, lower=True),
+        matrices(2, BATCH, 16, 16),
+    ),
+    "singular vectors of many matrices": (jnp.linalg.svd, matrices(1, BATCH, 16, 16)),
+    "gradients of factors of many matrices": (
+        sw.grad(lambda x: jnp.sum(jnp.linalg.cholesky(x @ jnp.swapaxes(x, 1, 2)) ** 3)),
+        matrices(1, BATCH, 16, 16),
+    ),
+    "a factor that only a product reads": (lambda x: jnp.linalg.cholesky(jnp.sin(x)) @ x, matrices(1)),
+    "the factors of one matrix": (lambda x: jnp.linalg.qr(jnp.sin(x)), matrices(1)),
+    "products of singular vectors": (lambda x: (d := jnp.linalg.svd(jnp.sin(x))).U * d.S @ d.Vh, matrices(1)),
+    "a solution with gathered rows": (lambda x, y: jnp.linalg.solve(x, jnp.sin(y)), matrices(2)),
+    "a sum that batches of rows are scattered into": (
+        lambda x, i, y: sw.vmap(lambda i: jnp.zeros((4 * N, 2)).at[i * 2 + 1].add(y))(i) + x,
+        [*matrices(1, 24, 4 * N, 2), *matrices(1, 24, 16 * N, dtype=np.int32), *matrices(1, 16 * N, 2)],
+    ),
+    "the gradient of elements that are selected in each row": (
+        sw.grad(lambda x, i: jnp.sum(jnp.take_along_axis(x @ x.T, i, 1) ** 2)),
+        [*matrices(1, 4 * N, N), *matrices(1, 4 * N, 2 * N, dtype=np.int32)],
+    ),
+    "long rows that are concatenated": (
+        lambda x, y: jnp.pad(jnp.concatenate([x * 2, y], 1), ((0, 0), (3, 3))) + 1,
+        matrices(2),
+    ),
+    "rows that are interleaved": (
+        lambda x, y: jnp.stack([x * 2, y], 2).reshape(N, 2 * N)[:, 5:200] * 3,
+        matrices(2),
+    ),
+    "prefixes of products": (lambda x: lax.associative_scan(jnp.matmul, x), matrices(1, 64, 64, 64)),
+    "a copy of an invariant operand in a loop, and one behind it": (
+        lambda x, t: jnp.einsum(
+            "prqs,rs->pq", t, lax.fori_loop(0, 4, lambda _, x: jnp.tanh(jnp.einsum("prqs,rs->pq", t, x)), x)
+        ),
+        [*matrices(1, 16, 16), *matrices(1, 16, 16, 16, 16)],
+    ),
+    "a transposed value that products read": (
+        lambda x, y: (c := x - jnp.mean(x, 0)) @ jnp.tanh(c.T @ y),
+        [*matrices(1, 8 * N, N), *matrices(1, 8 * N, 32)],
+    ),
+    "forces between all pairs, whose distances divide them": (
+        lambda x: jnp.sum((d := x[:, None] - x) / (jnp.sum(d**2, -1, keepdims=True) + 1) ** 1.5, 1),
+        matrices(1, 2 * N, 3),
+    ),
+    "the order of rows without the rows": (lambda x: jnp.argsort(x, 0), matrices(1)),
     "a constant that a product reads": (lambda x: x @ jnp.ones_like(x), matrices(1)),
     "a product of few rows that a softmax normalizes": (lambda x, w: nn.softmax(x @ w) @ w, matrices(2)),
     "a product of transposed rows that is summed": (

@@ -7,6 +7,7 @@ Derivative rules combine matrices of one type with the operators of arrays, whic
 number or a weakly typed tangent are written with `Expr`, because promotion would depend on the user's settings.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.expr import Expr
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
-from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
+from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES, matrices_at_once
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import zeros_like
@@ -43,13 +44,16 @@ class BatchedMatrixOp(Op):
 
     Each operand has the batch dims, which are the same for all operands, and then core dims, which need replication.
     `core_ranks` has the number of core dims of each operand. With `square`, the matrices of the first operand must be
-    square.
+    square. `overwritten` is the index of the operand that LAPACK overwrites with the first result, if any. The results
+    of an op that `is_checked` are NaN for matrices for which LAPACK fails.
     """
 
     is_factorization = True
     core_ranks: ClassVar[tuple[int, ...]] = (2,)
     accepts: ClassVar[DtypeSet] = LAPACK_DTYPES
     square: ClassVar[bool] = False
+    overwritten: ClassVar[int | None] = 0
+    is_checked: ClassVar[bool] = False
 
     @property
     def independent_dim(self) -> tuple[int, int] | None:
@@ -76,6 +80,12 @@ class BatchedMatrixOp(Op):
         if self.square and types[0].shape[-1] != types[0].shape[-2]:
             raise TypeError(f"{self.name}: needs square matrices, not {types[0]}")
         return sizes
+
+    def loops_on_cpu(self, *types: ArrayType) -> bool:
+        """Return whether a loop calls LAPACK for a part of the batch at a time on CPU."""
+        batch = self.batch_shape(*types)
+        at_once = matrices_at_once([type.shape[len(batch) :] for type in (*types, *result_types(self, types))])
+        return at_once is not None and math.prod(batch) > at_once
 
     def check_as_jax(self, *types: ArrayType) -> None:
         check_equal(

@@ -61,6 +61,7 @@ class Eigh(BatchedMatrixOp):
     name = "eigh"
     single = False
     square = True
+    is_checked = True
     is_lower: bool = True
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
@@ -114,6 +115,7 @@ class Eig(BatchedMatrixOp):
     name = "eig"
     single = False
     square = True
+    is_checked = True
     left: bool
     right: bool
     differentiable: bool = False

@@ -19,6 +19,7 @@ class SimilarityReduction(BatchedMatrixOp):
 
     single = False
     square = True
+    is_checked = True
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> NoReturn:
         raise NotImplementedError(f"{self.name}: has no derivative; use `eigh`, `svd` or `qr`, which have one")

@@ -116,6 +116,7 @@ class Ormqr(HouseholderOp):
 
     name = "ormqr"
     core_ranks = (2, 1, 2)
+    overwritten = 2
     left: bool = True
     adjoint: bool = False
 

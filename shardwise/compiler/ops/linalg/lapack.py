@@ -80,8 +80,8 @@ def lapack_call(
         )
 
     matrices = math.prod(operands[0].type.shape[:batch])
-    at_once = _matrices_of_one_task([type.shape[batch:] for type in (*(x.type for x in operands), *results)])
-    if matrices <= at_once or not _divides_batches():
+    at_once = matrices_at_once([type.shape[batch:] for type in (*(x.type for x in operands), *results)])
+    if at_once is None or matrices <= at_once:
         return call(operands, results, batch)
     return _call_for_each_sub_batch(hlo, call, operands, results, batch, at_once)
 
@@ -112,8 +112,16 @@ def _divides_batches() -> bool:
     return (int(major), int(minor)) < (0, 12)
 
 
-def _matrices_of_one_task(core_shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return how many matrices jaxlib before 0.12 factors in the calling thread, without tasks."""
+def matrices_at_once(core_shapes: Sequence[tuple[int, ...]]) -> int | None:
+    """Return how many matrices one call of a routine factors on CPU, of the batch of a loop; None for any number.
+
+    This is how many jaxlib before 0.12 factors in the calling thread, without tasks.
+
+    Args:
+        core_shapes: the core dims of the operands and the results.
+    """
+    if not _divides_batches():
+        return None
     flops = max(rows * columns * min(rows, columns) for rows, columns, *_ in ((*core, 1, 1) for core in core_shapes))
     return max(1, (_FLOPS_OF_ONE_TASK - 1) // (_MOST_FLOPS_PER_PRODUCT * flops))
 

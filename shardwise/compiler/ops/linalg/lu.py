@@ -110,6 +110,9 @@ class PivotsToPermutation(BatchedMatrixOp):
             raise TypeError(f"lu_pivots_to_permutation: there are more pivots, {pivots}, than rows, {self.size}")
         return ArrayType((*batch, self.size), INDEX)
 
+    def loops_on_cpu(self, *types: ArrayType) -> bool:
+        return True  # over the pivots
+
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 

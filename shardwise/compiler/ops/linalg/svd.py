@@ -41,6 +41,8 @@ class Svd(BatchedMatrixOp):
     """
 
     name = "svd"
+    overwritten = None  # LAPACK needs it as a workspace
+    is_checked = True
     single = False
     full: bool = False
     vectors: bool = True

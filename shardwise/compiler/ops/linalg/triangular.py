@@ -53,6 +53,7 @@ class Cholesky(BatchedMatrixOp):
 
     name = "cholesky"
     square = True
+    is_checked = True
 
     def out_type(self, a: ArrayType) -> ArrayType:
         self.batch_shape(a)
@@ -105,6 +106,7 @@ class TriangularSolve(BatchedMatrixOp):
     core_ranks = (2, 2)
     accepts = INEXACT
     square = True
+    overwritten = 1
     left_side: bool
     is_lower: bool
     transpose_a: bool = False
@@ -200,6 +202,8 @@ class TridiagonalSolve(BatchedMatrixOp):
 
     name = "tridiagonal_solve"
     core_ranks = (1, 1, 1, 2)
+    overwritten = 3
+    is_checked = True
     perturbs: bool = False
 
     @property
