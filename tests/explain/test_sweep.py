@@ -60,7 +60,7 @@ def test_configurations_within_the_error_of_predictions_are_ties():
     ]
     x = sw.ShapeDtypeStruct((8192, 8192), BF16)
     runs = sw.sweep(lambda x: x @ x, (x,), hardware=close)
-    assert runs.best is runs.rows[0] and runs.ties == (runs.rows[1],) and close[0].prediction_error == 0.039
+    assert runs.best is runs.rows[0] and runs.ties == (runs.rows[1],) and close[0].prediction_error == 0.042
     assert str(runs).endswith("fastest that fits: a0\nties with it, within the error of 4% of predictions: a3")
     assert sw.sweep(lambda x: x @ x, (x,), hardware=close[:1]).ties == ()
 
