@@ -147,12 +147,28 @@ def timeline(
     level = _Steps(local, live).of_run(run, 0)
     alive = [held for around in liveness.at_peak() for held in around.live.values()] if lists_alive else []
     alive.sort(key=lambda held: -held.bytes)
-    numbers = {value: number for equation, number in level.numbers.items() for value in equation.outputs}
-    peak = (
-        next((numbers[value] for value in kernels[liveness.peak].root.outputs if value in numbers), 0) if kernels else 0
-    )
+    peak = _step_of([kernel.root for kernel in kernels[: liveness.peak + 1]], level.numbers)
     idle = idle_rows((step.source, step.seconds) for step in level.steps)
     return Timeline(tuple(level.steps), run.seconds, peak, liveness.peak_bytes, tuple(alive), idle)
+
+
+def _step_of(roots: Sequence[Equation], numbers: Mapping[Equation, int]) -> int:
+    """Return the step of the last of these kernels.
+
+    On CPU, a kernel may compute a value that XLA's program has and the user's lacks. Its step is then the next one of
+    the same source line after the steps of the kernels before, or the last of these.
+
+    Args:
+        roots: the root of each kernel, in order.
+        numbers: the step of each equation of the user's program.
+    """
+    by_value = {value: number for equation, number in numbers.items() for value in equation.outputs}
+    known = [by_value[value] for root in roots for value in root.outputs if value in by_value]
+    before = known[-1] if known else -1
+    if roots and not any(value in by_value for value in roots[-1].outputs):
+        same_line = [number for equation, number in numbers.items() if equation.source == roots[-1].source]
+        before = min([number for number in same_line if number > before], default=before)
+    return max(before, 0)
 
 
 @final

@@ -112,6 +112,19 @@ def test_values_of_a_loop_body_are_live_beside_those_outside(mesh):
     assert product.start == pytest.approx(gather.seconds)
 
 
+def test_the_peak_is_at_the_users_op_where_xla_compiles_others():
+    """XLA scans blocks of a cumulative sum, and stores values that the user's program lacks."""
+
+    def function(x):
+        y = jnp.tanh(x @ x)
+        sums = jnp.cumsum(y, 0)
+        return jnp.sum(sums * 2)
+
+    run = sw.simulate(function, hardware="cpu")(sw.ShapeDtypeStruct((KB // 2, KB // 2), np.float32))
+    found = run.plan.timeline
+    assert found.steps[found.peak].op == "cumulative"
+
+
 def test_the_peak_is_close_to_xlas_memory_analysis(mesh):
     """XLA schedules and fuses in its own way, so the estimate is not exact."""
     rng = np.random.default_rng(0)
