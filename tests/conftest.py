@@ -72,12 +72,9 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config, items):
     """Mark the cases of a table after the first `default` ones as slow, and apply `--only-with-jax`."""
-    paths = [config.rootpath / path for path in config.getoption("only_with_jax")]
-    items[:] = [
-        item
-        for item in items
-        if item.get_closest_marker("jax") or not any(item.path.is_relative_to(path) for path in paths)
-    ]
+    paths = {config.rootpath / path for path in config.getoption("only_with_jax")}
+    files = {file for file in {item.path for item in items} if not paths.isdisjoint((file, *file.parents))}
+    items[:] = [item for item in items if item.path not in files or item.get_closest_marker("jax")]
     seen = Counter()
     for item in items:
         if (table := item.get_closest_marker("table")) is None:

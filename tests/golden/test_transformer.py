@@ -35,8 +35,12 @@ both_forms = pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", 
 optimizers = pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 
 
-@lru_cache
 def planned(parallelism, scanned, optimizer="sgd", sizes=SIZES):
+    return _planned(parallelism, scanned, optimizer, sizes)
+
+
+@lru_cache  # whose keys tell defaults from arguments of the same value
+def _planned(parallelism, scanned, optimizer, sizes):
     return transformer(parallelism, scanned, sizes).plan(optimizer)
 
 

@@ -9,6 +9,7 @@ import pytest
 import shardwise as jax
 from shardwise import NamedSharding, P
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.kernels import quantize
 from shardwise.compiler.kernels.kernel import triton_ir
 from shardwise.compiler.kernels.quantize import Quantize
 from tests.compiler.kernels.run_kernel import run_kernel
@@ -36,15 +37,19 @@ def expected(op, x, scale):
     return [numbers, *transposed, np.abs(wide[finite]).max(initial=0)]
 
 
+# These have large blocks, if they have enough programs, and words of four rows in the second.
+LARGE = [
+    (Quantize(E5M2, True, 1, 1), (2, 70, 130), BF16),
+    (Quantize(E4M3, True, 1, 1), (2, 72, 130), F32),
+]
 CASES = [
     (Quantize(E4M3, True, 0, 1), (100, 70), BF16),
     (Quantize(E5M2, True, 1, 2), (2, 3, 5, 64), F32),
     (Quantize(E4M3, False, 0, 2), (3, 65, 1), F16),
     (Quantize(E5M2, True, 0, 0), (33,), F32),
     (Quantize(E4M3, True, 0, 1), (64, 128), F32),
-    (Quantize(E5M2, True, 1, 1), (129, 3, 130), BF16),  # large blocks
-    (Quantize(E4M3, True, 1, 1), (129, 8, 130), F32),  # the same, with words of four rows
     (Quantize(E5M2, True, 0, 2), (2, 34, 67), BF16),
+    *LARGE,
 ]
 
 
@@ -60,11 +65,29 @@ def test_meaning(op, shape, dtype):
     check(jax.jit(op)(x, scale), op, x, scale)  # XLA must not drop the cast to float8
 
 
-@pytest.mark.parametrize(("op", "shape", "dtype"), CASES, ids=str)
-def test_the_ir_computes_the_meaning(op, shape, dtype):
+def check_ir(op, shape, dtype):
     x, scale = wild(shape, dtype), F32.type(0.25)
     *numbers, maxima = run_kernel(op, x, np.array(scale))
     check([*numbers, maxima.max()], op, x, scale)
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype"), CASES[: -len(LARGE)], ids=str)
+def test_the_ir_computes_the_meaning(op, shape, dtype):
+    check_ir(op, shape, dtype)
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype"), LARGE, ids=str)
+def test_the_ir_of_large_blocks_computes_the_meaning(monkeypatch, op, shape, dtype):
+    monkeypatch.setattr(quantize, "_LEAST_PROGRAMS", 1)  # no other test runs the IR of these cases: it is cached
+    check_ir(op, shape, dtype)
+
+
+def test_blocks_are_large_if_256_of_them_exist():
+    grids = {}
+    for count in (127, 128):
+        types = ArrayType((count, 3, 130), BF16), ArrayType((), F32)
+        grids[count] = Quantize(E5M2, True, 1, 1).kernel_launch(*types).grid
+    assert grids == {127: (127 * 3, 1, 1), 128: (128 * 2, 1, 1)}
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, 1e-45, np.inf, np.nan])

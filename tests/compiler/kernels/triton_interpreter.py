@@ -7,7 +7,7 @@ one element, are assertion errors.
 import math
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -141,6 +141,25 @@ REDUCTIONS = {
 
 
 @dataclass
+class Operation:
+    """An operation of the module, with indices of values. `text` is its first line."""
+
+    name: str
+    operands: list[int]
+    results: list[int]
+    types: list[str]
+    attributes: dict[str, Any]
+    regions: list[list["Block"]]
+    text: str
+
+
+@dataclass
+class Block:
+    arguments: list[int]
+    operations: list[Operation]
+
+
+@dataclass
 class Pointer:
     """Addresses: elements of one array, or elements of `dtype`, whose bits one or more of its elements have."""
 
@@ -169,51 +188,69 @@ class Interpreter:
         with self.context:
             self.module = ir.Module.parse(text)
             self.module.operation.verify()
-        (self.function,) = self.module.body.operations
+            (function,) = self.module.body.operations
+            self.indices: dict[Any, int] = {}
+            self.constants: dict[int, Any] = {}
+            (self.block,) = (self.read_block(block) for block in function.regions[0].blocks)
+
+    # MLIR's objects are read once: at each access, they look for the Python module of their dialect.
+
+    def read_block(self, block: Any) -> Block:
+        arguments = [self.index(value) for value in block.arguments]
+        operations = [self.read_operation(op) for op in block.operations]
+        return Block(arguments, [op for op in operations if op.name != "arith.constant"])
+
+    def read_operation(self, op: Any) -> Operation:
+        operands, results = ([self.index(value) for value in values] for values in (op.operands, op.results))
+        types = [str(value.type) for value in op.results]
+        attributes = {name: op.attributes[name] for name in op.attributes}
+        regions = [[self.read_block(block) for block in region.blocks] for region in op.regions]
+        name = op.operation.name
+        if name == "arith.constant":
+            shape, dtype = parse_type(types[0])
+            self.constants[results[0]] = np.full(shape, parse_number(str(attributes["value"]), dtype), dtype)[()]
+        return Operation(name, operands, results, types, attributes, regions, str(op).partition("\n")[0])
+
+    def index(self, value: Any) -> int:
+        return self.indices.setdefault(value, len(self.indices))
 
     def run(self, grid: tuple[int, ...], arrays: list[Any]) -> None:
         self.arrays = arrays
         self.stores = [np.zeros(array.size, np.int32) for array in arrays]
         self.races = 0
-        (block,) = self.function.regions[0].blocks
         with np.errstate(all="ignore"):
             for program in np.ndindex(*grid):
                 self.program = np.int32(program)
                 self.places: list[dict[int, int]] = [{} for _ in arrays]
-                self.values: dict[Any, Any] = {}
-                for index, argument in enumerate(block.arguments):
+                self.values = dict(self.constants)
+                for index, argument in enumerate(self.block.arguments):
                     self.values[argument] = Pointer(index, np.int64(0))
-                self.run_block(block)
+                self.run_block(self.block)
         assert self.rewrites or all(count.max(initial=0) <= 1 for count in self.stores), "an element is stored twice"
 
-    def run_block(self, block: Any) -> list[Any]:
+    def run_block(self, block: Block) -> list[Any]:
         for op in block.operations:
             operands = [self.values[value] for value in op.operands]
-            name = op.operation.name
-            if name in ("scf.yield", "tt.return", "scf.condition"):
+            if op.name in ("scf.yield", "tt.return", "scf.condition"):
                 return operands
-            results = self.run_op(name, op, operands)
+            results = self.run_op(op, operands)
             for value, result in zip(op.results, results, strict=True):
                 self.values[value] = result
         return []
 
-    def run_op(self, name: str, op: Any, operands: list[Any]) -> list[Any]:
-        dialect_name, _, short = name.partition(".")
-        if name in UNARY:
-            return [UNARY[name](*operands)]
+    def run_op(self, op: Operation, operands: list[Any]) -> list[Any]:
+        dialect_name, _, short = op.name.partition(".")
+        if op.name in UNARY:
+            return [UNARY[op.name](*operands)]
         if dialect_name == "arith" and short in BINARY:
             return [BINARY[short](*operands)]
-        return getattr(self, f"run_{name.replace('.', '_')}")(op, *operands)
+        return getattr(self, f"run_{op.name.replace('.', '_')}")(op, *operands)
 
     def run_tt_get_program_id(self, op):
         return [self.program[int(op.attributes["axis"])]]
 
     def run_tt_make_range(self, op):
         return [np.arange(int(op.attributes["start"]), int(op.attributes["end"]), dtype=np.int32)]
-
-    def run_arith_constant(self, op):
-        shape, dtype = parse_type(str(op.results[0].type))
-        return [np.full(shape, parse_number(str(op.attributes["value"]), dtype), dtype)[()]]
 
     def run_arith_cmpi(self, op, x, y):
         return [CMPI[int(op.attributes["predicate"])](x, y)]
@@ -225,7 +262,7 @@ class Interpreter:
         return [np.where(condition, x, y)]
 
     def convert(self, op, x):
-        return [np.asarray(x).astype(parse_type(str(op.results[0].type))[1])[()]]
+        return [np.asarray(x).astype(parse_type(op.types[0])[1])[()]]
 
     def convert_unsigned(self, op, x):
         x = np.asarray(x)
@@ -237,21 +274,21 @@ class Interpreter:
 
     def run_arith_fptosi(self, op, x):
         """Saturate, and convert NaN to 0, as the instruction `cvt` of GPUs does for integers of 32 bits."""
-        limits = np.iinfo(parse_type(str(op.results[0].type))[1])
+        limits = np.iinfo(parse_type(op.types[0])[1])
         return [np.clip(np.nan_to_num(np.asarray(x, np.float64)), limits.min, limits.max).astype(limits.dtype)[()]]
 
     def run_arith_fptoui(self, op, x):
-        dtype = parse_type(str(op.results[0].type))[1]
+        dtype = parse_type(op.types[0])[1]
         high = np.iinfo(f"u{dtype.itemsize}").max
         return [np.clip(np.nan_to_num(np.asarray(x, np.float64)), 0, high).astype(f"u{dtype.itemsize}").view(dtype)[()]]
 
     def run_tt_bitcast(self, op, x):
         if isinstance(x, Pointer):
-            dtype = DTYPES[re.fullmatch(r"!tt.ptr<(\w+)>", str(op.results[0].type))[1]]
+            dtype = DTYPES[re.fullmatch(r"!tt.ptr<(\w+)>", op.types[0])[1]]
             size = self.arrays[x.array].itemsize
             assert dtype.itemsize == size or (dtype.itemsize % size == 0 and x.dtype is None and not x.offsets.any())
             return [Pointer(x.array, x.offsets, dtype)]
-        return [np.asarray(x).view(parse_type(str(op.results[0].type))[1])[()]]
+        return [np.asarray(x).view(parse_type(op.types[0])[1])[()]]
 
     def run_tt_extern_elementwise(self, op, *operands):
         symbol = str(op.attributes["symbol"]).strip('"')
@@ -262,7 +299,7 @@ class Interpreter:
         return [run_assembly(str(op.attributes["asm_string"])[1:-1], list(operands))]
 
     def run_tt_reshape(self, op, x):
-        return [np.reshape(x, parse_type(str(op.results[0].type))[0])]
+        return [np.reshape(x, parse_type(op.types[0])[0])]
 
     def run_tt_trans(self, op, x):
         return [np.transpose(x, list(op.attributes["order"]))]
@@ -272,7 +309,7 @@ class Interpreter:
         return [total + product]
 
     def run_tt_splat(self, op, x):
-        shape = parse_type(str(op.results[0].type))[0]
+        shape = parse_type(op.types[0])[0]
         if isinstance(x, Pointer):
             return [Pointer(x.array, np.broadcast_to(x.offsets, shape), x.dtype)]
         return [np.broadcast_to(x, shape)]
@@ -308,7 +345,7 @@ class Interpreter:
 
     def run_tt_atomic_rmw(self, op, pointer, value, mask=True):
         array = self.array(pointer)
-        kind = re.search(r"atomic_rmw (\w+)", str(op))[1]
+        kind = re.search(r"atomic_rmw (\w+)", op.text)[1]
         mask, values = (np.broadcast_to(x, np.shape(pointer.offsets)) for x in (mask, value))
         self.check(array, pointer.offsets, mask)
         before = np.zeros(mask.shape, array.dtype)
@@ -333,16 +370,16 @@ class Interpreter:
         assert ((used >= 0) & (used < array.size)).all(), "a load or store is out of bounds"
 
     def run_tt_reduce(self, op, x):
-        (block,) = op.regions[0].blocks
-        kind = next(iter(block.operations)).operation.name
+        (block,) = op.regions[0]
+        kind = block.operations[0].name
         return [np.asarray(REDUCTIONS[kind](x, axis=int(op.attributes["axis"])), x.dtype)[()]]
 
     def run_scf_if(self, op, condition):
-        chosen = op.regions[0 if condition else 1].blocks
-        return self.run_block(chosen[0]) if len(chosen) else []
+        chosen = op.regions[0 if condition else 1]
+        return self.run_block(chosen[0]) if chosen else []
 
     def run_scf_for(self, op, start, stop, step, *carries):
-        (block,) = op.regions[0].blocks
+        (block,) = op.regions[0]
         for index in range(int(start), int(stop), int(step)):
             for value, carry in zip(block.arguments, (np.int32(index), *carries), strict=True):
                 self.values[value] = carry
@@ -350,7 +387,7 @@ class Interpreter:
         return list(carries)
 
     def run_scf_while(self, op, *carries):
-        (condition,), (body,) = (region.blocks for region in op.regions)
+        (condition,), (body,) = op.regions
         while True:
             self.values.update(zip(condition.arguments, carries, strict=True))
             holds, *carries = self.run_block(condition)
@@ -360,6 +397,7 @@ class Interpreter:
             carries = self.run_block(body)
 
 
+@cache
 def parse_type(text: str) -> tuple[tuple[int, ...], Any]:
     match = re.fullmatch(r"tensor<((?:\d+x)+)(?:!tt.ptr<)?(\w+)>+|(\w+)", text)
     assert match, text
