@@ -15,7 +15,7 @@ from shardwise.execute.request import memory_limit_of
 from shardwise.explain.failures import Failures
 from shardwise.explain.simulate import Simulation
 from shardwise.explain.sweep import MESH, run_sweep
-from shardwise.explain.text import human_bytes, human_seconds
+from shardwise.explain.text import count_text, human_bytes, human_seconds
 from shardwise.jax_modules.install import as_jax
 from shardwise.launch.command_errors import run_command
 from shardwise.launch.failure_options import with_failures
@@ -29,7 +29,7 @@ from shardwise.launch.preset_target import (
     preset_step,
 )
 from shardwise.launch.report_files import print_sweep, write_reports
-from shardwise.launch.smaller_microbatches import search_smaller_microbatches
+from shardwise.launch.smaller_microbatches import faster_without_limit, search_smaller_microbatches
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.layout_search.comparison import strategy_text
 from shardwise.layout_search.evaluate import Alternative
@@ -72,17 +72,33 @@ def _autoshard(parsed: Namespace) -> None:
         expert_imbalance=parsed.expert_imbalance,
     )
     with Task(f"autoshard of `{parsed.target}`"), _own_errors(batch):
-        try:
+        if batch is None or parsed.microbatches is not None:
             result = search(step)(*args)
-        except AutoshardError as error:
-            if batch is None or parsed.microbatches is not None:
-                raise
-            memory = limit or memory_limit_of(target)
-            assert memory is not None  # otherwise all plans fit
-            batch, result = search_smaller_microbatches(parsed.target, batch, search, error, memory)
+        else:
+            batch, result = _search_microbatches(parsed.target, batch, search, limit or memory_limit_of(target))
         print(summary(parsed.target, result, batch))
     print(result if parsed.table else result.comparison)
     write_reports(result.simulation, parsed)
+
+
+def _search_microbatches(
+    name: str, batch: Batch, search: Callable[..., Callable[..., AutoSharding]], memory: float | None
+) -> tuple[Batch, AutoSharding]:
+    """Return the best plan for a batch, in more microbatches if it does not fit in memory, or only if it is slow."""
+    step, args = preset_step(name, batch)
+    try:
+        result = search(step)(*args)
+    except AutoshardError as error:
+        assert memory is not None and isinstance(error.least, Alternative)  # otherwise all plans fit
+        found = search_smaller_microbatches(name, batch, search, error.least, memory)
+        if found is None:
+            raise
+        return found
+    too_large = None if memory is None else faster_without_limit(result, memory)
+    if too_large is None or memory is None:
+        return batch, result
+    found = search_smaller_microbatches(name, batch, search, too_large, memory)
+    return (batch, result) if found is None or found[1].seconds >= result.seconds else found
 
 
 @contextmanager
@@ -118,7 +134,8 @@ def summary(name: str, result: AutoSharding, batch: Batch | None) -> str:
     if batch is not None:
         accumulated = f" in {batch.microbatches} microbatches" if batch.microbatches > 1 else ""
         rate = (
-            f", {batch.tokens / run.seconds:,.0f} tokens/s ({batch.sequences} sequences of {batch.length:,} tokens"
+            f", {batch.tokens / run.seconds:,.0f} tokens/s ({count_text(batch.sequences, 'sequence')} of "
+            f"{batch.length:,} tokens"
             f"{accumulated})"
         )
     return (

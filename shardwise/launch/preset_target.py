@@ -77,6 +77,8 @@ def check_preset_name(target: str) -> None:
 def parse_batch(parsed: Namespace, devices: int) -> Batch:
     """Return the batch that the command line states. By default, each device has one sequence.
 
+    The default microbatches have one sequence per device, and of short sequences as many as have `LENGTH` tokens.
+
     Raises:
         CommandError: if the numbers do not agree.
     """
@@ -88,10 +90,18 @@ def parse_batch(parsed: Namespace, devices: int) -> Batch:
         sequences = max(1, round(parse_number("--tokens", parsed.tokens) / length))
         if parsed.microbatches is None and sequences > devices:
             sequences = devices * round(sequences / devices)  # so that all devices have equally many
-    microbatches = parsed.microbatches or (sequences // devices if sequences % devices == 0 else 1)
+    microbatches = parsed.microbatches or (
+        _default_microbatches(sequences // devices, length) if sequences % devices == 0 else 1
+    )
     if sequences % microbatches:
         raise CommandError(f"--microbatches {microbatches} does not divide the {sequences} sequences of a step")
     return Batch(sequences, length, microbatches)
+
+
+def _default_microbatches(sequences: int, length: int) -> int:
+    """Return the number of microbatches for so many sequences per device."""
+    most = max(1, LENGTH // length)
+    return sequences // max(size for size in range(1, most + 1) if sequences % size == 0)
 
 
 def parse_number(option: str, text: str, example: str = "4194304 or 4M") -> float:

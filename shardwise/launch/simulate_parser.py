@@ -103,7 +103,7 @@ def _add_batch(parser: ArgumentParser) -> None:
         "--microbatches",
         type=_positive,
         metavar="N",
-        help="parts of the batch whose gradients are accumulated; by default, of one sequence per device",
+        help="parts of the batch whose gradients are accumulated; by default, of a sequence or 8192 tokens per device",
     )
 
 

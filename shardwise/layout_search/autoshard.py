@@ -30,7 +30,7 @@ from shardwise.layout_search.pipelines import PipelineOptions
 from shardwise.layout_search.result import AutoSharding
 from shardwise.layout_search.search import MAX_EQUATIONS
 from shardwise.layout_search.source import StepSource, pipeline_parameters
-from shardwise.layout_search.step import Step, pinned_sharding, program_meshes
+from shardwise.layout_search.step import BATCH, Step, pinned_sharding, program_meshes
 from shardwise.layout_search.variants import VariantSearch
 from shardwise.runtime.client import devices as all_devices
 
@@ -326,10 +326,16 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
     with Task(f"autoshard of `{function_name(search.source.jitted.function)}`"):
         larger = _smallest_count(search, count) if may_grow else None
     if larger is None:
-        more = f" None was found for up to {count << _LARGER} devices either." if may_grow else ""
-        return AutoshardError(
-            f"{text}{more}\n  Recompute activations with jax.checkpoint, or use a smaller batch.", least
+        most = count << _LARGER if may_grow else count
+        more = f" None was found for up to {most} devices either." if may_grow else ""
+        state_bytes = _state_bytes(search.source.trace(least.variant)) / most
+        remedy = (
+            f"The state alone needs {human_bytes(state_bytes)} per device on {most} devices: use more devices, or "
+            "devices with more memory."
+            if state_bytes > search.memory_limit
+            else "Recompute activations with jax.checkpoint, or use a smaller batch."
         )
+        return AutoshardError(f"{text}{more}\n  {remedy}", least)
     devices = math.prod(larger.mesh.axis_sizes)
     return AutoshardError(
         f"{text}\n  It would fit on {devices} devices: {larger.name} on mesh {larger.mesh}, "
@@ -337,6 +343,11 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
         least,
         larger,
     )
+
+
+def _state_bytes(step: Step) -> int:
+    """Return the bytes of all arguments but the batch."""
+    return sum(type.nbytes for type, role in zip(step.types, step.roles, strict=True) if role != BATCH)
 
 
 def _smallest_count(search: VariantSearch, count: int) -> Alternative | None:

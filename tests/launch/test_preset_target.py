@@ -26,7 +26,9 @@ def test_an_unknown_name_is_an_error_with_near_names():
     ("given", "devices", "shape", "tokens"),
     [
         ({}, 16, (16, 8193), 16 * 8192),
-        ({"sequences": 64, "length": 100}, 16, (4, 16, 101), 6400),
+        ({"sequences": 64, "length": 100}, 16, (64, 101), 6400),
+        ({"sequences": 64, "length": 2048}, 8, (2, 32, 2049), 64 * 2048),  # 8,192 tokens per device
+        ({"sequences": 56, "length": 4096}, 8, (7, 8, 4097), 56 * 4096),  # two sequences do not divide seven
         ({"tokens": "4M", "length": 4000}, 8, (125, 8, 4001), 4_000_000),
         ({"tokens": "4M"}, 64, (8, 64, 8193), 512 * 8192),  # 488 sequences are not a multiple of the devices
         ({"tokens": "10", "microbatches": 1}, 8, (1, 8193), 8192),

@@ -240,7 +240,8 @@ def test_explain_leaves_the_files_of_dump_to_complete(tmp_path, options):
     script_process(*arguments, SHARDWISE_DUMP_TO=str(folder))
     written = [sorted(path.name for path in dump.iterdir()) for dump in folder.glob("*-total")]
     assert len(written) == 2  # compiled by the script, and planned again for the output
-    assert written[0] == written[1] and {"01-trace.txt", "12-choose.txt"} < {*written[0]}
+    assert written[0] == written[1] and "01-trace.txt" in written[0]
+    assert any(name.endswith("-choose.txt") for name in written[0])
 
 
 def test_explain_shows_the_stages_of_a_script(tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -187,9 +188,17 @@ def test_error_names_the_smallest_configuration_that_fits():
     assert error.larger.mesh.size > 4 and f"on {error.larger.mesh.size} devices" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) and again.larger == error.larger
-    with pytest.raises(AutoshardError, match="Recompute activations") as caught:
-        sw.autoshard(sgd, mesh=AbstractMesh((2,), ("data",)), hardware="h100", memory_limit=2_000)(*small())
+
+
+def test_error_says_whether_the_state_or_the_activations_do_not_fit():
+    params, batch = small()
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in sw.tree.leaves(params))
+    search = partial(sw.autoshard, sgd, mesh=AbstractMesh((2,), ("data",)), hardware="h100")
+    with pytest.raises(AutoshardError, match=r"The state alone needs .* per device on 2 devices: use more") as caught:
+        search(memory_limit=state_bytes // 2 - 1)(params, batch)
     assert "either" not in str(caught.value)  # the mesh is given, so no other number of devices was tried
+    with pytest.raises(AutoshardError, match="Recompute activations with"):
+        search(memory_limit=state_bytes // 2)(params, batch)
 
 
 def layered(params, batch):
