@@ -25,6 +25,7 @@ from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.cpu_program import cpu_program
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.memory_schedule import ModuleSchedule
 from shardwise.compiler.partition.platform_memory import (
     CPU,
     GPU,
@@ -34,6 +35,7 @@ from shardwise.compiler.partition.platform_memory import (
     operand_copies,
     workspace_bytes,
 )
+from shardwise.compiler.partition.product_options import product_options
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
 
@@ -180,6 +182,7 @@ class LiveRanges:
         self._consumed: dict[Buffer, tuple[list[int], int]] = {}  # the times of kernels, and the index of a consumer
         self._copied: dict[Buffer, dict[_Launch, int]] = {}  # when an operand is copied for updates
         self._readers: dict[Buffer, list[_Launch]] = {}  # of buffers that an update may overwrite on CPU
+        self._times: list[list[int]] = []  # of the kernels of the current program, and of those that enclose it
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
         self._copies: dict[tuple[Buffer, OperandCopy, Frame | None], Buffer] = {}
         self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
@@ -190,6 +193,10 @@ class LiveRanges:
         self._stacked: list[tuple[Buffer, Buffer]] = []
         self._new_carries: list[_NewCarry] = []
         self._initial: list[tuple[Buffer, Buffer, int]] = []
+        self._schedule = None
+        self._all_in_library = chip is not None and self.platform == GPU and bool(product_options(local, chip))
+        if self.platform == GPU:
+            self._schedule = ModuleSchedule(local, GPU, self._workspace)
         self.arguments = {
             value: Buffer(value, held, None, 0, 0, is_argument=True)
             for value, held in inputs.items()
@@ -211,6 +218,10 @@ class LiveRanges:
         """The kernels in order."""
         return [launch.kernel for launch in self._launches]
 
+    def _workspace(self, kernel: Kernel) -> int:
+        """Return the bytes that only a kernel needs."""
+        return workspace_bytes(kernel.root, self.chip, self._all_in_library)
+
     @property
     def _time(self) -> int:
         return 2 * len(self._launches)
@@ -231,13 +242,17 @@ class LiveRanges:
         self._starts.append(self._time)
         places = {equation: place for place, equation in enumerate(program.equations)}
         is_body = outer is not None and is_loop(outer.program.equations[outer.place].op)
-        order, ready = execution_order(groups.kernels, self.platform, program.inputs, is_body)
+        if self._schedule is None:
+            order, ready = execution_order(groups.kernels, self.platform, program.inputs, is_body)
+        else:
+            order, ready = self._schedule.kernels(program), ()
         times: list[int] = []  # of the kernels in order
+        self._times.append(times)
         for number, kernel in enumerate(order):
             times.append(self._time)
             frame = Frame(program, places[kernel.root], outer)
             if isinstance(kernel.root.op, Control):
-                self._control(kernel.root, kernel.root.op, values, frame)
+                self._control(kernel, kernel.root.op, values, frame)
                 continue
             time = self._time
             copies = operand_copies(kernel.equations, groups.expressions, self.platform)
@@ -247,7 +262,7 @@ class LiveRanges:
                 if value in values
             ]
             widened = groups.expressions.widened
-            workspace = 0 if any(v in widened for v in kernel.root.outputs) else workspace_bytes(kernel.root, self.chip)
+            workspace = 0 if any(v in widened for v in kernel.root.outputs) else self._workspace(kernel)
             if workspace:
                 name = f"the workspace of {kernel.root.op.name}"
                 self._add(Value(kernel.root.outputs[0].type), name, "", workspace, kernel.root.source, outer, time)
@@ -277,6 +292,7 @@ class LiveRanges:
                 self._consumed.update(dict.fromkeys(writes, (times, ready[number])))
             self.frames.append(frame)
         self._starts.pop()
+        self._times.pop()
 
     def _copy(self, equation: Equation, buffer: Buffer, needed: OperandCopy, outer: Frame | None, time: int) -> Buffer:
         """Return the copy of an operand that a library reads.
@@ -343,14 +359,14 @@ class LiveRanges:
         buffer.use(time)
         return buffer
 
-    def _control(self, equation: Equation, op: Control, values: dict[Value, "Buffer | _Slice"], frame: Frame) -> None:
+    def _control(self, kernel: Kernel, op: Control, values: dict[Value, "Buffer | _Slice"], frame: Frame) -> None:
         """Add the kernels of the programs of a control op."""
-        start = self._time
+        start, equation = self._time, kernel.root
         operands = [self._stored(value, values, frame) for value in equation.inputs]
         inner: list[dict[Value, Buffer | _Slice]] = [{} for _ in op.programs]
         results: dict[int, Buffer] = {}
         for binding in op.bindings:
-            self._enter(equation, op, binding, operands, results, inner, frame)
+            self._enter(kernel, op, binding, operands, results, inner, frame)
         for program, own in zip(op.programs, inner, strict=True):
             self._program(program, own, frame)
         for binding in op.bindings:
@@ -363,7 +379,7 @@ class LiveRanges:
 
     def _enter(
         self,
-        equation: Equation,
+        kernel: Kernel,
         op: Control,
         binding: Binding,
         operands: list[Buffer | None],
@@ -372,7 +388,7 @@ class LiveRanges:
         frame: Frame,
     ) -> None:
         """Set the buffers of a binding's program inputs, and of its result if that exists before the programs run."""
-        start = self._time
+        start, equation = self._time, kernel.root
         source = binding.sources[0]
         operand = operands[source.number] if source.kind == "operand" else None
         for end in binding.targets:
@@ -381,7 +397,7 @@ class LiveRanges:
                 if value not in self.on_host:
                     # On CPU, XLA fills stacks with zeros as soon as the program starts.
                     is_early = self.platform == CPU and operand is None
-                    time = self._starts[-1] if is_early else start
+                    time = self._starts[-1] if is_early else self._fill_time(frame.program, kernel, end.number, start)
                     results[end.number] = self._new(value, op.name, equation.source, frame.outer, time)
         carry = next((results.get(end.number) for end in binding.targets if end.kind == "result"), None)
         for end in binding.targets:
@@ -406,6 +422,11 @@ class LiveRanges:
                 own[value] = carry
             elif operand is not None:
                 own[value] = operand
+
+    def _fill_time(self, program: Program, kernel: Kernel, result: int, start: int) -> int:
+        """Return when a result of a loop is allocated: on GPUs before the loop starts, if it is filled with zeros."""
+        index = None if self._schedule is None else self._schedule.fill_index(program, kernel, result)
+        return start if index is None else self._times[-1][index]
 
     def _leave(
         self,
@@ -671,7 +692,7 @@ def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value], platform: str
     read: set[Value] = set()
     for equation in reversed(kernel.equations):
         is_in_place = equation.op.is_elementwise or equation.op.fusion.is_view
-        is_in_place |= platform == CPU and equation.op.fusion.overwrites
+        is_in_place |= bool(platform) and equation.op.fusion.overwrites
         updated = 0 if equation.op.fusion.updates is not None else None
         if platform == CPU and isinstance(equation.op, BatchedMatrixOp) and not _loops_over_batch(equation):
             updated = equation.op.overwritten

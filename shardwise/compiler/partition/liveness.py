@@ -142,8 +142,7 @@ def stored_bytes(local: LocalProgram, chip: Chip) -> int:
 
 
 def _most_workspace(program: Program, chip: Chip | None) -> int:
-    products = (equation for equation in program.walk() if equation.op.is_contraction)
-    return max((workspace_bytes(equation, chip) for equation in products), default=0)
+    return max([workspace_bytes(equation, chip, all_in_library=True) for equation in program.walk()], default=0)
 
 
 def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:

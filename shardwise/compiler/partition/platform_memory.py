@@ -36,21 +36,36 @@ class OperandCopy(NamedTuple):
     is_separate: bool = False
 
 
-def workspace_bytes(equation: Equation, chip: Chip | None) -> int:
-    """Return the bytes that a platform needs only while an equation runs, beside its operands and results."""
+def workspace_bytes(equation: Equation, chip: Chip | None, all_in_library: bool = False) -> int:
+    """Return the bytes that a platform needs only while an equation runs, beside its operands and results.
+
+    Args:
+        equation: the equation.
+        chip: the hardware; None for none.
+        all_in_library: whether the library computes all products of the program on a GPU (`product_options.py`).
+    """
     op = equation.op
-    if chip is None or not op.is_contraction or is_outer_product(equation):
+    if chip is None or is_outer_product(equation):
         return 0
     if chip.platform == CPU:  # the sums of narrow floats are f32, and then rounded
-        return sum(2 * value.type.nbytes for value in equation.outputs if value.type.dtype.itemsize == 2)
+        return (
+            0
+            if not op.is_contraction
+            else sum(2 * value.type.nbytes for value in equation.outputs if value.type.dtype.itemsize == 2)
+        )
     if chip.platform != GPU:
         return 0
     types = tuple(value.type for value in equation.inputs)
     if not op.is_product:
         size = op.workspace_bytes(*types)
         return chip.product_workspace if size is None else size
+    shape = product_shape(op, types)
+    if min(shape[1:3]) == 1:
+        return 0  # XLA computes a product with a vector itself
+    if all_in_library:
+        return chip.product_workspace
     accessed = sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
-    return chip.product_workspace if _has_workspace(chip, product_shape(op, types), accessed, types[0].dtype) else 0
+    return chip.product_workspace if _has_workspace(chip, shape, accessed, types[0].dtype) else 0
 
 
 def _has_workspace(chip: Chip, shape: tuple[int, int, int, int], accessed: int, dtype: DType) -> bool:
@@ -108,8 +123,8 @@ def execution_order(
     On CPU, a consumer that needs nothing else runs after the kernels that are ready before. For each kernel, the second
     result is the index in the order at which such a consumer would be.
 
-    XLA orders them breadth-first on CPU, so that many are ready at the same time. On GPUs, the program's order is close
-    to XLA's, but for gradients of weights around loops.
+    XLA orders them breadth-first on CPU, so that many are ready at the same time. `memory_schedule.py` has the order on
+    GPUs.
 
     Args:
         kernels: the kernels in the order of the program.
@@ -117,8 +132,6 @@ def execution_order(
         inputs: the inputs of the program.
         is_body: whether the program is the body of a loop.
     """
-    if platform == GPU:
-        return _late_products(kernels, is_body), ()
     if platform != CPU:
         return kernels, ()
     producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
@@ -145,23 +158,6 @@ def execution_order(
             if not missing[consumer]:
                 order.append(consumer)
     return [kernels[index] for index in order], ready
-
-
-def _late_products(kernels: Sequence[Kernel], is_body: bool) -> Sequence[Kernel]:
-    """Move products that nothing needs before the last loop, or in a body, behind that loop or to the end of the body.
-
-    Most of them are gradients of weights. Their operands are live until then.
-    """
-    loops = [index for index, kernel in enumerate(kernels) if is_loop(kernel.root.op)]
-    last = len(kernels) if is_body else max(loops, default=-1)
-    read = {value for kernel in kernels[: last + 1] for value in kernel.reads}
-    late = [
-        kernel for kernel in kernels[: max(0, last)] if kernel.root.op.is_product and read.isdisjoint(kernel.writes)
-    ]
-    if not late:
-        return kernels
-    moved = set(late)
-    return [*(kernel for kernel in kernels[: last + 1] if kernel not in moved), *late, *kernels[last + 1 :]]
 
 
 def is_loop(op: Op) -> bool:

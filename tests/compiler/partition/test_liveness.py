@@ -310,20 +310,6 @@ def test_narrow_floats_are_multiplied_as_f32_on_cpu():
     assert peak_bytes(local_of(jitted, *args)) < 0.5 * expected  # where they are not converted
 
 
-@pytest.mark.parametrize(("hardware", "last"), [(H200, "dot"), (None, "tanh")])
-def test_a_product_that_only_the_end_needs_runs_after_the_last_loop_on_gpus(hardware, last):
-    """Without hardware, kernels are in program order."""
-
-    def step(x, w):
-        h = x @ x
-        gradient = h.T @ x
-        return layers(h, w), gradient
-
-    local = local_of(step, *matrices(1), *matrices(1, 4, N, N))
-    kernels = Liveness.from_program(local, (), hardware).ranges.kernels
-    assert kernels[-1].root.op.name == last
-
-
 def test_donated_arguments_are_reused_behind_collectives_that_send_nothing():
     """A plan for one device has collectives along axes of size one, which XLA removes."""
 
@@ -391,16 +377,41 @@ class TestGpu:
         """The step of mlp × 16 has 105 MiB of live temporaries in a heap of 113 MiB on an H200."""
 
         def step(x):
-            a = jnp.sort(x[:1000])
-            b = jnp.sort(a)
-            c = jnp.sort(jnp.concatenate([b, x])[:2000])
-            d = jnp.sort(jnp.concatenate([c, b])[:3000])
+            a = jnp.cumsum(x[:1000])
+            b = jnp.cumsum(a)
+            c = jnp.cumsum(jnp.concatenate([b, x])[:2000])
+            d = jnp.cumsum(jnp.concatenate([c, b])[:3000])
             return (d[:2] + c[:2]).sum()
 
         local = local_of(step, sw.ShapeDtypeStruct((4000,), np.float32))
         liveness = Liveness.from_program(local, (), H200)
         # XLA places larger arrays first: one of 1,000 elements leaves a gap that none of the live arrays fits into.
         assert liveness.peak_bytes == max(liveness.live_bytes) + 4 * 1000
+
+    def test_all_products_of_a_program_that_computes_need_a_workspace(self):
+        """The step of continuous flow has no product in a kernel of XLA: `product_options` leaves all to cuBLASLt."""
+        large = sw.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+        thin = sw.ShapeDtypeStruct((4096, 128), jnp.bfloat16)
+        peak = self.peak(lambda x, y: (x @ x)[:1, :1] + (y.T @ y)[:1, :1], large, thin)
+        alone = self.peak(lambda y: y.T @ y, thin)
+        assert alone == 2 * (thin.size + 128 * 128)
+        assert peak >= 2 * (2 * large.size + thin.size + 2) + H200.product_workspace
+
+    def test_long_rows_are_sorted_by_cub_with_scratch_memory(self):
+        """Rows of 16,400 elements in the step of nearest neighbours, and of 8 and 1,024 in others, which XLA sorts."""
+
+        def largest(x):
+            return lax.top_k(x, 20)
+
+        long, short = sw.ShapeDtypeStruct((64, 16400), np.float32), sw.ShapeDtypeStruct((64, 16000), np.float32)
+        results = 2 * 4 * 64 * 20
+        # the operand, all indices, both sorted, and the scratch memory
+        assert self.peak(largest, long) == 6 * 4 * long.size + results
+        assert self.peak(largest, short) == 2 * 4 * short.size + results  # the indices are sorted in place
+
+    def test_a_sort_overwrites_its_operand(self):
+        x = sw.ShapeDtypeStruct((1 << 20,), np.float32)
+        assert self.peak(lambda x: jnp.sort(jnp.cumsum(x)), x) == 2 * 4 * x.size
 
     def test_the_result_of_a_library_is_not_overwritten_in_place(self):
         x = sw.ShapeDtypeStruct((4096, 4096), jnp.float32)

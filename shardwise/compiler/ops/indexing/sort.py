@@ -31,6 +31,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.traffic import Traffic, all_gather, one_after_another
 
 INDEX = np.dtype(np.int32)
+_CUB_SIZE = 16385  # XLA sorts rows of at least so many elements with CUB
 _MIN_K = 17  # XLA's GPU kernel for k of up to 16 drops NaN, so compute at least 17 and slice
 
 
@@ -191,6 +192,16 @@ class TopK(Op):
 
     def fused_bytes(self, operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> float:
         return sum(type.nbytes for type in operands)
+
+    def workspace_bytes(self, *types: ArrayType) -> int | None:
+        """XLA sorts all elements with their indices, and slices the result.
+
+        Rows that are longer than CUB's threshold are not sorted in place: CUB reads the indices, writes other arrays,
+        and needs scratch memory of the same size.
+        """
+        (x,) = types
+        indices = x.size * INDEX.itemsize
+        return indices if x.shape[-1] < _CUB_SIZE else indices + 2 * (x.nbytes + indices)
 
     def exchange_traffic(self, factor: int, count: int, *types: ArrayType) -> Traffic:
         (x,) = types
