@@ -21,6 +21,8 @@ from shardwise.compiler.ops.shape.movement import Transpose
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
+from shardwise.compiler.partition.triton_products import is_triton_product
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -67,14 +69,16 @@ class FusedExpressions:
         reshaped: on CPU, operands that XLA computes again as matrices, by the product.
         column_major: on CPU, matrices that LAPACK stores column by column, unless a loop calls it.
         rows: for reductions of rows, also broadcast again, the value whose rows are reduced.
+        chip: the GPU, if XLA may compute products with kernels of its own.
         uses: the equations that read each value.
         examiners: for each value, other values whose storage depends on its uses.
     """
 
-    def __init__(self, program: Program, mesh: AbstractMesh, platform: str):
+    def __init__(self, program: Program, mesh: AbstractMesh, platform: str, chip: Chip | None = None):
         self.program = program
         self.mesh = mesh
         self.platform = platform
+        self.chip = chip
         self.outputs = set(program.outputs)
         self.roots: dict[Equation, Root] = {}
         self.storage: dict[Value, Value] = {}
@@ -96,9 +100,11 @@ class FusedExpressions:
         self.examiners: dict[Value, tuple[Value, ...]] = {}
 
     @staticmethod
-    def from_program(program: Program, mesh: AbstractMesh, platform: str) -> "FusedExpressions":
+    def from_program(
+        program: Program, mesh: AbstractMesh, platform: str, chip: Chip | None = None
+    ) -> "FusedExpressions":
         """Return the expressions of a program that runs on each device of a mesh. See `group_kernels`."""
-        expressions = FusedExpressions(program, mesh, platform)
+        expressions = FusedExpressions(program, mesh, platform, chip)
         uses = defaultdict(list)
         for equation in program.equations:
             inputs = equation.inputs
@@ -133,8 +139,8 @@ class FusedExpressions:
         """
         new = [equation for equation in program.equations if equation not in self._positions]
         if self.platform == "cpu" or 2 * len(new) > len(program.equations):
-            return FusedExpressions.from_program(program, self.mesh, self.platform)
-        expressions = FusedExpressions(program, self.mesh, self.platform)
+            return FusedExpressions.from_program(program, self.mesh, self.platform, self.chip)
+        expressions = FusedExpressions(program, self.mesh, self.platform, self.chip)
         dropped = self._positions.keys() - expressions._positions.keys()
         changed_uses = expressions._update(self, new, dropped)
         changed: set[Value] = set()  # values that are stored or computed in another way
@@ -330,6 +336,11 @@ class FusedExpressions:
         if self.calls and not self.calls.keys().isdisjoint(uses):
             self.reduced.add(value)
             return False
+        if self.chip is not None and self._is_prologue(value, reads, members):
+            # Products of XLA compute the operand before other ops are fused.
+            uses = [use for use in uses if not is_triton_product(use, self.chip)]
+            if not uses:
+                return True
         for use in uses:
             if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
                 return False
@@ -345,6 +356,12 @@ class FusedExpressions:
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _is_prologue(self, value: Value, reads: Reads, members: Sequence[Equation]) -> bool:
+        """Return whether products of XLA compute a value as an operand: elementwise ops of one array do."""
+        large = sum([size for size in reads.values() if size >= value.type.nbytes / 8])
+        are_elementwise = all([member.op.is_elementwise or self._is_broadcast(member.outputs[0]) for member in members])
+        return are_elementwise and large <= value.type.nbytes
 
     def _meet(self, uses: Sequence[Equation], examiner: Value) -> bool:
         """Return whether elementwise equations lead from all of these to one equation, so that one kernel has them all.

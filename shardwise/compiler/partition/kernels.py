@@ -23,6 +23,7 @@ from typing import final
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.partition.fused_expressions import FusedExpressions, Reads, Root, is_complete_per_row
+from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _LOOKBACK = 64  # the number of preceding kernels that an equation may join
@@ -116,7 +117,7 @@ class KernelGroups:
         return len(uses) == 1 and uses[0].op.name == "add" and equation.outputs[0] not in self.program.outputs
 
 
-def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> KernelGroups:
+def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "", chip: Chip | None = None) -> KernelGroups:
     """Return the kernels of a program that runs on each device of a mesh.
 
     Args:
@@ -124,8 +125,9 @@ def group_kernels(program: Program, mesh: AbstractMesh, platform: str = "") -> K
         mesh: the mesh.
         platform: "cpu" or "gpu" for the values that XLA stores there. By default, kernels are those of the model of
             memory traffic, with which the fractions of chips were fitted.
+        chip: the GPU, if XLA may compute products with kernels of its own (`triton_chip`).
     """
-    return KernelGroups(FusedExpressions.from_program(program, mesh, platform))
+    return KernelGroups(FusedExpressions.from_program(program, mesh, platform, chip))
 
 
 @final

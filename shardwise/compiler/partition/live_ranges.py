@@ -23,7 +23,7 @@ from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.cpu_program import cpu_program
-from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.kernels import Kernel, KernelGroups
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.memory_schedule import ModuleSchedule
 from shardwise.compiler.partition.platform_memory import (
@@ -35,7 +35,7 @@ from shardwise.compiler.partition.platform_memory import (
     operand_copies,
     workspace_bytes,
 )
-from shardwise.compiler.partition.product_options import product_options
+from shardwise.compiler.partition.product_options import triton_chip
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
 
@@ -194,9 +194,9 @@ class LiveRanges:
         self._new_carries: list[_NewCarry] = []
         self._initial: list[tuple[Buffer, Buffer, int]] = []
         self._schedule = None
-        self._all_in_library = chip is not None and self.platform == GPU and bool(product_options(local, chip))
+        self._triton_chip = triton_chip(local, chip)
         if self.platform == GPU:
-            self._schedule = ModuleSchedule(local, GPU, self._workspace)
+            self._schedule = ModuleSchedule(self.program, self._groups, self._workspace)
         self.arguments = {
             value: Buffer(value, held, None, 0, 0, is_argument=True)
             for value, held in inputs.items()
@@ -218,9 +218,13 @@ class LiveRanges:
         """The kernels in order."""
         return [launch.kernel for launch in self._launches]
 
+    def _groups(self, program: Program) -> KernelGroups:
+        """Return the kernels of the program, or of one that it contains."""
+        return self.local.kernel_groups(program, self.platform, self._triton_chip)
+
     def _workspace(self, kernel: Kernel) -> int:
         """Return the bytes that only a kernel needs."""
-        return workspace_bytes(kernel.root, self.chip, self._all_in_library)
+        return workspace_bytes(kernel.root, self.chip, all_in_library=self._triton_chip is None)
 
     @property
     def _time(self) -> int:
@@ -238,7 +242,7 @@ class LiveRanges:
 
     def _program(self, program: Program, values: dict[Value, "Buffer | _Slice"], outer: Frame | None) -> None:
         """Add the kernels of a program. `values` has the buffers of its inputs, and receives those of its values."""
-        groups = self.local.kernel_groups(program, self.platform)
+        groups = self._groups(program)
         self._starts.append(self._time)
         places = {equation: place for place, equation in enumerate(program.equations)}
         is_body = outer is not None and is_loop(outer.program.equations[outer.place].op)
@@ -480,7 +484,7 @@ class LiveRanges:
 
     def _stored(self, value: Value, values: Mapping[Value, "Buffer | _Slice"], frame: Frame) -> Buffer | None:
         """Return the buffer of a value of the program of a frame; None if it is not stored."""
-        buffer = values.get(self.local.kernel_groups(frame.program, self.platform).storage.get(value, value))
+        buffer = values.get(self._groups(frame.program).storage.get(value, value))
         return buffer.stack if isinstance(buffer, _Slice) else buffer
 
     def _share(self) -> None:
@@ -562,7 +566,7 @@ class LiveRanges:
 
     def _updated(self, launch: _Launch) -> Buffer | None:
         """Return the buffer of the operand that a kernel updates; None for kernels that are no updates."""
-        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        groups = self._groups(self.frames[launch.time // 2].program)
         value = groups.expressions.updated(launch.kernel.root)
         if value is None:
             return None
@@ -587,7 +591,7 @@ class LiveRanges:
             return False
         if old in self._of_libraries:
             return False
-        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        groups = self._groups(self.frames[launch.time // 2].program)
         if self.platform == CPU and old.value.type.dtype != new.value.type.dtype:
             return False
         if self.platform == CPU and groups.expressions.is_scattered(new.value):
@@ -604,7 +608,7 @@ class LiveRanges:
 
     def depends_on_reads(self, result: Buffer, argument: Buffer) -> bool:
         """Return whether a result of the program depends on all kernels that read an argument, or overwrites it."""
-        kernels = self.local.kernel_groups(self.program, self.platform).kernels
+        kernels = self._groups(self.program).kernels
         dependencies = self._dependencies(self.program)
         root = next((kernel for kernel in kernels if result.value in kernel.writes), None)
         if root is None:
@@ -629,7 +633,7 @@ class LiveRanges:
             return self._known_dependencies[program]
         producers: dict[Value, int] = {}
         dependencies: dict[Kernel, int] = {}
-        for number, kernel in enumerate(self.local.kernel_groups(program, self.platform).kernels):
+        for number, kernel in enumerate(self._groups(program).kernels):
             bits = 1 << number
             for value in kernel.reads:
                 bits |= producers.get(value, 0)
@@ -647,7 +651,7 @@ class LiveRanges:
         others = [value for value, _ in launch.reads if 1 < value.type.size != new.type.size]
         if len(shapes) == 1 and not others:
             return True
-        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        groups = self._groups(self.frames[launch.time // 2].program)
         if groups.expressions.is_flattened(new):
             return False
         return {self._stored_shape(value) for value in reads} == {new.type.shape}

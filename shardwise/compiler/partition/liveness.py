@@ -24,6 +24,7 @@ from shardwise.compiler.partition.heap import Block, heap_bytes
 from shardwise.compiler.partition.live_ranges import Buffer, Frame, Held, LiveRanges
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.platform_memory import CPU, GPU, operand_copies, workspace_bytes
+from shardwise.compiler.partition.product_options import triton_chip
 from shardwise.compiler.plan.chip import Chip
 
 
@@ -136,7 +137,7 @@ def stored_bytes(local: LocalProgram, chip: Chip) -> int:
     Cached. This is an upper bound of the live bytes, closer than `total_bytes`: kernels compute most values inside.
     """
     if chip not in local.known_bounds:
-        stored = _stored_bytes(local, local.program, chip.platform)
+        stored = _stored_bytes(local, local.program, chip.platform, triton_chip(local, chip))
         local.known_bounds[chip] = _most_workspace(local.program, chip) + stored
     return local.known_bounds[chip]
 
@@ -145,14 +146,14 @@ def _most_workspace(program: Program, chip: Chip | None) -> int:
     return max([workspace_bytes(equation, chip, all_in_library=True) for equation in program.walk()], default=0)
 
 
-def _stored_bytes(local: LocalProgram, program: Program, platform: str) -> int:
-    groups = local.kernel_groups(program, platform)
+def _stored_bytes(local: LocalProgram, program: Program, platform: str, chip: Chip | None) -> int:
+    groups = local.kernel_groups(program, platform, chip)
     uses = groups.expressions.uses
     stored = sum([value.type.nbytes for value in (*program.inputs, *program.outputs)])
     for equation in groups.expressions.roots:
         stored += sum([value.type.nbytes for value in equation.outputs if uses.get(value)])
         stored += sum([copy.bytes for copy in operand_copies((equation,), groups.expressions, platform).values()])
-        stored += sum([_stored_bytes(local, inner, platform) for inner in equation.op.programs])
+        stored += sum([_stored_bytes(local, inner, platform, chip) for inner in equation.op.programs])
     return stored
 
 

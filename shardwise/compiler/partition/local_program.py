@@ -154,20 +154,20 @@ class LocalProgram:
         for key in [key for key in self._kernel_groups if key[:2] not in own]:
             del self._kernel_groups[key]
 
-    def kernel_groups(self, program: Program, platform: str = "") -> KernelGroups:
+    def kernel_groups(self, program: Program, platform: str = "", chip: Chip | None = None) -> KernelGroups:
         """Return the kernels of this program or of a nested one; cached. See `group_kernels`."""
-        key = (program.equations, program.outputs, platform)
+        key = (program.equations, program.outputs, platform, chip)
         if key not in self._kernel_groups:
-            similar = self._most_similar(program, platform)
+            similar = self._most_similar(program, platform, chip)
             if similar is None:
-                self._kernel_groups[key] = group_kernels(program, self.mesh, platform)
+                self._kernel_groups[key] = group_kernels(program, self.mesh, platform, chip)
             else:
                 self._kernel_groups[key] = similar.rewritten(program)
         return self._kernel_groups[key]
 
-    def _most_similar(self, program: Program, platform: str) -> KernelGroups | None:
+    def _most_similar(self, program: Program, platform: str, chip: Chip | None) -> KernelGroups | None:
         """Return the known kernels of the program that shares most equations with this one; None if none does."""
-        known = [groups for (_, _, other), groups in self._kernel_groups.items() if other == platform]
+        known = [groups for (_, _, *other), groups in self._kernel_groups.items() if other == [platform, chip]]
         if not known:
             return None
         equations = set(program.equations)
@@ -176,7 +176,9 @@ class LocalProgram:
         return known[shared.index(most)] if most else None
 
     @cached_property
-    def _kernel_groups(self) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str], KernelGroups]:
+    def _kernel_groups(
+        self,
+    ) -> dict[tuple[tuple[Equation, ...], tuple[Value, ...], str, Chip | None], KernelGroups]:
         return {}
 
     @cached_property

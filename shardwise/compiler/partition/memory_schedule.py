@@ -19,7 +19,6 @@ from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.partition.kernels import Kernel, KernelGroups
-from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.platform_memory import is_loop
 
 ORDERS = "list", "depth-first", "postorder"  # of two that need as much memory, XLA keeps the first
@@ -321,10 +320,10 @@ class ModuleSchedule:
         order: which of `ORDERS` XLA selects.
     """
 
-    def __init__(self, local: LocalProgram, platform: str, workspace: Workspace):
-        self._local, self._platform, self._workspace = local, platform, workspace
+    def __init__(self, program: Program, groups: Callable[[Program], KernelGroups], workspace: Workspace):
+        self._groups, self._workspace = groups, workspace
         self._schedules: dict[KernelGroups, MemorySchedule] = {}
-        least: dict[str, int] = {order: self._live_bytes(local.program, order) for order in ORDERS}
+        least: dict[str, int] = {order: self._live_bytes(program, order) for order in ORDERS}
         self.order = min(ORDERS, key=least.__getitem__)
 
     def kernels(self, program: Program) -> list[Kernel]:
@@ -336,7 +335,7 @@ class ModuleSchedule:
         return self._schedule(program).fill_index(self.order, kernel, result)
 
     def _schedule(self, program: Program) -> MemorySchedule:
-        groups = self._local.kernel_groups(program, self._platform)
+        groups = self._groups(program)
         if groups not in self._schedules:
             self._schedules[groups] = MemorySchedule(groups, self._workspace)
         return self._schedules[groups]

@@ -4,21 +4,19 @@ On GPUs, libraries compute products, convolutions and attention. They need works
 that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels in breadth-first order.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.fused_expressions import FusedExpressions
 from shardwise.compiler.partition.kernels import Kernel
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
+from shardwise.compiler.partition.triton_products import is_triton_product
 from shardwise.compiler.plan.chip import Chip
 
 CPU, GPU = "cpu", "gpu"
-_BLOCK = 128  # rows and columns of the block of a product that one core computes
 
 
 class OperandCopy(NamedTuple):
@@ -59,26 +57,9 @@ def workspace_bytes(equation: Equation, chip: Chip | None, all_in_library: bool 
     if not op.is_product:
         size = op.workspace_bytes(*types)
         return chip.product_workspace if size is None else size
-    shape = product_shape(op, types)
-    if min(shape[1:3]) == 1:
-        return 0  # XLA computes a product with a vector itself
-    if all_in_library:
+    if all_in_library and min(product_shape(op, types)[1:3]) > 1:
         return chip.product_workspace
-    accessed = sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
-    return chip.product_workspace if _has_workspace(chip, shape, accessed, types[0].dtype) else 0
-
-
-def _has_workspace(chip: Chip, shape: tuple[int, int, int, int], accessed: int, dtype: DType) -> bool:
-    """Return whether the kernel of a product on a GPU has a workspace.
-
-    XLA's autotuner selects a library kernel, which has one, for most products whose time is that of computing. Products
-    with fewer blocks than the chip has cores are split along k. Of those, it is selected if they run longer than a
-    kernel needs to start, of others, if their memory traffic takes less than twice as long as computing.
-    """
-    batch, m, n, k = shape
-    if batch * math.ceil(m / _BLOCK) * math.ceil(n / _BLOCK) <= chip.cores // 2:
-        return 2.0 * batch * m * n * k / chip.product_rate(dtype) > chip.kernel_gap
-    return not chip.is_bound_by_memory(*shape, accessed / 2, dtype)
+    return 0 if is_triton_product(equation, chip) else chip.product_workspace
 
 
 def operand_copies(

@@ -28,3 +28,8 @@ def product_options(local: LocalProgram, chip: Chip) -> dict[str, bool]:
         else:
             computing += seconds
     return {OPTION: False} if computing > reading else {}
+
+
+def triton_chip(local: LocalProgram, chip: Chip | None) -> Chip | None:
+    """Return the chip, if it is a GPU and XLA may compute products of a program with its own kernels; else None."""
+    return None if chip is None or chip.platform != "gpu" or product_options(local, chip) else chip

@@ -409,6 +409,16 @@ class TestGpu:
         assert self.peak(largest, long) == 6 * 4 * long.size + results
         assert self.peak(largest, short) == 2 * 4 * short.size + results  # the indices are sorted in place
 
+    def test_a_gather_is_computed_again_in_each_kernel_that_reads_it(self):
+        """The step of graph attention stores no rows of 131,072 edges: the kernels of its scatters gather them."""
+
+        def sums(x, i):
+            rows = x[i]
+            return jnp.sum(rows * rows, -1), jnp.zeros_like(x).at[i].add(jnp.sin(rows))
+
+        x, i = sw.ShapeDtypeStruct((1024, 256), np.float32), sw.ShapeDtypeStruct((65536,), np.int32)
+        assert self.peak(sums, x, i) < 4 * i.size * 256
+
     def test_a_sort_overwrites_its_operand(self):
         x = sw.ShapeDtypeStruct((1 << 20,), np.float32)
         assert self.peak(lambda x: jnp.sort(jnp.cumsum(x)), x) == 2 * 4 * x.size

@@ -22,7 +22,7 @@ def workspace(kernel):
 
 def schedule_of(function, *args):
     local = sw.jit(function).lower(*args)._prepared.stages.local
-    return local, ModuleSchedule(local, "gpu", workspace)
+    return local, ModuleSchedule(local.program, lambda program: local.kernel_groups(program, "gpu"), workspace)
 
 
 def names(kernels):

@@ -46,7 +46,7 @@ class Gather(Indexed):
     `sorted` and `unique` are promises about the indices that XLA may use.
     """
 
-    fusion = Fusion(reads_part=True, is_indexed=True)
+    fusion = Fusion(reads_part=True, is_indexed=True, duplicates="on GPUs")
     name = "gather"
     accepts_keys = True
     sizes: tuple[int, ...]

@@ -1,0 +1,70 @@
+"""Products that XLA computes on GPUs with kernels of its own."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.compiler.partition.product_options import triton_chip
+from shardwise.compiler.partition.triton_products import is_triton_product
+from shardwise.compiler.plan.hardware import chip
+
+H200 = chip("h200")
+
+
+def array(*shape, dtype=np.float32):
+    return sw.ShapeDtypeStruct(shape, dtype)
+
+
+def local_of(function, *args):
+    return sw.jit(function).lower(*args)._prepared.stages.local
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        (((16384, 96), (96, 96)), True),  # of the recorded step of the mesh simulator
+        (((4096, 4096), (4096, 4096)), False),
+        (((4096, 4096), (4096, 1)), True),  # a vector
+        (((96, 64), (64, 96)), True),  # shorter than the gap between kernels
+    ],
+)
+def test_the_autotuner_selects_the_library_for_products_that_compute(shapes, expected):
+    (product,) = local_of(lambda x, y: x @ y, *[array(*shape) for shape in shapes]).program.equations
+    assert is_triton_product(product, H200) == expected
+
+
+def test_other_ops_are_no_products():
+    (equation,) = local_of(jnp.tanh, array(64, 64)).program.equations
+    assert not is_triton_product(equation, H200)
+
+
+def test_the_library_computes_all_products_of_a_program_that_computes():
+    assert triton_chip(local_of(lambda x: x @ x, array(4096, 4096)), H200) is None
+    assert triton_chip(local_of(lambda x, y: x @ y, array(16384, 96), array(96, 96)), H200) is H200
+    assert triton_chip(local_of(jnp.tanh, array(64, 64)), chip("cpu")) is None
+
+
+def test_products_of_xla_compute_their_operands():
+    """The step of the mesh simulator stores the sums of its layers, and no relu of them."""
+
+    def stored(function, *args):
+        local = local_of(function, *args)
+        kernels = local.kernel_groups(local.program, "gpu", triton_chip(local, H200)).kernels
+        return [
+            equation.op.name
+            for kernel in kernels
+            for equation in kernel.equations
+            for v in equation.outputs
+            if v in kernel.writes
+        ]
+
+    rows, weights = array(16384, 96), array(96, 96)
+
+    def two(x, w):
+        h = jnp.maximum(x, 0.0)
+        return h @ w, h.T @ x
+
+    assert "max" not in stored(two, rows, weights)
+    assert stored(lambda x, w, y: (x * y) @ w, rows, weights, rows) == ["mul", "dot"]  # of two arrays
+    assert "max" in stored(two, array(4096, 4096), array(4096, 4096))  # the library reads it
