@@ -27,20 +27,24 @@ def verify(program: Program) -> Program:
     if len(defined) != len(program.inputs):
         raise ProgramError(f"{program.name}: an input is listed twice")
     for index, equation in enumerate(program.equations):
-        where = f"{program.name}, equation {index} ({equation.op.name}, {equation.source})"
-        if any(value not in defined for value in equation.inputs):
-            raise ProgramError(f"{where}: an operand is used before it is defined")
-        if any(value in defined for value in equation.outputs):
-            raise ProgramError(f"{where}: a result is defined twice")
+        if not defined.issuperset(equation.inputs):
+            raise _error(program, index, "an operand is used before it is defined")
+        if not defined.isdisjoint(equation.outputs):
+            raise _error(program, index, "a result is defined twice")
         if wrong := type_error(equation):
-            raise ProgramError(f"{where}: {wrong}")
+            raise _error(program, index, wrong)
         for inner in equation.op.programs:
             verify(inner)
         defined.update(equation.outputs)
-    if any(value not in defined for value in program.outputs):
+    if not defined.issuperset(program.outputs):
         raise ProgramError(f"{program.name}: an output is never defined")
     vars(program)["is_verified"] = True
     return program
+
+
+def _error(program: Program, index: int, wrong: str) -> ProgramError:
+    equation = program.equations[index]
+    return ProgramError(f"{program.name}, equation {index} ({equation.op.name}, {equation.source}): {wrong}")
 
 
 def verifies_result(function: _Pass) -> _Pass:
