@@ -32,7 +32,12 @@ SIZES = LANGUAGE_MODEL
 TWO_LAYERS = replace(SIZES, layers=2)
 
 both_forms = pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
-optimizers = pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+# Adam adds no collectives, which scanned layers show: with unrolled ones it is a second check.
+forms_and_optimizers = pytest.mark.parametrize(
+    ("scanned", "optimizer"),
+    [(False, "sgd"), (True, "sgd"), (True, "adam"), pytest.param(False, "adam", marks=pytest.mark.slow)],
+    ids=["unrolled-sgd", "scanned-sgd", "scanned-adam", "unrolled-adam"],
+)
 
 
 def planned(parallelism, scanned, optimizer="sgd", sizes=SIZES):
@@ -59,8 +64,7 @@ def tensor_parallel(rows: int, layers: int, scanned: bool) -> list[ExpectedColle
     return 4 * per_layer(ExpectedCollective("all_reduce", ("model",), activations(rows)), layers, scanned)
 
 
-@both_forms
-@optimizers
+@forms_and_optimizers
 def test_data_parallel(scanned, optimizer):
     """Each gradient is all-reduced once, also that of the embedding: its two parts are added before."""
     sizes = sizes_for(optimizer)
@@ -68,8 +72,7 @@ def test_data_parallel(scanned, optimizer):
     assert_planned(model, planned(DATA, scanned, optimizer, sizes), all_reduced_gradients(model, "data"))
 
 
-@both_forms
-@optimizers
+@forms_and_optimizers
 def test_fsdp(scanned, optimizer):
     """Weights are all-gathered, activations never, and gradients are reduce-scattered. Unrolled, this sends 23.9 MB;
     JAX without constraints sends 465 MB."""
@@ -78,8 +81,7 @@ def test_fsdp(scanned, optimizer):
     assert_planned(model, planned(FSDP, scanned, optimizer, sizes), fsdp_collectives(model, "data"))
 
 
-@both_forms
-@optimizers
+@forms_and_optimizers
 def test_tensor_parallel(scanned, optimizer):
     """Only activations are all-reduced; replicated values are computed on every device."""
     sizes = sizes_for(optimizer)
@@ -87,8 +89,7 @@ def test_tensor_parallel(scanned, optimizer):
     assert_planned(transformer(TENSOR, scanned, sizes), planned(TENSOR, scanned, optimizer, sizes), expected)
 
 
-@both_forms
-@optimizers
+@forms_and_optimizers
 def test_data_and_tensor_parallel(scanned, optimizer):
     """Gradients are all-reduced over `data`, activations of a quarter of the batch over `model`."""
     sizes = sizes_for(optimizer)
@@ -97,8 +98,7 @@ def test_data_and_tensor_parallel(scanned, optimizer):
     assert_planned(model, planned(DATA_TENSOR, scanned, optimizer, sizes), expected)
 
 
-@both_forms
-@optimizers
+@forms_and_optimizers
 def test_fsdp_and_tensor_parallel(scanned, optimizer):
     """Weights are all-gathered along `data`, and stay sharded along `model`."""
     sizes = sizes_for(optimizer)
@@ -107,8 +107,7 @@ def test_fsdp_and_tensor_parallel(scanned, optimizer):
     assert_planned(model, planned(FSDP_TENSOR, scanned, optimizer, sizes), expected)
 
 
-@both_forms
-@optimizers
+@forms_and_optimizers
 def test_sequence_parallel(scanned, optimizer):
     """Between blocks positions are sharded along `model`, as in Megatron: all-gathered before a block and
     reduce-scattered after it, and conversely in the backward pass. The bytes are those of the all-reduces of tensor

@@ -113,7 +113,7 @@ def test_the_schedule_sends_the_same_bytes(mesh, overlapping, how):
     plans = []
     for value in (False, True):
         with jax.config.override("schedule_communication", value):
-            plans.append(compiled_step(mesh, how, True, True)[0].plan)
+            plans.append(lowered_step(mesh, how, True, True)[0].plan)
     assert plans[0].wire_bytes == plans[1].wire_bytes > 0
 
 
