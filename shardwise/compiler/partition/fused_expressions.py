@@ -358,10 +358,17 @@ class FusedExpressions:
         return are_cheap and rereads <= value.type.nbytes
 
     def _is_prologue(self, value: Value, reads: Reads, members: Sequence[Equation]) -> bool:
-        """Return whether products of XLA compute a value as an operand: elementwise ops of one array do."""
-        large = sum([size for size in reads.values() if size >= value.type.nbytes / 8])
-        are_elementwise = all([member.op.is_elementwise or self._is_broadcast(member.outputs[0]) for member in members])
-        return are_elementwise and large <= value.type.nbytes
+        """Return whether products of XLA compute a value as an operand: elementwise ops that read one array each do.
+
+        Others, such as a value times its own sigmoid, read more than they write.
+        """
+        if sum([size for size in reads.values() if size >= value.type.nbytes / 8]) > value.type.nbytes:
+            return False
+        return all(
+            self._is_broadcast(member.outputs[0])
+            or (member.op.is_elementwise and sum([not self._is_broadcast(x) for x in member.inputs]) == 1)
+            for member in members
+        )
 
     def _meet(self, uses: Sequence[Equation], examiner: Value) -> bool:
         """Return whether elementwise equations lead from all of these to one equation, so that one kernel has them all.

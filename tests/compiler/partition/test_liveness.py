@@ -437,6 +437,23 @@ class TestGpu:
         # q k v, their gradients, the output and its cotangent, the sums in f32, and two numbers per query
         assert self.peak(sw.grad(loss, (0, 1, 2)), q, q, q) == 8 * array + 2 * array + 2 * rows
 
+    def test_convolutions_of_volumes_need_copies_and_those_of_images_nothing(self):
+        """249 of 389 convolutions of f32 in the recorded steps have no workspace: of images, 196 of 231.
+
+        The one of 16 MiB of the video net has 32.4 MiB: its operand, its kernel, and its result.
+        """
+
+        def convolve(x, kernel, dims):
+            names = (f"N{dims}C", f"{dims}IO", f"N{dims}C")
+            return lax.conv_general_dilated(x, kernel, (1,) * len(dims), "SAME", dimension_numbers=names)
+
+        image, kernel = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 32, 32, 64), (3, 3, 64, 64))]
+        arrays = 2 * image.size + kernel.size
+        assert self.peak(lambda *args: convolve(*args, "HW"), image, kernel) == 4 * arrays
+        volume, kernel = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 8, 32, 32, 64), (3, 3, 3, 64, 64))]
+        arrays = 2 * volume.size + kernel.size
+        assert self.peak(lambda *args: convolve(*args, "DHW"), volume, kernel) == 2 * 4 * arrays
+
     def test_a_convolution_that_pads_one_end_reads_a_padded_copy(self):
         x, kernel = (
             sw.ShapeDtypeStruct((8, 32, 32, 64), jnp.bfloat16),

@@ -67,4 +67,5 @@ def test_products_of_xla_compute_their_operands():
 
     assert "max" not in stored(two, rows, weights)
     assert stored(lambda x, w, y: (x * y) @ w, rows, weights, rows) == ["mul", "dot"]  # of two arrays
+    assert "mul" in stored(lambda x, w: (x * sw.nn.sigmoid(x)) @ w, rows, weights)  # reads two operands
     assert "max" in stored(two, array(4096, 4096), array(4096, 4096))  # the library reads it

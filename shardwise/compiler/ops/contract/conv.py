@@ -59,6 +59,9 @@ class Roles(NamedTuple):
     features: str
 
 
+_IMAGE_RANK = 4  # two spatial dims, the batch and the channels
+
+
 @final
 @record
 class Conv(Op):
@@ -87,8 +90,16 @@ class Conv(Op):
     precision: tuple[str, str] = ("DEFAULT", "DEFAULT")
 
     def workspace_bytes(self, *types: ArrayType) -> int | None:
-        """The algorithms for f32 that XLA's autotuner selects need a workspace, of a size that is not known before."""
-        return None if types[0].dtype.itemsize == 4 else 0
+        """cuDNN copies arrays of three spatial dims to make their channels the last dim: both operands and the result.
+
+        Most algorithms for images that XLA's autotuner selects need no workspace. Those for one spatial dim, and for
+        the gradients of kernels, do if the dtype is f32, of a size that is not known before.
+        """
+        x, kernel = types
+        if x.ndim > _IMAGE_RANK:
+            return x.nbytes + kernel.nbytes + self.out_type(x, kernel).nbytes
+        is_kernel_gradient = self.out[0] != self.lhs[0]
+        return None if x.dtype.itemsize == 4 and (is_kernel_gradient or x.ndim < _IMAGE_RANK) else 0
 
     def copied_bytes(self, platform: str, *types: ArrayType) -> tuple[int, ...]:
         """cuDNN pads both ends of a dim alike. What one end has more is padded before, in a copy of the array.
