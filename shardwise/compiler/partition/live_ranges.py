@@ -190,7 +190,7 @@ class LiveRanges:
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
         self.copied_arguments: dict[Buffer, int] = {}
         self._known_dependencies: dict[Program, dict[Kernel, int]] = {}
-        self._stacked: list[tuple[Buffer, Buffer]] = []
+        self._stacked: list[tuple[Buffer, Buffer, int]] = []  # slices, their stacks, and the last kernels of loops
         self._new_carries: list[_NewCarry] = []
         self._initial: list[tuple[Buffer, Buffer, int]] = []
         self._schedule = None
@@ -355,8 +355,9 @@ class LiveRanges:
             if kernel.root.op.fusion.fuses:
                 buffer.stack.use(time)
                 return buffer.stack
-            # On CPU, the slices of a body are ready, and therefore run, before its other kernels.
-            start = self._starts[-1] if self.platform == CPU else time
+            # On CPU, the slices of a body are ready, and therefore run, before its other kernels. On GPUs, they are
+            # copies that run beside other kernels, and start as early as they can.
+            start = self._starts[-1] if self.platform else time
             buffer = values[value] = self._new(value, f"a slice for {buffer.loop}", kernel.root.source, outer, start)
         if copied is not None:
             return self._copy(kernel.root, buffer, copied, outer, time)
@@ -478,7 +479,7 @@ class LiveRanges:
                     new.held = replace(new.held, what=_PASSED)
                     new.use(last)
             elif binding.boundary.leading:
-                self._stacked.append((new, result))
+                self._stacked.append((new, result, last))
             else:
                 self._new_carries.append(_NewCarry(result, new, result.end if is_carry else start - 1, last))
 
@@ -499,9 +500,11 @@ class LiveRanges:
                     operand.use(copy.start)
             else:
                 buffer.use(copy.start)
-        for new, stack in self._stacked:
+        for new, stack, last in self._stacked:
             if self._is_fused(new):
                 new.shared_with = stack
+            elif self.platform == GPU:  # a copy that runs beside other kernels, and ends as late as it can
+                new.use(last)
         for old, new, last_read, last in self._new_carries:
             if new.shared_with is not None or new is old:
                 continue

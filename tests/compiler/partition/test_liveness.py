@@ -419,6 +419,24 @@ class TestGpu:
         x, i = sw.ShapeDtypeStruct((1024, 256), np.float32), sw.ShapeDtypeStruct((65536,), np.int32)
         assert self.peak(sums, x, i) < 4 * i.size * 256
 
+    def test_slices_of_stacks_are_copied_beside_the_kernels_of_a_body(self):
+        """The body of lstm × 16 starts its copies of slices first, and waits for its copies into stacks last."""
+
+        def loop(x, w):
+            def body(c, w):
+                h = jnp.tanh(jnp.tanh(c @ w) @ c)
+                return jnp.tanh(h @ c) @ w, h @ h
+
+            return lax.scan(body, x, w)
+
+        local = local_of(loop, *matrices(1), *matrices(1, 4, N, N))
+        ranges = Liveness.from_program(local, (), H200).ranges
+        body = [index for index, frame in enumerate(ranges.frames) if frame.outer is not None]
+        first, last = 2 * body[0], 2 * body[-1]
+        (sliced,) = [buffer for buffer in ranges.buffers if buffer.held.what == "a slice for scan"]
+        assert sliced.start == first
+        assert any(b.end == last and b.start < last and b.held.what == "dot" for b in ranges.buffers)
+
     def test_a_sort_overwrites_its_operand(self):
         x = sw.ShapeDtypeStruct((1 << 20,), np.float32)
         assert self.peak(lambda x: jnp.sort(jnp.cumsum(x)), x) == 2 * 4 * x.size
