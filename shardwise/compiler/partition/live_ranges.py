@@ -185,6 +185,7 @@ class LiveRanges:
         self._times: list[list[int]] = []  # of the kernels of the current program, and of those that enclose it
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
         self._copies: dict[tuple[Buffer, OperandCopy, Frame | None], Buffer] = {}
+        self._stack_copies: list[Buffer] = []  # that loops read
         self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
         self._copied_again: set[Buffer] = set()  # results that are computed again for their copies
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
@@ -355,6 +356,13 @@ class LiveRanges:
             if kernel.root.op.fusion.fuses:
                 buffer.stack.use(time)
                 return buffer.stack
+            if copied is not None and self.platform == GPU:
+                # A slice has the layout of its stack, which XLA copies before the loop.
+                stack = buffer.stack
+                needed = OperandCopy(stack.held.bytes // value.type.nbytes * copied.bytes, (), ())
+                copy = self._copy(kernel.root, stack, needed, stack.outer, self._starts[-1])
+                self._stack_copies.append(copy)
+                return copy
             # On CPU, the slices of a body are ready, and therefore run, before its other kernels. On GPUs, they are
             # copies that run beside other kernels, and start as early as they can.
             start = self._starts[-1] if self.platform else time
@@ -377,6 +385,9 @@ class LiveRanges:
         for binding in op.bindings:
             self._leave(op, binding, operands, results, inner, frame, start)
         last = max(start, self._time - 2)
+        for copy in self._stack_copies:
+            if copy.copy_of in operands:
+                copy.use(last)
         for buffer in results.values():
             buffer.use(last)
             buffer.complete = last

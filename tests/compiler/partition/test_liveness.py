@@ -437,6 +437,22 @@ class TestGpu:
         assert sliced.start == first
         assert any(b.end == last and b.start < last and b.held.what == "dot" for b in ranges.buffers)
 
+    def test_int8_weights_of_all_layers_are_transposed_before_a_loop(self):
+        """The step of integer inference transposes both its stacks of int8[6, 2048, 8192] before its scan."""
+
+        def layers(x, w):
+            def body(x, w):
+                return lax.dot(x, w, preferred_element_type=np.int32).astype(np.int8), None
+
+            return lax.scan(body, x, w)[0]
+
+        x, w = [sw.ShapeDtypeStruct(shape, np.int8) for shape in ((256, 512), (16, 512, 512))]
+        transposed = self.peak(lambda x, w: layers(x, w.mT), x, w)
+        local = local_of(layers, x, w)
+        copies = [buffer for buffer in Liveness.from_program(local, (), H200).ranges.buffers if buffer.copy_of]
+        assert [copy.held.bytes for copy in copies] == [w.size]
+        assert transposed >= self.peak(layers, x, w) > 2 * w.size
+
     def test_a_sort_overwrites_its_operand(self):
         x = sw.ShapeDtypeStruct((1 << 20,), np.float32)
         assert self.peak(lambda x: jnp.sort(jnp.cumsum(x)), x) == 2 * 4 * x.size

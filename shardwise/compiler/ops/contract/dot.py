@@ -110,7 +110,18 @@ class Dot(Op):
         return x, y
 
     def copied_bytes(self, platform: str, *types: ArrayType) -> tuple[int, ...]:
-        """On CPU, also operands whose dims are not in the order of a matrix product are copied."""
+        """On CPU, also operands whose dims are not in the order of a matrix product are copied.
+
+        On GPUs, cuBLASLt multiplies int8 only along the minor dims of both operands. XLA transposes others.
+        """
+        if platform == "gpu":
+            minors = (
+                tuple(range(type.ndim - len(dims), type.ndim)) for type, dims in zip(types, self.contract, strict=True)
+            )
+            return tuple(
+                type.nbytes if type.dtype == np.int8 and tuple(sorted(dims)) != minor else 0
+                for type, dims, minor in zip(types, self.contract, minors, strict=True)
+            )
         wide = super().copied_bytes(platform, *types)
         orders = self.copied_orders(platform, *types)
         return tuple(
