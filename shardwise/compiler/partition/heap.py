@@ -19,8 +19,8 @@ class Block(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
 
 
-def heap_bytes(blocks: Sequence[Block]) -> int:
-    """Return the size of the heap of these blocks."""
+def heap_bytes(blocks: Sequence[Block], least: int = 0) -> int:
+    """Return the size of the heap of these blocks. `least` are the most bytes that are live at once, if known."""
 
     def size_first(block: Block) -> tuple[int, int]:
         return -block.bytes, -_duration(block)
@@ -28,7 +28,8 @@ def heap_bytes(blocks: Sequence[Block]) -> int:
     def duration_first(block: Block) -> tuple[int, int]:
         return -_duration(block), -block.bytes
 
-    return min(_placed_bytes(sorted(blocks, key=order)) for order in (size_first, duration_first))
+    size = _placed_bytes(sorted(blocks, key=size_first))
+    return size if size == least else min(size, _placed_bytes(sorted(blocks, key=duration_first)))
 
 
 def _duration(block: Block) -> int:
@@ -55,10 +56,12 @@ def _offset(block: Block, placed: npt.NDArray[np.int64]) -> int:
     live = np.zeros(first.shape, bool)
     for start, end in block.ranges:
         live |= (first <= end) & (start <= last)
-    end, best, tightest = 0, None, 0
-    for other, other_end in sorted(zip(offsets[live].tolist(), ends[live].tolist(), strict=True)):
-        gap = other - end
-        if gap >= block.bytes and (best is None or gap < tightest):
-            best, tightest = end, gap
-        end = max(end, other_end)
-    return end if best is None else best
+    if not live.any():
+        return 0
+    order = np.argsort(offsets[live])
+    starts = offsets[live][order]
+    reached = np.maximum.accumulate(ends[live][order])  # the end of all blocks up to each
+    below = np.concatenate(([0], reached[:-1]))
+    gaps = starts - below
+    fitting = np.flatnonzero(gaps >= block.bytes)
+    return int(below[fitting[gaps[fitting].argmin()]] if fitting.size else reached[-1])

@@ -196,6 +196,7 @@ class LiveRanges:
         self._initial: list[tuple[Buffer, Buffer, int]] = []
         self._schedule = None
         self._triton_chip = triton_chip(local, chip)
+        self._known_groups: dict[int, KernelGroups] = {}  # by programs that `program` contains, which keeps them alive
         if self.platform == GPU:
             self._schedule = ModuleSchedule(self.program, self._groups, self._workspace)
         self.arguments = {
@@ -220,8 +221,12 @@ class LiveRanges:
         return [launch.kernel for launch in self._launches]
 
     def _groups(self, program: Program) -> KernelGroups:
-        """Return the kernels of the program, or of one that it contains."""
-        return self.local.kernel_groups(program, self.platform, self._triton_chip)
+        """Return the kernels of the program, or of one that it contains; cached by its identity, without a hash."""
+        groups = self._known_groups.get(id(program))
+        if groups is None:
+            groups = self.local.kernel_groups(program, self.platform, self._triton_chip)
+            self._known_groups[id(program)] = groups
+        return groups
 
     def _workspace(self, kernel: Kernel) -> int:
         """Return the bytes that only a kernel needs."""
@@ -567,7 +572,7 @@ class LiveRanges:
 
     def is_column_major(self, result: Value) -> bool:
         """Return whether LAPACK stores a result of the program column by column, so that XLA copies it at the end."""
-        return result in self.local.kernel_groups(self.program, self.platform).expressions.column_major
+        return result in self._groups(self.program).expressions.column_major
 
     def updates_in_place(self, buffer: Buffer) -> list[Buffer]:
         """Return the buffers of the updates that lead to a buffer, itself included: they share one allocation."""
@@ -595,7 +600,7 @@ class LiveRanges:
         root = launch.kernel.root
         if self.platform != CPU:
             return root.op.fusion.fuses
-        groups = self.local.kernel_groups(self.frames[launch.time // 2].program, self.platform)
+        groups = self._groups(self.frames[launch.time // 2].program)
         return groups.expressions.roots[root].fuses
 
     def can_replace(self, old: Buffer, new: Buffer) -> bool:

@@ -273,7 +273,7 @@ class Liveness:
         self.peak_bytes = most = max(self.live_bytes, default=fixed)
         self.peak = self.live_bytes.index(most) if self.live_bytes else 0
         if self.ranges.platform in (CPU, GPU):
-            self.peak_bytes = max(most, fixed + heap_bytes(_blocks(self._heap)))
+            self.peak_bytes = max(most, fixed + heap_bytes(_blocks(self._heap), most - fixed))
             if self.peak_bytes > most:
                 gaps = ArrayType((self.peak_bytes - most,), np.dtype(np.uint8))
                 self._reserved[Value(gaps)] = Held("gaps between temporaries", "", gaps.nbytes, NOWHERE)
