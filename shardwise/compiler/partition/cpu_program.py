@@ -9,6 +9,8 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 - Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
 - The index vectors of a scatter have an element for each batch dim.
 - Rolling concatenates two slices.
+- The position of a window's maximum, and the values that it selects, are computed from padded arrays, which are sliced
+  for each element of the window.
 - The results of LAPACK are NaN for matrices for which it fails, and a factor has zeros in its other triangle. A QR
   decomposition is two calls.
 - Loop-invariant values are computed before the loop, and equal equations once.
@@ -41,6 +43,7 @@ from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Qr
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, blocked_scan
+from shardwise.compiler.ops.reduce.window_argmax import WindowOp
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.roll import Roll
@@ -131,6 +134,8 @@ class _Rewriter:
             return self._rolled(op, *inputs)
         if isinstance(op, Cumulative):
             return self._scanned(op, *inputs)
+        if isinstance(op, WindowOp) and result_types(op, tuple([value.type for value in inputs]))[0].size:
+            return [op.expand(self._apply_unless_identity, *inputs)]
         if isinstance(op, ErfInv):
             return self._inverted(*inputs)
         if isinstance(op, (Dot, Conv)) and any(_is_narrow(value) for value in inputs):
@@ -148,6 +153,11 @@ class _Rewriter:
             one = self._full(inputs[0].type, 1)
             return [self._apply(Mul(), self._apply(Add(), one, *inputs), self._apply(Sub(), one, *inputs))]
         return None
+
+    def _apply_unless_identity(self, op: Op, *operands: Value) -> Any:
+        """Add an equation as `_apply` does; return the operand of a pad that pads nothing."""
+        is_identity = isinstance(op, Pad) and not any((*op.low, *op.high, *op.interior))
+        return operands[0] if is_identity else self._apply(op, *operands)
 
     def _full(self, type: ArrayType, value: Any) -> Value:
         """Add an array of a type whose elements are equal."""
@@ -219,17 +229,13 @@ class _Rewriter:
             x = self._apply(Reverse((dim,)), x)
         neutrals = [self._full(ArrayType((), wide, type.weak), neutral) for neutral in op.neutrals(wide)]
 
-        def apply(op: Op, *operands: Value) -> Any:
-            is_identity = isinstance(op, Pad) and not any((*op.low, *op.high))
-            return operands[0] if is_identity else self._apply(op, *operands)
-
         def scan(operands: Sequence[Value], dim: int) -> list[Value]:
             return [self._apply(Cumulative(dim, op.reduction), x) for x in operands]
 
         def combine(earlier: Sequence[Value], later: Sequence[Value]) -> list[Value]:
-            return [COMBINERS[op.reduction][0](apply, *earlier, *later)]
+            return [COMBINERS[op.reduction][0](self._apply_unless_identity, *earlier, *later)]
 
-        (result,) = blocked_scan(apply, scan, [x], neutrals, dim, combine)
+        (result,) = blocked_scan(self._apply_unless_identity, scan, [x], neutrals, dim, combine)
         if op.reverse:
             result = self._apply(Reverse((dim,)), result)
         return [result if wide == type.dtype else self._apply(Convert(type.dtype, type.weak), result)]

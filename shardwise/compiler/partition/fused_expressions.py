@@ -18,7 +18,7 @@ from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Transpose
-from shardwise.compiler.ops.shape.slicing import Concatenate
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad
 from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
 from shardwise.compiler.partition.triton_products import is_triton_product
@@ -336,6 +336,8 @@ class FusedExpressions:
         if self.calls and not self.calls.keys().isdisjoint(uses):
             self.reduced.add(value)
             return False
+        if self.platform == "cpu" and self._is_stored_for_orders(equation) and self._is_permuted(value):
+            return False
         if self.chip is not None and self._is_prologue(value, reads, members):
             # Products of XLA compute the operand before other ops are fused.
             uses = [use for use in uses if not is_triton_product(use, self.chip)]
@@ -439,6 +441,27 @@ class FusedExpressions:
                 consumers.update(dict.fromkeys(other for other in again if self._fuses_on_cpu(other)))
         self._known_consumers[value] = list(consumers)[: _MAX_MEETING + 1]
         return self._known_consumers[value]
+
+    def _is_stored_for_orders(self, equation: Equation) -> bool:
+        """Return whether XLA stores a result that one kernel reads in several orders, and does not compute it for each.
+
+        It does so with padded arrays, and with expensive ops that read more elements than their result has.
+        """
+        return not self._is_cheap(equation) and (isinstance(equation.op, Pad) or not self._reads_few(equation))
+
+    def _is_permuted(self, value: Value) -> bool:
+        """Return whether consumers read a value in several orders, such as two slices of it."""
+        uses = self.uses.get(value, ())
+        if len(uses) > 1:
+            return any(self._is_moved(use) for use in uses)
+        return len(uses) == 1 and uses[0] in self.recomputed and self._is_permuted(uses[0].outputs[0])
+
+    def _is_moved(self, equation: Equation) -> bool:
+        """Return whether the consumers that compute an equation read its operand in another order than its own."""
+        if equation not in self.recomputed:
+            return False
+        moves = equation.op.only_moves and not equation.op.fusion.is_view
+        return moves or any(self._is_moved(use) for use in self.uses[equation.outputs[0]])
 
     def _fuses_on_cpu(self, equation: Equation) -> bool:
         return equation not in self.calls and self._fuses(equation)
@@ -613,8 +636,10 @@ class FusedExpressions:
 
     def _recomputes(self, equation: Equation) -> bool:
         """Return whether an op is cheap, and computing it again reads no more elements than its result has."""
-        if not self._is_cheap(equation):
-            return False
+        return self._is_cheap(equation) and self._reads_few(equation)
+
+    def _reads_few(self, equation: Equation) -> bool:
+        """Return whether an equation reads no more elements than its result has, or one large operand."""
         (value,) = equation.outputs
         rank = _true_rank(value)
         large = [x for x in equation.inputs if _true_rank(x) >= rank and not self._is_broadcast(x)]

@@ -59,6 +59,10 @@ def convolved(x, w):
     return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
+def largest_in_windows(x, size=2, padding="VALID"):
+    return lax.reduce_window(x, -np.inf, lax.max, (1, size, size, 1), (1, 2, 2, 1), padding)
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -246,6 +250,26 @@ PROGRAMS = {
     "a convolution of images whose windows are reduced": (
         lambda x, w: lax.reduce_window(nn.relu(convolved(x, w)), -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
         [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
+    ),
+    "gradients of the largest elements of windows": (
+        sw.grad(lambda x: jnp.sum(largest_in_windows(x) ** 3)),
+        matrices(1, 8, 32, 32, 32),
+    ),
+    "gradients of the largest elements of windows that overlap": (
+        sw.grad(lambda x: jnp.sum(largest_in_windows(x, 3, "SAME") ** 3)),
+        matrices(1, 8, 32, 32, 32),
+    ),
+    "tangents of the largest elements of windows": (
+        lambda x, t: sw.jvp(largest_in_windows, (x,), (t,)),
+        matrices(2, 8, 32, 32, 32),
+    ),
+    "two slices of exponentials": (
+        lambda x: ((y := jnp.exp(x))[:, 1:] * y[:, :-1])[::8],
+        matrices(1, 4 * N, N),
+    ),
+    "two slices of a quotient": (
+        lambda x: ((y := jnp.sin(x) / (x + 1))[:, 1:] * y[:, :-1])[::8],
+        matrices(1, 4 * N, N),
     ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),

@@ -6,6 +6,7 @@ position of this element in the window, `gather_from_window` reads another array
 neighbours.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -21,6 +22,7 @@ from shardwise.compiler.ir.types import ArrayType, Scalar, ScalarLike
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
+from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.sliding_window import WindowDimension, halo_exchange
@@ -58,6 +60,10 @@ def _replace_at(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...
     return (*values[:dim], value, *values[dim + 1 :])
 
 
+def _constant(type: ArrayType, value: int) -> Full:
+    return Full(type.shape, Scalar.from_value(value, type.dtype), type.weak)
+
+
 def _lower_with(hlo: Hlo) -> Apply:
     return lambda op, *operands: op.lower(hlo, *operands)
 
@@ -78,6 +84,14 @@ class WindowOp(Op):
     def window_dim(self) -> WindowDimension:
         """The window parameters along `dim`."""
         return WindowDimension(self.window, self.stride, self.low, self.high, self.base_dilation, self.window_dilation)
+
+    @abstractmethod
+    def expand(self, apply: Apply, *operands: Any) -> Any:
+        """Return the result for operands with at least one window, as slices of them that are compared and selected."""
+
+    def lower(self, hlo: Hlo, *operands: HloValue) -> Any:
+        out = self.out_type(*[operand.type for operand in operands])
+        return self.expand(_lower_with(hlo), *operands) if out.size else hlo.constant(0, out)
 
     def windowed_type(self, x: ArrayType) -> ArrayType:
         """Return the type of `x` with one element per window along `dim`."""
@@ -150,21 +164,19 @@ class WindowArgExtremum(WindowOp):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
-    def lower(self, hlo: Hlo, x: HloValue) -> Any:
+    def expand(self, apply: Apply, *operands: Any) -> Any:
+        (x,) = operands
         out = self.out_type(x.type)
-        if not out.size:
-            return hlo.constant(0, out)
-        apply = _lower_with(hlo)
         (fill,) = self.fills(x.type.dtype)
         best, *rest = window_slices(apply, x, x.type, self.dim, self.window_dim, fill)
-        best_position = hlo.constant(0, out)
+        best_position = apply(_constant(out, 0))
         for position, element in enumerate(rest, 1):
             is_better = apply(Compare(self.direction), element, best)
             if is_inexact(x.type.dtype):
                 is_first_nan = apply(And(), apply(Compare("NE"), element, element), apply(Compare("EQ"), best, best))
                 is_better = apply(Or(), is_better, is_first_nan)
             best = apply(Select(), is_better, element, best)
-            best_position = apply(Select(), is_better, hlo.constant(position, out), best_position)
+            best_position = apply(Select(), is_better, apply(_constant(out, position)), best_position)
         return best_position
 
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -211,14 +223,12 @@ class GatherFromWindow(WindowSelection):
         transposed = self.window_dim.transposed(x.type.shape[self.dim])
         return ScatterAddToWindow(self.dim, *transposed)(cotangent, positions), None
 
-    def lower(self, hlo: Hlo, x: HloValue, positions: HloValue) -> Any:
-        out = self.out_type(x.type, positions.type)
-        result = hlo.constant(0, out)
-        if not out.size:
-            return result
-        for position, element in enumerate(window_slices(_lower_with(hlo), x, x.type, self.dim, self.window_dim, 0)):
-            is_selected = Compare("EQ").lower(hlo, positions, hlo.constant(position, positions.type))
-            result = Select().lower(hlo, is_selected, element, result)
+    def expand(self, apply: Apply, *operands: Any) -> Any:
+        x, positions = operands
+        result = apply(_constant(self.out_type(x.type, positions.type), 0))
+        for position, element in enumerate(window_slices(apply, x, x.type, self.dim, self.window_dim, 0)):
+            is_selected = apply(Compare("EQ"), positions, apply(_constant(positions.type, position)))
+            result = apply(Select(), is_selected, element, result)
         return result
 
     def reference(self, x: NumpyArray, positions: NumpyArray) -> NumpyArray:
@@ -255,24 +265,22 @@ class ScatterAddToWindow(WindowSelection):
         transposed = self.window_dim.transposed(x.type.shape[self.dim])
         return GatherFromWindow(self.dim, *transposed)(cotangent, positions), None
 
-    def lower(self, hlo: Hlo, x: HloValue, positions: HloValue) -> Any:
+    def expand(self, apply: Apply, *operands: Any) -> Any:
+        x, positions = operands
         out = self.out_type(x.type, positions.type)
-        if not out.size:
-            return hlo.constant(0, out)
-        apply = _lower_with(hlo)
         wide = numpy_carrier(out.dtype) if is_float(out.dtype) else out.dtype
         if wide != out.dtype:
-            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
-        zero = hlo.constant(0, ArrayType(out.shape, wide))
+            x = apply(Convert(wide, x.type.weak), x)
+        zero = apply(_constant(out.with_dtype(wide), 0))
         window_positions = window_slices(apply, positions, positions.type, self.dim, self.window_dim, NO_POSITION)
         terms = []
         for index, (element, position) in enumerate(
             zip(window_slices(apply, x, x.type, self.dim, self.window_dim, 0), window_positions, strict=True)
         ):
-            place = hlo.constant(self.window - 1 - index, position.type)
+            place = apply(_constant(position.type, self.window - 1 - index))
             terms.append(apply(Select(), apply(Compare("EQ"), position, place), element, zero))
         total = reduce(lambda a, b: apply(Add(), a, b), terms)
-        return total if wide == out.dtype else hlo.op("stablehlo.convert", (total,), out)
+        return total if wide == out.dtype else apply(Convert(out.dtype, out.weak), total)
 
     @ignore_float_errors
     def reference(self, x: NumpyArray, positions: NumpyArray) -> NumpyArray:
