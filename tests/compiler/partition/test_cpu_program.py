@@ -30,7 +30,7 @@ PROGRAMS = {
         ["convert", "convert", "scatter", "convert"],
     ),
     "a narrow product": (lambda x: x @ x.T, [NARROW], ["dot", "convert"]),
-    "a narrow product that is only converted": (lambda x: (x @ x.T).astype(np.float32), [NARROW], ["dot", "convert"]),
+    "a narrow product that is only converted": (lambda x: (x @ x.T).astype(np.float32), [NARROW], ["dot"]),
     "one narrow row that is replaced": (lambda x: x.at[3].set(x[0]), [NARROW], None),
     "a body of a loop": (
         lambda x: lax.fori_loop(0, 3, lambda i, x: x / (1 + jnp.sum(x * x, 1, keepdims=True)), x),
