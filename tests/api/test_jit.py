@@ -196,19 +196,20 @@ def test_dump_writes_every_stage(tmp_path):
         "02-inline",
         "03-erase_varying",
         "04-lower_keys",
-        "05-hoist",
-        "06-merge_stacks",
-        "07-crop_pads",
-        "08-merge_factorizations",
-        "09-dce",
-        "10-erase_shardings",
-        "11-layout_problem",
-        "12-choose",
-        "13-partition",
-        "14-lower",
+        "05-inline_single_trips",
+        "06-hoist",
+        "07-merge_stacks",
+        "08-crop_pads",
+        "09-merge_factorizations",
+        "10-dce",
+        "11-erase_shardings",
+        "12-layout_problem",
+        "13-choose",
+        "14-partition",
+        "15-lower",
     ]
-    assert texts["01-trace"].startswith("program ") and texts["10-erase_shardings"] == "(unchanged since trace)\n"
-    assert "stablehlo.multiply" in texts["14-lower"]
+    assert texts["01-trace"].startswith("program ") and texts["11-erase_shardings"] == "(unchanged since trace)\n"
+    assert "stablehlo.multiply" in texts["15-lower"]
 
 
 def test_argument_structures_are_distinguished():
