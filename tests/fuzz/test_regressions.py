@@ -270,7 +270,8 @@ def test_loop_without_operands_runs_on_every_device(length):
 
     out_specs = [P("x"), P(None, "x")]
     program, stages = stages_of(function, [f32(4)], [P("x")], MESH_OF_2, out_specs)
-    assert [len(e.inputs) for e in stages.local.program.equations if e.op.name == "scan"] == [0]
+    loops = [len(e.inputs) for e in stages.local.program.equations if e.op.name == "scan"]
+    assert loops == ([] if length == 1 else [0])  # a scan of length 1 is inlined
     assert_simulates(program, stages.local, [np.ones(4)])
 
 

@@ -103,7 +103,7 @@ LINEAR_SOLVE = {"linear_solve", "linear_call"}
 ATTENTION = {"fused_attention", "fused_attention_grad"}
 # Rounded numbers have no derivative: tests/compiler/kernels/test_fp8_dot.py.
 ROUNDED = {"quantize", "scaled_dot"}
-KERNELS = {"norm", "norm_grad", "cross_entropy", "cross_entropy_grad", "unpack", *ROUNDED}
+KERNELS = {"norm", "norm_factors", "norm_grad", "cross_entropy", "cross_entropy_grad", "unpack", *ROUNDED}
 
 # For each law, the ops that it does not apply to.
 EXCEPTIONS = {

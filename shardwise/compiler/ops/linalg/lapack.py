@@ -123,6 +123,8 @@ def matrices_at_once(core_shapes: Sequence[tuple[int, ...]]) -> int | None:
     if not _divides_batches():
         return None
     flops = max(rows * columns * min(rows, columns) for rows, columns, *_ in ((*core, 1, 1) for core in core_shapes))
+    if not flops:  # matrices without elements
+        return None
     return max(1, (_FLOPS_OF_ONE_TASK - 1) // (_MOST_FLOPS_PER_PRODUCT * flops))
 
 

@@ -74,3 +74,11 @@ def test_batches_are_divided_only_if_jaxlib_divides_them_into_tasks(version, loo
     lowered = sw.jit(lambda x: 2 * Cholesky()(x)).lower(positive_definite((250,), 4, np.float32)).as_text()
     assert lowered.count("stablehlo.while") == loops
     assert lowered.count("lapack_spotrf_ffi") == 1
+
+
+def test_matrices_without_elements_are_not_divided(monkeypatch):
+    monkeypatch.setattr(lapack, "jaxlib_version", lambda: "0.11.0")
+    assert lapack.matrices_at_once([(0, 2), (0, 0), (0, 2)]) is None
+    q, r = sw.jit(Qr(full=False))(np.zeros((3, 0, 2), np.float32))
+    assert q.shape == (3, 0, 0)
+    assert r.shape == (3, 0, 2)
