@@ -320,7 +320,7 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
         f"{human_bytes(search.memory_limit)} per device on {count} × {search.chip.name}. "
     )
     if search.may_fit(count):
-        text += f"The smallest plan needs {human_bytes(least.peak_bytes)}: {least.name} on mesh {least.mesh}."
+        text += f"The smallest plan needs {human_bytes(least.peak_bytes)}: {least.strategy} on mesh {least.mesh}."
     else:
         text += f"Every plan needs at least {human_bytes(search.least_bytes(count))}."
     with Task(f"autoshard of `{function_name(search.source.jitted.function)}`"):
@@ -338,7 +338,7 @@ def _does_not_fit(search: VariantSearch, least: Alternative, count: int, may_gro
         return AutoshardError(f"{text}{more}\n  {remedy}", least)
     devices = math.prod(larger.mesh.axis_sizes)
     return AutoshardError(
-        f"{text}\n  It would fit on {devices} devices: {larger.name} on mesh {larger.mesh}, "
+        f"{text}\n  It would fit on {devices} devices: {larger.strategy} on mesh {larger.mesh}, "
         f"{human_bytes(larger.peak_bytes)} per device.",
         least,
         larger,

@@ -11,6 +11,7 @@ RECOMPUTED = {
     "all": "bodies of scans recomputed",
 }
 _CAUSES = 2  # the most causes to state
+_CHANGES = 2  # the most changed layouts to state
 _SMALL = 0.2  # a cause is stated if it is at least this fraction of the difference
 
 
@@ -22,24 +23,36 @@ def tied(best: Alternative, others: Sequence[Alternative], error: float) -> tupl
 def runner_up(alternatives: Sequence[Alternative]) -> Alternative | None:
     """Return the best alternative that fits and has another mesh, family or recomputation than the first; else None.
 
-    Layouts that descent refined from the first alternative are no runner-up.
+    Two refinements of a strategy are of one family.
     """
     best = alternatives[0]
     return next((other for other in alternatives[1:] if other.fits and _differs(best, other)), None)
 
 
 def _differs(best: Alternative, other: Alternative) -> bool:
-    if (best.mesh, best.variant) != (other.mesh, other.variant):
-        return True
-    return other.name not in (best.name, "refined") and best.name != "refined"
+    return (best.mesh, best.variant, best.name) != (other.mesh, other.variant, other.name)
+
+
+def changes_text(alternative: Alternative) -> str:
+    """Return the layouts that a refined alternative has instead of those of its strategy; empty for others."""
+    more = len(alternative.changes) - _CHANGES
+    texts = [str(change) for change in alternative.changes[:_CHANGES]]
+    return ", ".join([*texts, f"{more} more"] if more > 0 else texts)
 
 
 def strategy_text(alternative: Alternative) -> str:
-    """Return the mesh, the family, the microbatches of a pipeline, and the recomputation of an alternative."""
+    """Return the mesh, the strategy, the microbatches of a pipeline, and the recomputation of an alternative."""
     mesh = " × ".join(f"{axis}={size}" for axis, size in alternative.mesh.shape.items())
     microbatches, recomputed = alternative.variant.microbatches, RECOMPUTED[alternative.variant.remat]
     attention = f"{alternative.variant.attention} attention" if alternative.variant.attention else ""
-    parts = [mesh, alternative.name, attention, f"{microbatches} microbatches" if microbatches else "", recomputed]
+    changes = f" ({changes_text(alternative)})" if alternative.changes else ""
+    parts = [
+        mesh,
+        alternative.strategy + changes,
+        attention,
+        f"{microbatches} microbatches" if microbatches else "",
+        recomputed,
+    ]
     return ", ".join(filter(None, parts))
 
 
@@ -50,7 +63,9 @@ def difference_text(best: Alternative, other: Alternative, chip: str, error: flo
     slower = other.seconds / best.seconds - 1 if best.seconds else 0.0
     causes = _causes_text(best, other)
     tie = f" (a tie: predictions for {chip} have an error of {100 * error:.0f}%)" if slower < error else ""
-    return f"{strategy_text(other)}: {100 * slower:.0f}% slower{tie}" + (f": {causes}" if causes else "")
+    # An estimate may be faster: it ranks behind plans that it beats by less than its own error.
+    change = f"{100 * slower:.0f}% slower" if slower >= 0 else f"estimated as {-100 * slower:.0f}% faster"
+    return f"{strategy_text(other)}: {change}{tie}" + (f": {causes}" if causes else "")
 
 
 def _causes_text(best: Alternative, other: Alternative) -> str:

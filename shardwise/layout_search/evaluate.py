@@ -29,6 +29,7 @@ from shardwise.compiler.search.fit_memory import fit_any_in_memory
 from shardwise.compiler.search.narrow_gathers import narrow_gathers
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import spec_of
 from shardwise.layout_search.memory_bound import MemoryBound
 from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step
@@ -84,11 +85,32 @@ RING, BALANCED_RING = "ring", "balanced ring"  # values of `attention`
 
 @final
 @dataclass(frozen=True)
+class LayoutChange:
+    """A layout that a refined alternative has instead of that of its strategy.
+
+    Attributes:
+        argument: the name of the argument, or the pattern of the names of several, in which `*` is any number.
+        indices: the indices of these arguments.
+        before: the layout in the strategy.
+        after: the layout in the alternative.
+    """
+
+    argument: str
+    indices: tuple[int, ...]
+    before: Layout
+    after: Layout
+
+    def __str__(self) -> str:
+        return f"{self.argument} {spec_of(self.after)} instead of {spec_of(self.before)}"
+
+
+@final
+@dataclass(frozen=True)
 class Alternative:
     """Layouts of all arguments on a mesh, with their predicted costs.
 
     Attributes:
-        name: the name of the strategy.
+        name: the name of the strategy; with `changes`, of the strategy that was refined.
         mesh: the mesh.
         layouts: the layout of each argument.
         variant: how the step is traced: rematerialization and pipeline.
@@ -101,6 +123,7 @@ class Alternative:
         is_estimated: whether the costs are from the plan of another alternative.
         parts: pairs of a cause and its seconds: products, memory traffic, idle time, and exposed collectives by kind
             and links.
+        changes: the layouts that descent changed, one per class of arguments; empty for the strategy itself.
     """
 
     name: str
@@ -115,6 +138,12 @@ class Alternative:
     schedule: str = ""
     is_estimated: bool = False
     parts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+    changes: tuple[LayoutChange, ...] = field(default=(), repr=False)
+
+    @property
+    def strategy(self) -> str:
+        """The name of the strategy, and whether it was refined."""
+        return f"refined {self.name}" if self.changes else self.name
 
     @property
     def order(self) -> tuple[float, ...]:
@@ -184,7 +213,9 @@ class Evaluator:
         """The best alternative so far."""
         return min(self.known.values(), key=lambda alternative: alternative.order)
 
-    def evaluate(self, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...]) -> Alternative:
+    def evaluate(
+        self, name: str, mesh: AbstractMesh, layouts: tuple[Layout, ...], changes: tuple[LayoutChange, ...] = ()
+    ) -> Alternative:
         """Return the predicted costs of these layouts. Layouts that were evaluated before keep their first name."""
         known = self.known.get((mesh, layouts))
         if known is None:
@@ -194,7 +225,7 @@ class Evaluator:
             known = self._estimate(problem, name, mesh, layouts)
             if known is None or known.seconds < _PROMISING * self.state.fastest:
                 known = self._plan(problem, name, mesh, layouts)
-            self.known[mesh, layouts] = known
+            known = self.known[mesh, layouts] = replace(known, changes=changes)
         return known
 
     def layout_problem(self, mesh: AbstractMesh, layouts: Sequence[Layout]) -> LayoutProblem:

@@ -20,7 +20,7 @@ from shardwise.execute.plan_report import request_report
 from shardwise.explain.simulate import Simulation
 from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.activations import Activations, activations
-from shardwise.layout_search.comparison import RECOMPUTED, difference_text, runner_up, tied
+from shardwise.layout_search.comparison import RECOMPUTED, changes_text, difference_text, runner_up, tied
 from shardwise.layout_search.evaluate import Alternative
 from shardwise.layout_search.source import overridden
 
@@ -50,7 +50,7 @@ def _bubble(alternative: Alternative) -> str:
 
 
 _COLUMNS = (
-    _Column("plan", 24, lambda plan: plan.name),
+    _Column("plan", 24, lambda plan: plan.strategy),
     _Column("mesh", 20, lambda plan: str(plan.mesh)),
     _Column("attention", 9, lambda plan: plan.variant.attention, lambda plan: bool(plan.variant.attention)),
     _Column("schedule", 8, _schedule, _has_pipeline),
@@ -244,7 +244,7 @@ class AutoSharding:
         more = len(self.alternatives) - _ROWS
         return "\n".join(
             [
-                f"{name} on {self._chip.name}, mesh {best.mesh}: {best.name}{attention}{pipeline}{remat}",
+                f"{name} on {self._chip.name}, mesh {best.mesh}: {best.strategy}{attention}{pipeline}{remat}",
                 f"  {human_seconds(best.seconds)} per call, {human_bytes(best.wire_bytes)} sent, "
                 f"{human_bytes(best.peak_bytes)}{limit} per device",
                 "",
@@ -255,10 +255,9 @@ class AutoSharding:
         )
 
     def _remark(self, alternative: Alternative) -> str:
-        """Return what the table says about an alternative that is not the best one."""
-        if not alternative.fits:
-            return "does not fit"
-        return "tie" if alternative in self.ties else ""
+        """Return what the table says about an alternative: whether it fits, ties, and what was refined."""
+        status = ("tie" if alternative in self.ties else "") if alternative.fits else "does not fit"
+        return "; ".join(filter(None, [status, changes_text(alternative)]))
 
     __repr__ = __str__
 

@@ -19,7 +19,7 @@ from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.search.search import Move, Search
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.layout_search.evaluate import Alternative, Evaluator
+from shardwise.layout_search.evaluate import Alternative, Evaluator, LayoutChange
 from shardwise.layout_search.families import (
     may_be_divided,
     pinned_layouts,
@@ -271,7 +271,7 @@ class LayoutSearch:
         """Yield the layouts that the planner chooses for all arguments."""
         for cost in STORAGE_COSTS:
             layouts = self.choose_layouts(mesh, self.base, self.axes(mesh), cost, self.step.open_inputs())
-            yield "chosen by cost", mesh, layouts
+            yield "planner's choice", mesh, layouts
 
     def state_inputs(self) -> dict[int, int | None]:
         """Return the open inputs that are state."""
@@ -342,7 +342,19 @@ class LayoutSearch:
                     if not self._has_effort(_ALL):
                         return
                     if (best.mesh, tuple(layouts)) not in self.evaluator.known:
-                        yield Move(None, partial(self._evaluate, "refined", best.mesh, tuple(layouts)))
+                        yield Move(None, partial(self._refine, best, tuple(layouts)))
+
+    def _refine(self, best: Alternative, layouts: tuple[Layout, ...]) -> Alternative:
+        """Return the costs of layouts that differ from those of the best alternative, or of its strategy."""
+        strategy = {change.indices: change.before for change in best.changes}
+        changes = []
+        for members in argument_classes(self.step):
+            first = members[0]
+            before, name = strategy.get(tuple(members), best.layouts[first]), self.step.request.names[first]
+            if before != layouts[first]:
+                argument = name if len(members) == 1 else _pattern(name)
+                changes.append(LayoutChange(argument, tuple(members), before, layouts[first]))
+        return self.evaluator.evaluate(best.name, best.mesh, layouts, tuple(changes))
 
 
 def _cost(alternative: Alternative) -> tuple[float, ...]:
@@ -358,6 +370,11 @@ def argument_classes(step: Step) -> list[list[int]]:
     """
     classes: dict[tuple[str, str, str], list[int]] = {}
     for index in step.open_inputs():
-        pattern = re.sub(r"\d+", "*", step.request.names[index])
-        classes.setdefault((step.roles[index], str(step.types[index]), pattern), []).append(index)
+        key = step.roles[index], str(step.types[index]), _pattern(step.request.names[index])
+        classes.setdefault(key, []).append(index)
     return sorted(classes.values(), key=lambda members: (-len(members) * step.types[members[0]].nbytes, members[0]))
+
+
+def _pattern(name: str) -> str:
+    """Return the name of an argument with `*` instead of numbers."""
+    return re.sub(r"\d+", "*", name)

@@ -26,3 +26,18 @@ def test_tensor_parallel_layouts_are_the_best_of_all():
     }
     best = min(sent, key=sent.get)
     assert tuple(layout.dims for layout in chosen[:2]) == best == (dims[1], dims[2])
+
+
+def test_refined_alternatives_have_the_layouts_of_their_strategy_but_for_the_changes():
+    alternatives = sw.autoshard(sgd, hardware="h100", count=16)(*small(4096)).alternatives
+    strategies = {(plan.name, plan.mesh, plan.layouts) for plan in alternatives if not plan.changes}
+    refined = [plan for plan in alternatives if plan.changes]
+    assert refined
+    for plan in refined:
+        layouts = list(plan.layouts)
+        for change in plan.changes:
+            assert change.before != change.after
+            for index in change.indices:
+                assert layouts[index] == change.after
+                layouts[index] = change.before
+        assert (plan.name, plan.mesh, tuple(layouts)) in strategies and plan.strategy == f"refined {plan.name}"
