@@ -1,5 +1,7 @@
 """Mesh shapes that the search tries for a number of devices."""
 
+import math
+
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -16,12 +18,12 @@ def mesh_shapes(count: int, chip: Chip) -> list[AbstractMesh]:
     """
     shapes: list[tuple[int, ...]] = [(count,)]
     node = chip.fast_domain_size
-    inner = [size for size in _divisors(count) if 1 < size < count and (size <= node or size % node == 0)]
+    inner = [size for size in divisors(count) if 1 < size < count and (size <= node or size % node == 0)]
     shapes += [(count // size, size) for size in inner]
     if count > node:
         for size in inner:
             rest = count // size
-            shapes += [(rest // nodes, nodes, size) for nodes in _divisors(rest) if 1 < nodes < rest]
+            shapes += [(rest // nodes, nodes, size) for nodes in divisors(rest) if 1 < nodes < rest]
     return [AbstractMesh(shape, AXES[len(shape)]) for shape in shapes]
 
 
@@ -41,7 +43,7 @@ def context_mesh_shapes(count: int, rows: int, length: int, chip: Chip) -> list[
         chip: the chip. Devices along `context` are within a node, or in an integer number of nodes.
     """
     node = chip.fast_domain_size
-    sizes = [size for size in _divisors(count) if size > 1 and (size <= node or size % node == 0)]
+    sizes = [size for size in divisors(count) if size > 1 and (size <= node or size % node == 0)]
     meshes = []
     for size in sizes:
         if rows % (count // size) == 0 and length % size == 0:
@@ -50,5 +52,7 @@ def context_mesh_shapes(count: int, rows: int, length: int, chip: Chip) -> list[
     return meshes
 
 
-def _divisors(count: int) -> list[int]:
-    return [size for size in range(1, count + 1) if count % size == 0]
+def divisors(count: int) -> list[int]:
+    """Return the divisors of a number in ascending order."""
+    low = [size for size in range(1, math.isqrt(count) + 1) if count % size == 0]
+    return [*low, *(count // size for size in reversed(low) if size * size != count)]

@@ -13,7 +13,7 @@ from typing import Any, final
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.layout_search.evaluate import Alternative, Evaluator, Variant
-from shardwise.layout_search.meshes import STAGE, stage_mesh_shapes
+from shardwise.layout_search.meshes import STAGE, divisors, stage_mesh_shapes
 from shardwise.layout_search.search import LayoutSearch
 from shardwise.layout_search.source import StepSource
 from shardwise.layout_search.step import BATCH, PARAMETER, STATE, Step
@@ -151,7 +151,7 @@ class PipelineSearch:
             return [mesh.shape[STAGE]]
         if self.options.stages is not None:
             return [number for number in self.options.stages if self._may_have_stages(number, count, layers)]
-        return [number for number in range(1, count + 1) if self._may_have_stages(number, count, layers)]
+        return [number for number in divisors(count) if self._may_have_stages(number, count, layers)]
 
     def _may_have_stages(self, number: int, count: int, layers: int) -> bool:
         """Return whether to try a number of stages. The function of a pipelined step need not divide its layers."""

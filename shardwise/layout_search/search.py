@@ -74,6 +74,7 @@ class LayoutSearch:
         if variant.is_pipelined and variant.mesh is not None:
             self.base = with_stages(self.step, variant.mesh, self.base, STAGE)
         self.tensor_dims = tensor_dims
+        self._further = 0.0  # the equations that were planned beside the effort
 
     def run(self) -> list[Alternative]:
         """Return all alternatives, the best first."""
@@ -153,7 +154,7 @@ class LayoutSearch:
         return list(best.values())
 
     def _has_effort(self, share: float) -> bool:
-        return self.evaluator.planned_equations < share * self.effort
+        return self.evaluator.planned_equations - self._further < share * self.effort
 
     def _try(self, candidates: Iterable[Candidate], share: float) -> None:
         for candidate in candidates:
@@ -195,22 +196,50 @@ class LayoutSearch:
             place += step
 
     def _try_experts(self) -> None:
-        """Evaluate expert parallelism on meshes of two axes, the most devices per set of experts first."""
+        """Evaluate expert parallelism on meshes of two axes, the most devices per set of experts first.
+
+        Replicas of the state are tried for the best of these meshes, and for the largest expert axis within a node,
+        with which devices gather the fewest weights between nodes. They are further effort, so that other families are
+        not searched less.
+        """
         meshes = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 2]
-        for mesh in sorted(meshes, key=lambda mesh: -mesh.axis_sizes[-1]):
-            layouts = self._expert_parallel(mesh)
-            if layouts is not None and self._has_effort(_FAMILIES):
-                self._evaluate(_EXPERT_PARALLEL, mesh, layouts)
+        tried = [
+            alternative
+            for mesh in sorted(meshes, key=lambda mesh: -mesh.axis_sizes[-1])
+            if (alternative := self._try_expert_parallel(mesh, _FAMILIES)) is not None
+        ]
+        before = self.evaluator.planned_equations
+        within = [plan for plan in tried if plan.mesh.axis_sizes[-1] <= self.evaluator.chip.fast_domain_size]
+        for plan in dict.fromkeys([*within[:1], *sorted(tried, key=lambda plan: plan.order)[:1]]):
+            self._try_replicas(plan)
+        self._further += self.evaluator.planned_equations - before
+
+    def _try_replicas(self, best: Alternative) -> None:
+        """Evaluate expert parallelism with more and more replicas of the state, as long as it gets better."""
+        size = best.mesh.axis_sizes[-1]
+        divided = [mesh for mesh in self.meshes if len(self.axes(mesh)) == 3 and mesh.axis_sizes[-1] == size]
+        for mesh in sorted(divided, key=lambda mesh: mesh.axis_sizes[-3]):
+            alternative = self._try_expert_parallel(mesh, _ALL)
+            if alternative is None or alternative.order >= best.order:
+                return
+            best = alternative
+
+    def _try_expert_parallel(self, mesh: AbstractMesh, share: float) -> Alternative | None:
+        """Evaluate expert parallelism on a mesh; None without experts that it divides, or if the effort is spent."""
+        layouts = self._expert_parallel(mesh)
+        if layouts is None or not self._has_effort(share):
+            return None
+        return self._evaluate(_EXPERT_PARALLEL, mesh, layouts)
 
     def _expert_parallel(self, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
         """Return the layouts with the batch sharded over all axes, and experts over the last one; None without experts.
 
-        Other state is fully sharded over both axes, and each expert over the first.
+        Other state is fully sharded over the last two axes, and each expert over the one before the last.
         """
         axes = self.axes(mesh)
         batch = with_batch(self.step, mesh, self.base, axes)
         layouts = with_experts(self.step, mesh, batch, axes[-1])
-        return None if layouts is None else with_sharded_state(self.step, mesh, layouts, axes)
+        return None if layouts is None else with_sharded_state(self.step, mesh, layouts, axes[-2:])
 
     def _fully_sharded(self, mesh: AbstractMesh) -> Candidate:
         """Return the layouts with all state sharded, over the last outer axis and a tensor-parallel axis."""

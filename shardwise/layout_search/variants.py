@@ -4,7 +4,7 @@ Each variant is traced separately. `LayoutSearch` searches the layouts of one va
 a pipelined step, and `ContextSearch` those whose sequences are sharded. All alternatives are ranked together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 from shardwise.base.config import config
@@ -84,8 +84,8 @@ class VariantSearch:
             if last is not None:  # the first variant that may fit
                 last, tensor_dims = self._search_layouts(variant, meshes, effort)
             else:
-                tried = list(dict.fromkeys(alternative.mesh for alternative in best.known.values()))
-                self._search_layouts(variant, tried, effort / 2)
+                known = {alternative.mesh for alternative in best.known.values()}
+                self._search_layouts(variant, meshes_to_try(known, meshes, best.best.fits), effort / 2)
         if last is not None and self.may_fit(meshes[0].device_count):  # nothing fits: find the smallest plan
             last.run()
         if best.variant == PLAIN and self.may_fit(meshes[0].device_count):
@@ -179,6 +179,21 @@ class VariantSearch:
                 step, self.chip, self.memory_limit, donated, variant, self._state, self.expert_imbalance
             )
         return self._evaluators[variant]
+
+
+def meshes_to_try(
+    known: Collection[AbstractMesh], meshes: Sequence[AbstractMesh], is_known_to_fit: bool
+) -> list[AbstractMesh]:
+    """Return the meshes to try for a variant that needs less memory than another one, which was searched before.
+
+    Replicas of the state need more memory, so that a search in which no plan fits hardly tries meshes with them.
+
+    Args:
+        known: the meshes that were tried for the other variant.
+        meshes: all meshes.
+        is_known_to_fit: whether a plan of the other variant fits.
+    """
+    return [mesh for mesh in meshes if mesh in known or (not is_known_to_fit and len(mesh.axis_names) == 3)]
 
 
 def _memory_is_short(alternatives: Sequence[Alternative]) -> bool:

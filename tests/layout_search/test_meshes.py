@@ -3,7 +3,7 @@
 import math
 
 from shardwise.compiler.plan.hardware import chip
-from shardwise.layout_search.meshes import mesh_shapes
+from shardwise.layout_search.meshes import divisors, mesh_shapes
 
 
 def test_mesh_shapes():
@@ -23,3 +23,8 @@ def test_mesh_shapes():
         (2, 2, 8),
     ]
     assert all(math.prod(shape) == 32 for shape in shapes)
+
+
+def test_divisors():
+    for count in (1, 2, 36, 97, 1000):
+        assert divisors(count) == [size for size in range(1, count + 1) if count % size == 0]

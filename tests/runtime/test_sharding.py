@@ -7,7 +7,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import ShardingError
-from shardwise.sharding import AxisType, Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
+from shardwise.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 
 
@@ -45,6 +45,12 @@ def test_equivalent_shardings_have_the_same_shards_on_the_same_devices(mesh):
     assert not NamedSharding(mesh, P("data")).is_equivalent_to(NamedSharding(mesh, P(None, "data")), 2)
     one = Mesh(sw.devices()[:1], ("x",))
     assert NamedSharding(one, P("x")).is_equivalent_to(SingleDeviceSharding(sw.devices()[0]), 2)
+
+
+def test_equal_shardings_are_equivalent_without_a_look_at_each_device(monkeypatch):
+    mesh = AbstractMesh((500_000, 2), ("data", "model"))
+    monkeypatch.setattr(NamedSharding, "device_set", property(lambda self: pytest.fail("enumerates a million devices")))
+    assert NamedSharding(mesh, P("data")).is_equivalent_to(NamedSharding(mesh, P("data", None)), 2)
 
 
 def test_positional_shardings_reshape_transpose_and_replicate():
