@@ -147,7 +147,7 @@ class LiveRanges:
     Attributes:
         buffers: the buffers.
         arguments: the buffer of each input of the program that is in the memory of the device.
-        program: the program, on CPU as XLA rewrites it.
+        program: the program, as XLA rewrites it.
         outputs: the buffer of each output; None if it is a constant or in host memory.
         frames: for each kernel, where it runs.
         end: the time after the last kernel.
@@ -174,7 +174,7 @@ class LiveRanges:
         self.chip = chip
         self.platform = "" if chip is None else chip.platform
         self.local = local
-        self.program = cpu_program(local.program) if self.platform == CPU and not as_written else local.program
+        self.program = local.program if as_written else _as_compiled(local, self.platform)
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
@@ -678,6 +678,11 @@ class LiveRanges:
     def _stored_shape(self, value: Value) -> tuple[int, ...]:
         """Return the shape of a value in memory: results of products are matrices on CPU."""
         return self._matrices.get(value, value.type.shape)
+
+
+def _as_compiled(local: LocalProgram, platform: str) -> Program:
+    """Return the program of a device as XLA rewrites it on a platform."""
+    return cpu_program(local.program) if platform == CPU else local.program_on_gpu if platform == GPU else local.program
 
 
 def _matrix_shape(equation: Equation) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class Level(NamedTuple):
 def peak(local: LocalProgram, donated: Collection[int] = (), chip: Chip | None = None) -> tuple[int, list[Level]]:
     """Return the peak bytes of a device, and the stack of nested programs that run at the peak.
 
-    The programs are those of `local`, so that a caller can rewrite them, and not those that XLA makes of them on CPU.
+    The programs are those of `local`, so that a caller can rewrite them, and not those that XLA makes of them.
 
     Args:
         local: the program of one device.
@@ -123,8 +123,9 @@ def fits_in_memory(local: LocalProgram, limit: int, donated: Collection[int], ch
     if local.known_bounds.get(chip, limit + 1) <= limit:
         return True
     if chip.platform != CPU:  # there, copies in wider dtypes may exceed the bytes of all values
-        total = _total_bytes(local.program)
-        if total <= limit and total + _most_workspace(local.program, chip) <= limit:
+        program = _compiled(local, chip)
+        total = _total_bytes(program)
+        if total <= limit and total + _most_workspace(program, chip) <= limit:
             return True
     if chip.platform == GPU and stored_bytes(local, chip) <= limit:
         return True
@@ -137,9 +138,14 @@ def stored_bytes(local: LocalProgram, chip: Chip) -> int:
     Cached. This is an upper bound of the live bytes, closer than `total_bytes`: kernels compute most values inside.
     """
     if chip not in local.known_bounds:
-        stored = _stored_bytes(local, local.program, chip.platform, triton_chip(local, chip))
-        local.known_bounds[chip] = _most_workspace(local.program, chip) + stored
+        program = _compiled(local, chip)
+        stored = _stored_bytes(local, program, chip.platform, triton_chip(local, chip))
+        local.known_bounds[chip] = _most_workspace(program, chip) + stored
     return local.known_bounds[chip]
+
+
+def _compiled(local: LocalProgram, chip: Chip) -> Program:
+    return local.program_on_gpu if chip.platform == GPU else local.program
 
 
 def _most_workspace(program: Program, chip: Chip | None) -> int:
@@ -254,7 +260,7 @@ class Liveness:
             inputs: a description of each input.
             aliases: for each donated input, the output that reuses its buffer.
             chip: the hardware, whose libraries need workspaces; None for none.
-            as_written: whether to keep the ops of the program that XLA rewrites on CPU.
+            as_written: whether to keep the ops of the program that XLA rewrites.
         """
         self.ranges = LiveRanges(local, inputs, values_on_host(local.program), chip, as_written)
         self._allocations: list[_Allocation] = []  # that temporaries may use, the smallest first

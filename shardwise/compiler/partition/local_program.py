@@ -12,6 +12,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import AllToAll, Collective
 from shardwise.compiler.ops.collective.ragged_exchange import RaggedAllToAll
+from shardwise.compiler.partition.gpu_program import gpu_program
 from shardwise.compiler.partition.kernels import KernelGroups, group_kernels
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM
@@ -174,6 +175,11 @@ class LocalProgram:
         shared = [len(equations.intersection(groups.program.equations)) for groups in known]
         most = max(shared)
         return known[shared.index(most)] if most else None
+
+    @cached_property
+    def program_on_gpu(self) -> Program:
+        """The program as XLA compiles it for GPUs."""
+        return gpu_program(self.program)
 
     @cached_property
     def _kernel_groups(
