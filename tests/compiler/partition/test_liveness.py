@@ -443,6 +443,21 @@ class TestGpu:
         x, i = sw.ShapeDtypeStruct((1024, 256), np.float32), sw.ShapeDtypeStruct((65536,), np.int32)
         assert self.peak(sums, x, i) < 4 * i.size * 256
 
+    def test_a_logistic_is_computed_again_in_each_kernel_that_reads_it(self):
+        """The step of sorted experts stores the operands and the results of its gates, and no logistic of them."""
+
+        def gated(x, w):
+            h = x @ w
+            y = nn.sigmoid(h)
+            product = (h * y) @ w
+            return product, y * jnp.sum(product)
+
+        local = local_of(gated, *matrices(2))
+        groups = local.kernel_groups(local.program, "gpu", H200)
+        stored = [value for kernel in groups.kernels for value in kernel.writes if value not in groups.unstored]
+        written = [e.op.name for e in local.program.equations if not set(stored).isdisjoint(e.outputs)]
+        assert "logistic" not in written
+
     def test_the_result_of_merged_products_is_held_until_the_last_slice_is_read(self):
         """The step of self-distillation multiplies the rows of two images of different sizes by one weight."""
 

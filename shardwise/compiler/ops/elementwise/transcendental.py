@@ -111,6 +111,7 @@ class Log1p(Unary):
 class Logistic(Unary):
     """The logistic function `1 / (1 + exp(-x))`."""
 
+    fusion = Fusion(fuses=True, duplicates="on GPUs")
     name = hlo_name = "logistic"
 
     @staticmethod
