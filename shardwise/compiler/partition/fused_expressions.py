@@ -58,6 +58,7 @@ class FusedExpressions:
         storage: for views, the value whose memory they share.
         fused: for values that are never stored, the memory reads of their computation.
         members: for values that are never stored, the equations that compute them.
+        prologues: for stored values that products of XLA compute again, the memory reads of that.
         calls: on CPU, the equations in calls of the library of reductions, with the last equation of the call.
         reduced: on CPU, values that are stored because the library of reductions reads them.
         duplicated: on CPU, equations that XLA computes again in consumers that fuse, and stores for the others.
@@ -84,6 +85,7 @@ class FusedExpressions:
         self.storage: dict[Value, Value] = {}
         self.fused: dict[Value, Reads] = {}
         self.members: dict[Value, list[Equation]] = {}
+        self.prologues: dict[Value, Reads] = {}
         self.calls: dict[Equation, Equation] = {}
         self.reduced: set[Value] = set()
         self._known_consumers: dict[Value, list[Equation]] = {}
@@ -161,6 +163,7 @@ class FusedExpressions:
         """
         self.roots, self.storage, self.fused = dict(previous.roots), dict(previous.storage), dict(previous.fused)
         self.members, self.rows = dict(previous.members), dict(previous.rows)
+        self.prologues = dict(previous.prologues)
         self.uses, self.examiners = dict(previous.uses), dict(previous.examiners)
         for equation in dropped:
             self._forget(equation)
@@ -183,12 +186,13 @@ class FusedExpressions:
         """Remove all that is known about the results of an equation."""
         self.roots.pop(equation, None)
         for value in equation.outputs:
-            for known in (self.storage, self.fused, self.members, self.rows):
+            for known in (self.storage, self.fused, self.members, self.rows, self.prologues):
                 known.pop(value, None)
 
     def _how(self, value: Value) -> tuple[Any, ...]:
         """Return how a value is stored or computed, as far as its consumers depend on it."""
-        return self.fused.get(value), self.members.get(value), self.storage.get(value), self.rows.get(value)
+        known = self.fused.get(value), self.members.get(value), self.storage.get(value), self.rows.get(value)
+        return *known, self.prologues.get(self.storage.get(value, value))
 
     @cached_property
     def _positions(self) -> dict[Equation, int]:
@@ -280,6 +284,15 @@ class FusedExpressions:
             self.fused[equation.outputs[0]], self.members[equation.outputs[0]] = reads, members
         else:
             self.roots[equation] = Root(reads, members, fuses=True)
+            if self.chip is not None and self._is_prologue(equation.outputs[0], reads, members):
+                self.prologues[equation.outputs[0]] = reads
+
+    def _prologue(self, equation: Equation, value: Value) -> Reads | None:
+        """Return what a product of XLA reads to compute a stored operand again; None if it reads the operand."""
+        found = self.prologues.get(self.storage.get(value, value)) if self.prologues else None
+        if found is None or self.chip is None or not is_triton_product(equation, self.chip):
+            return None
+        return found
 
     def _members(self, equation: Equation) -> list[Equation]:
         """Return the equations that a kernel with an equation computes, in topological order."""
@@ -302,6 +315,8 @@ class FusedExpressions:
         reads: dict[Value, int] = {}
         for position, value in enumerate(equation.inputs):
             operands = fused.get(value) if self._computes(equation, value) else None
+            if operands is None:
+                operands = self._prologue(equation, value)
             if operands is None and equation in self.split:
                 operands = self.roots[self.split[equation]].reads
             is_part = position == 0 and (fusion.reads_part or fusion.updates is not None)

@@ -69,3 +69,16 @@ def test_products_of_xla_compute_their_operands():
     assert stored(lambda x, w, y: (x * y) @ w, rows, weights, rows) == ["mul", "dot"]  # of two arrays
     assert "mul" in stored(lambda x, w: (x * sw.nn.sigmoid(x)) @ w, rows, weights)  # reads two operands
     assert "max" in stored(two, array(4096, 4096), array(4096, 4096))  # the library reads it
+
+
+def test_products_of_xla_compute_operands_that_are_stored_for_others():
+    """The step of the radiance field stores the sums of a layer for the next one, and their relu for gradients."""
+
+    def both(x, w):
+        h = jnp.maximum(x, 0.0)
+        return h @ w, h
+
+    local = local_of(both, array(16384, 96), array(96, 96))
+    kernels = local.kernel_groups(local.program, "gpu", triton_chip(local, H200)).kernels
+    (product,) = [kernel for kernel in kernels if kernel.root.op.is_product]
+    assert set(product.reads) == set(local.program.inputs)
