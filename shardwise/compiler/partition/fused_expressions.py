@@ -17,8 +17,8 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.shape.constants import Full
-from shardwise.compiler.ops.shape.movement import Transpose
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse
 from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
 from shardwise.compiler.partition.triton_products import is_triton_product
@@ -559,6 +559,13 @@ class FusedExpressions:
             return True
         producer = self._producers.get(value)
         return producer is not None and value in self.storage and _swaps_matrix_dims(producer)
+
+    def is_reversed(self, value: Value) -> bool:
+        """Return whether an equation reverses a value, which may be transposed then."""
+        producer = self._producers.get(value)
+        if producer is not None and isinstance(producer.op, (Transpose, Reshape)):
+            return self.is_reversed(producer.inputs[0])
+        return producer is not None and isinstance(producer.op, Reverse)
 
     def is_scattered(self, value: Value) -> bool:
         """Return whether a scatter reads a value as updates. On CPU, XLA computes them in the shape of the windows."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.fused_expressions import FusedExpressions
 from shardwise.compiler.partition.kernels import Kernel
@@ -79,6 +80,8 @@ def operand_copies(
         if op.is_contraction and not is_outer_product(equation):
             types = [value.type for value in inputs]
             sizes, orders = op.copied_bytes(platform, *types), op.copied_orders(platform, *types)
+            if platform == GPU and isinstance(op, Conv) and not expressions.is_reversed(inputs[1]):
+                sizes = (op.dilated_bytes(*types) or sizes[0], *sizes[1:])
             for value, size, order in zip(inputs, sizes, orders, strict=True):
                 if size:
                     copies[storage.get(value, value)] = OperandCopy(size, value.type.shape if order else (), order)

@@ -553,6 +553,20 @@ class TestGpu:
         padded = 8 * 33 * 33 * 64
         assert self.peak(convolve, x, kernel) == 2 * (x.size + kernel.size + padded + 8 * 16 * 16 * 64)
 
+    def test_a_dilated_convolution_reads_a_padded_copy_unless_it_is_a_gradient(self):
+        """The step of the autoencoder pads images of 32 × 32 to 67 × 67 for a transposed convolution."""
+        x, kernel = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 32, 32, 64), (4, 4, 64, 64))]
+
+        def upsample(x, kernel):
+            return lax.conv_general_dilated(
+                x, kernel, (1, 1), [(2, 2)] * 2, lhs_dilation=(2, 2), dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        padded, result = 8 * 67 * 67 * 64, 8 * 64 * 64 * 64
+        assert self.peak(upsample, x, kernel) == 4 * (x.size + kernel.size + padded + result)
+        as_gradient = self.peak(lambda x, kernel: upsample(x, lax.rev(kernel, (0, 1))), x, kernel)
+        assert as_gradient == 4 * (x.size + 2 * kernel.size + result)
+
 
 def test_the_memory_of_a_device_has_a_reserve():
     run = sw.simulate(lambda x: x @ x, hardware="h200")(sw.ShapeDtypeStruct((4096, 4096), jnp.bfloat16))

@@ -120,6 +120,18 @@ class Conv(Op):
             shape[dim] += abs(high - low)
         return (math.prod(shape) * x.dtype.itemsize, 0)
 
+    def dilated_bytes(self, x: ArrayType, kernel: ArrayType) -> int:
+        """Return the bytes of the copy of the array, with zeros between its elements, that cuDNN reads on GPUs.
+
+        There is none for gradients: of an array, if `kernel` is reversed, and of a kernel.
+        """
+        if max(self.lhs_dilation) == 1 or self.out[0] != self.lhs[0]:
+            return 0
+        shape = list(x.shape)
+        for dim, low, high, step in zip(self._spatial(self.lhs), self.low, self.high, self.lhs_dilation, strict=True):
+            shape[dim] = low + (shape[dim] - 1) * step + 1 + high
+        return math.prod(shape) * x.dtype.itemsize
+
     def out_type(self, x: ArrayType, kernel: ArrayType) -> ArrayType:
         self._check_names(x, kernel)
         sizes: dict[str, int] = {}
