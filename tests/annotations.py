@@ -57,11 +57,14 @@ def accepts_anything(annotation: ast.expr, aliases: frozenset[str]) -> bool:
 
 def table() -> dict[str, tuple[int, int]]:
     """Return the number of parameters annotated `Any`, and that of all annotated parameters, per package."""
-    trees = {file: ast.parse(file.read_text()) for file in sorted(ROOT.rglob("*.py"))}
-    aliases = any_aliases(list(trees.values()))
+    aliases: frozenset[str] = frozenset()
+    parameters: dict[Path, list[ast.expr]] = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(file.read_text())  # not kept: every garbage collection would visit all trees
+        aliases |= any_aliases([tree])
+        parameters[file] = list(annotations(tree))
     counts: dict[str, tuple[int, int]] = {}
-    for file, tree in trees.items():
-        found = list(annotations(tree))
+    for file, found in parameters.items():
         untyped, total = counts.get(package(file), (0, 0))
         counts[package(file)] = untyped + sum(accepts_anything(each, aliases) for each in found), total + len(found)
     return {name: count for name, count in counts.items() if count[1]}

@@ -5,6 +5,7 @@ broadcast is a sum. Such modules import each other as modules, not by name.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -38,13 +39,24 @@ def runtime_imports(nodes: Iterable[ast.AST]) -> Iterator[ast.Import | ast.Impor
                 yield from runtime_imports(ast.iter_child_nodes(node))
 
 
+def parse_imports(source: str) -> ast.Module:
+    """Parse a module as far as it may import: up to the first function or class, or all of it if an import is indented.
+
+    Ruff rejects other imports below that.
+    """
+    if not re.search(r"(?m)(?:^ |[:;]) *(?:import|from) ", source):
+        before, *rest = re.split(r"(?m)^(?:class |def |async def )", source, maxsplit=1)
+        source = before + "class Rest: ..." * bool(rest)  # it may have decorators
+    return ast.parse(source)
+
+
 def import_graph() -> dict[str, set[str]]:
     """Return the modules that each module imports."""
     files = module_files()
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
         imported = set()
-        for node in runtime_imports([ast.parse(path.read_text())]):
+        for node in runtime_imports([parse_imports(path.read_text())]):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             else:
@@ -100,3 +112,14 @@ def test_imports_under_type_checking_and_in_functions_do_not_count():
 def test_only_the_documented_pairs_import_each_other():
     found = {frozenset(component) for component in cycles(import_graph())}
     assert found == {frozenset(pair) for pair in ALLOWED}
+
+
+def test_imports_are_read_up_to_the_first_function_unless_one_is_indented():
+    header = "import a\nONE = 1\n"
+    for source, names in (
+        (header + "@b\ndef f(): ...\nTWO = 2\n", ["a"]),
+        (header + "class C:\n    import b\n", ["a", "b"]),
+        (header + "class C: ...\nif ONE: import b\n", ["a", "b"]),
+    ):
+        imports = runtime_imports([parse_imports(source)])
+        assert [alias.name for node in imports for alias in node.names] == names
