@@ -37,7 +37,9 @@ MAKEFLAGS += --jobs=2
 # The tests start hundreds of processes, each of which would compile the package again where this variable is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-OLDER_EMITTERS := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+# XLA's older emitters, without splitting the code of a program into LLVM modules that it could compile in parallel: each
+# costs time, and the workers of pytest use all cores.
+OLDER_EMITTERS := XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
