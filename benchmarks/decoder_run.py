@@ -71,7 +71,9 @@ class DecoderRun:
         recomputed: the values that the backward pass recomputes.
         recomputed_share: the share of the layers that recompute it. Others recompute nothing.
         tensor: the degree of tensor parallelism.
-        shards_width: whether tensor parallelism shards the width of the residual stream; otherwise it is replicated.
+        shards_width: whether tensor parallelism shards the width of the residual stream.
+        shards_sequence: whether it shards the sequences of the residual stream (sequence parallelism). Without either,
+            the residual stream is replicated.
         replicas: the number of replicas of the sharded weights, such as one per slice.
         node: the number of devices that fast links connect, if other than the chip's.
         specs: pairs of a spec of the chip and its value, where the source states another than the chip's.
@@ -94,6 +96,7 @@ class DecoderRun:
     recomputed_share: float = 1.0
     tensor: int = 1
     shards_width: bool = False
+    shards_sequence: bool = False
     replicas: int = 1
     node: int | None = None
     specs: tuple[tuple[str, float], ...] = ()
@@ -189,7 +192,8 @@ def _placed(state: Any, sizes: Decoder, mesh: AbstractMesh) -> Any:
 
 def _layer_transform(run: DecoderRun, recomputed: str) -> Callable[[Any], Any]:
     """Return the transformation of a layer that recomputes this, and shards the residual stream as the run did."""
-    sharding = NamedSharding(_mesh(run), P(("replica", "data"), None, "model" if run.shards_width else None))
+    sequence, width = ("model" if shards else None for shards in (run.shards_sequence, run.shards_width))
+    sharding = NamedSharding(_mesh(run), P(("replica", "data"), sequence, width))
 
     def transform(layer: Any) -> Any:
         recomputing = _recomputing(layer, recomputed, run.sizes)

@@ -226,6 +226,7 @@ _MEGATRON_ROWS = tuple(
         gathers_once=True,
         recomputed=KEPT,
         tensor=tensor,
+        shards_sequence=tensor > 1,
         unlike="the source states neither microbatches nor recomputation: 4 of one sequence, without",
     )
     for name, tensor, tflops in (("1.7B", 1, 408.8), ("7.1B", 2, 465.9), ("16B", 4, 489.1), ("32B", 8, 459.6))

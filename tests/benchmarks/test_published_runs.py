@@ -1,10 +1,13 @@
 """Predictions of published runs of decoders: no error grows, and the rows state what was fitted."""
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.decoder_run import FITTED, HELD_OUT, predict
+from benchmarks.decoder_run import FITTED, HELD_OUT, KEPT, DecoderRun, predict
 from benchmarks.published_runs import ROWS
 from shardwise.compiler.plan.hardware import chip
+from shardwise.models import Decoder
 
 # The errors of the throughputs of fitted runs and of runs that the model was developed on, in percent. A change of the
 # cost model may lower them.
@@ -63,3 +66,15 @@ def test_fitted_runs_are_on_chips_with_figures_fitted_to_them():
     for name in {run.chip for run in ROWS}:
         sources = [source for _, source in chip(name).sources if source.startswith("fitted: M")]
         assert any("Megatron" not in source for source in sources) == (name in fitted), name
+
+
+def test_sequence_parallelism_shards_elementwise_kernels():
+    """Norms and residuals of a wide model with small products take most of the time, unless they are sharded."""
+    sizes = Decoder(2, 4096, 16, 16, 128, 2048, 1024)
+    run = DecoderRun("h100", "wide", sizes, 4096, 8, 1 / 8, 1.0, "", recomputed=KEPT, tensor=8)
+    assert predict(replace(run, shards_sequence=True)).tokens > 1.1 * predict(run).tokens
+
+
+def test_tensor_parallel_runs_of_megatron_shard_sequences():
+    """Its `--tp-comm-overlap`, which the source states, needs sequence parallelism."""
+    assert all(run.shards_sequence == (run.tensor > 1) for run in ROWS if "Megatron-LM" in run.source)
