@@ -31,11 +31,13 @@ from shardwise.explain.text import align, human_bytes, human_seconds
 from shardwise.layout_search.autoshard import autoshard
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.array_types import microbatch_types, types_of, with_shardings
+from shardwise.parallel.mpmd.divisible_step import DivisibleStep
 from shardwise.parallel.mpmd.make_schedule import task_schedule
 from shardwise.parallel.mpmd.mpmd_pipeline import MpmdPipeline, mpmd_pipeline
+from shardwise.parallel.mpmd.mpmd_step import MpmdStep
 from shardwise.parallel.mpmd.predict import PipelineSimulation
 from shardwise.parallel.mpmd.simulate import TaskTimes, simulate_schedule
-from shardwise.parallel.mpmd.split_stages import StagedModel, split_stages
+from shardwise.parallel.mpmd.split_stages import StagedModel, divide_model
 from shardwise.parallel.mpmd.stage_programs import StageFunction, stage_vjp
 from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, WEIGHT
 
@@ -108,10 +110,17 @@ class AutoPipeline:
         problems: for numbers of ranks without a pipeline, why there is none.
     """
 
-    def __init__(self, name: str, alternatives: Sequence[PipelineAlternative], problems: dict[int, str]):
+    def __init__(
+        self,
+        name: str,
+        alternatives: Sequence[PipelineAlternative],
+        problems: dict[int, str],
+        step: DivisibleStep | None = None,
+    ):
         self.alternatives = tuple(alternatives)
         self.problems = problems
         self._name = name
+        self._step = step
 
     @property
     def best(self) -> PipelineAlternative:
@@ -138,6 +147,20 @@ class AutoPipeline:
             spec=self.best.layouts[0].spec,
             optimizer_copies=self.best.optimizer_copies,
         )
+
+    def step(self, devices: Sequence[Any]) -> MpmdStep:
+        """Return the training step as the chosen pipeline on devices, those of the first rank first.
+
+        State that is not placed yet gets the chosen shardings, an optimizer's those of its parameters.
+
+        Raises:
+            ValueError: if `autoshard_pipeline` was called with a loss.
+        """
+        if self._step is None:
+            raise ValueError(f"autoshard_pipeline: `{self._name}` is a loss, not a training step: call `pipeline`")
+        self._step.loss.check_mean(self.best.microbatches)
+        specs = [layout.param_specs for layout in self.best.layouts]
+        return MpmdStep(self._step, self.model, self.pipeline(devices), specs)
 
     def place(self, params: object, devices: Sequence[Any]) -> list[list[Any]]:
         """Return the parameters of each stage, or a tree like them, on the devices of its rank."""
@@ -200,7 +223,8 @@ def autoshard_pipeline(
 
     Args:
         model: a function `(params, batch, *targets)` that scans over the stacked weights of its layers and returns a
-            scalar loss, the mean over the rows.
+            scalar loss, the mean over the rows; or a training step that differentiates such a loss, as for
+            `parallel.mpmd_step`.
         hardware: the chip to plan for, as for `simulate`.
         count: the number of chips.
         stages: the numbers of ranks to try; by default the powers of 2 that divide `count`, up to the layers. A rank
@@ -238,9 +262,12 @@ def autoshard_pipeline(
             "such as '1f1b', before it."
         )
 
-    def call(params: object, batch: object, *targets: object) -> AutoPipeline:
+    def call(*args: Any) -> AutoPipeline:
         name = function_name(model)
-        search = _Search(model, params, batch, targets, chip, count, optimizer_copies)
+        step = None if _is_loss(model, args) else DivisibleStep.from_call(model, args, None)
+        loss, arguments = (model, args) if step is None else (step.loss.model, step.loss.arguments(step.leaves))
+        params, batch, *targets = arguments
+        search = _Search(loss, params, batch, tuple(targets), chip, count, optimizer_copies)
         found: list[PipelineAlternative] = []
         problems: dict[int, str] = {}
         with Task(f"autoshard_pipeline of `{name}`") as task:
@@ -269,7 +296,7 @@ def autoshard_pipeline(
                 "devices or more microbatches.",
                 found[0] if found else None,
             )
-        return AutoPipeline(name, found, problems)
+        return AutoPipeline(name, found, problems, step)
 
     return call
 
@@ -314,9 +341,7 @@ class _Search:
         return sum(self._divided(1, 1).layers)
 
     def _divided(self, stages: int, microbatches: int) -> StagedModel:
-        return split_stages(
-            self.model, self.params, self.batch, *self.targets, microbatches=microbatches, stages=stages
-        )
+        return divide_model(self.model, self.params, self.batch, self.targets, microbatches, stages)
 
     def rank_counts(self) -> Iterator[int]:
         """Yield the powers of 2 that divide the number of chips, up to the number of layers."""
@@ -435,6 +460,12 @@ class _Search:
         _, spec = max(activations or tokens, key=lambda each: each[0])
         assert isinstance(chosen.mesh, AbstractMesh)
         return StageLayout(chosen.mesh, spec, param_specs)
+
+
+def _is_loss(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Return whether a function returns a scalar, as a loss does, and not the results of a training step."""
+    leaves = tree_util.tree_leaves(eval_shape(function, *args))
+    return len(leaves) == 1 and not leaves[0].shape
 
 
 def _tasks(function: StageFunction) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ All other arguments are *batch*. State on which other outputs depend, such as th
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -15,15 +14,14 @@ from shardwise import tree_util
 from shardwise.api.jit import Jitted
 from shardwise.compiler.candidates.dim_groups import DimGroups
 from shardwise.compiler.candidates.layout_problem import ProgramStructure
+from shardwise.compiler.candidates.next_outputs import next_outputs
 from shardwise.compiler.candidates.open_arguments import loop_groups
-from shardwise.compiler.candidates.output_layouts import infer_output_pins
 from shardwise.compiler.candidates.unfold import Unfolded
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.pipeline import simplify
-from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.named_sharding import NamedSharding
 from shardwise.compiler.transforms.dce import dce
@@ -141,20 +139,20 @@ def trace_step(jitted: Jitted[..., Any], args: tuple[Any, ...]) -> Step:
     leaves = tree_util.tree_leaves(args)
     pins = [pinned_sharding(leaf) for leaf in leaves] + [None] * (len(program.inputs) - len(leaves))
     arguments = len(leaves)
-    next_outputs = _next_outputs(request.program, program, args, traced.structure, arguments)
-    others = tuple(v for number, v in enumerate(program.outputs) if number not in next_outputs.values())
+    passed_on = next_outputs(request.program, program, args, traced.structure, arguments)
+    others = tuple(v for number, v in enumerate(program.outputs) if number not in passed_on.values())
     used = dce(replace(program, outputs=others)).used if others else program.used
 
     def role(number: int) -> str:
         type = request.program.in_types[number]
         if number >= arguments or pins[number] is not None or is_key(type.dtype) or not type.ndim:
             return FIXED
-        if number not in next_outputs:
+        if number not in passed_on:
             return BATCH
         return PARAMETER if program.inputs[number] in used else STATE
 
     roles = tuple(role(number) for number in range(len(program.inputs)))
-    return Step(request, program, traced.structure, tuple(pins), next_outputs, roles)
+    return Step(request, program, traced.structure, tuple(pins), passed_on, roles)
 
 
 def program_meshes(program: Program) -> list[Mesh | AbstractMesh]:
@@ -166,50 +164,3 @@ def pinned_sharding(leaf: Any) -> NamedSharding | None:
     """Return the user's sharding of an argument, or None."""
     sharding = getattr(leaf, "sharding", None) if getattr(leaf, "committed", True) else None
     return sharding if isinstance(sharding, NamedSharding) else None
-
-
-def _next_outputs(
-    traced: Program, program: Program, args: tuple[Any, ...], structure: Any, arguments: int
-) -> dict[int, int]:
-    """Return, for each argument that is state, the output that is passed as it to the next call."""
-    in_paths = [path[1:] for path, _ in tree_util.tree_flatten_with_path(args)[0]]
-    positions = structure.unflatten(list(range(structure.num_leaves)))
-    out_paths = [path for path, _ in tree_util.tree_flatten_with_path(positions)[0]]
-    found: dict[int, int] = {}
-
-    def match(number: int, output: int, free: set[int]) -> bool:
-        same = traced.in_types[number].strong() == traced.out_types[output].strong()
-        if same and output in free and number not in found:
-            found[number] = output
-            free.discard(output)
-            return True
-        return False
-
-    free = set(range(structure.num_leaves))
-    for number in range(arguments):
-        path = in_paths[number]
-        if path:
-            any(match(number, output, free) for output, other in enumerate(out_paths) if _ends_with(other, path))
-    for output, number in _elementwise_sources(program, arguments):
-        if output < structure.num_leaves and not in_paths[number]:  # the argument is an array, not a tree
-            match(number, output, free)
-    return found
-
-
-def _ends_with(path: Sequence[Any], end: Sequence[Any]) -> bool:
-    """Return whether a path is `end`, after at most one key, such as the position in a tuple of results."""
-    return len(path) - len(end) in (0, 1) and tuple(path[len(path) - len(end) :]) == tuple(end)
-
-
-def _elementwise_sources(program: Program, arguments: int) -> list[tuple[int, int]]:
-    """Return outputs with the nearest argument of the same type that each is computed from elementwise."""
-    pins = [Pin(Layout.replicated(type.ndim), reason=str(number)) for number, type in enumerate(program.in_types)]
-    names = [str(number) for number in range(len(program.outputs))]
-    inferred = infer_output_pins(program, pins, [None] * len(names), names)
-    pairs = []
-    for output, pin in enumerate(inferred):
-        if pin is not None:
-            number = int(pin.reason.split("follows ")[1].rstrip(","))
-            if number < arguments:
-                pairs.append((output, number))
-    return pairs

@@ -11,6 +11,8 @@ from shardwise.parallel.mpmd.check_schedule import check_schedule as check_sched
 from shardwise.parallel.mpmd.make_schedule import task_schedule as task_schedule
 from shardwise.parallel.mpmd.mpmd_pipeline import MpmdPipeline as MpmdPipeline
 from shardwise.parallel.mpmd.mpmd_pipeline import mpmd_pipeline as mpmd_pipeline
+from shardwise.parallel.mpmd.mpmd_step import MpmdStep as MpmdStep
+from shardwise.parallel.mpmd.mpmd_step import mpmd_step as mpmd_step
 from shardwise.parallel.mpmd.predict import PipelineSimulation as PipelineSimulation
 from shardwise.parallel.mpmd.predict_stage import StagePrediction as StagePrediction
 from shardwise.parallel.mpmd.simulate import Simulation as Simulation
@@ -19,6 +21,7 @@ from shardwise.parallel.mpmd.simulate import simulate_schedule as simulate_sched
 from shardwise.parallel.mpmd.split_stages import StagedModel as StagedModel
 from shardwise.parallel.mpmd.split_stages import split_stages as split_stages
 from shardwise.parallel.mpmd.split_stages import stage_boundary as stage_boundary
+from shardwise.parallel.mpmd.stage_rows import StageRows as StageRows
 from shardwise.parallel.mpmd.task import Task as Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule as TaskSchedule
 from shardwise.parallel.pipeline import Pipeline as Pipeline
@@ -33,11 +36,13 @@ from shardwise.parallel.zigzag import zigzag as zigzag
 __all__: list[str] = [
     "MixtureAux",
     "MpmdPipeline",
+    "MpmdStep",
     "Pipeline",
     "PipelineSimulation",
     "Schedule",
     "Simulation",
     "StagePrediction",
+    "StageRows",
     "StagedModel",
     "Task",
     "TaskSchedule",
@@ -49,6 +54,7 @@ __all__: list[str] = [
     "matmul_reduce_scatter",
     "mixture_of_experts",
     "mpmd_pipeline",
+    "mpmd_step",
     "pipeline",
     "pipeline_schedule",
     "ring_attention",

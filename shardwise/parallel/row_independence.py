@@ -10,18 +10,12 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import final
 
-from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.control.scan import Scan
-from shardwise.compiler.dtypes import is_integer
-from shardwise.compiler.ir.op import factor_rule
-from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.shape.constants import Full
-from shardwise.compiler.schedule.part_equations import part_equations, part_type
-from shardwise.compiler.schedule.split_region import SplitDims
 from shardwise.compiler.transforms.inline import inline
+from shardwise.parallel.rows import Rows
 
 
 def has_independent_rows(op: Scan) -> bool:
@@ -38,7 +32,7 @@ def has_independent_rows(op: Scan) -> bool:
     if not all(value.type.ndim for value in carry) or len({value.type.shape[0] for value in carry}) > 1:
         return False
     unfolded = unfold(program)
-    rows = _Rows.from_carry(carry, unfolded.equations)
+    rows = Rows.from_values(carry, unfolded.equations)
     others = [value for value in program.inputs if value not in carry]
     if any(rows.dims(value) for value in others) or any(
         rows.dims(value) != [0] for value in (*carry, *program.outputs)
@@ -60,8 +54,8 @@ def computes_same_rows(op: Scan, other: Scan) -> bool:
     if (op.consts, op.carried) != (other.consts, other.carried):
         return False
     program, compared = inline(op.program), inline(other.program)
-    rows = _Rows.from_carry(_carry(op, program), unfold(program).equations)
-    return _Comparison(rows, _carry(other, compared)[0].type.shape[0]).are_equal(program, compared)
+    rows = Rows.from_values(_carry(op, program), unfold(program).equations)
+    return Comparison(rows, _carry(other, compared)[0].type.shape[0]).are_equal(program, compared)
 
 
 def _carry(op: Scan, program: Program) -> Sequence[Value]:
@@ -69,70 +63,7 @@ def _carry(op: Scan, program: Program) -> Sequence[Value]:
 
 
 @final
-class _Rows:
-    """The dims of values that are rows."""
-
-    def __init__(self, groups: DimGroups, group: int, count: int):
-        self._groups = groups
-        self._group = group
-        self.count = count
-
-    @staticmethod
-    def from_carry(carry: Sequence[Value], equations: Sequence[Equation]) -> "_Rows":
-        """Return the rows of the values of a loop body with this carry."""
-        groups = dim_groups(equations)
-        for value in carry[1:]:
-            groups.join((value, 0), (carry[0], 0))
-        return _Rows(groups, groups.find(carry[0], 0), carry[0].type.shape[0])
-
-    def dims(self, value: Value) -> list[int]:
-        """Return the dims of a value that are rows, or products of rows and other dims."""
-        return [dim for dim in range(value.type.ndim) if self._groups.find(value, dim) == self._group]
-
-    def pass_through(self, equation: Equation) -> bool:
-        """Return whether an op computes each row of its results from the same row of its operands."""
-        op = equation.op
-        read = [self.dims(value) for value in equation.inputs]
-        written = [self.dims(value) for value in equation.outputs]
-        if not any(read):  # rows that are not computed from rows must be equal
-            return not any(written) or isinstance(op, (Broadcast, Full))
-        if op.user_mesh is not None or any(len(dims) > 1 for dims in read) or any(len(dims) != 1 for dims in written):
-            return False
-        rule = factor_rule(op, tuple([value.type for value in equation.inputs]))
-        pairs = [*zip(rule.operands, read, strict=True), *zip(rule.results, written, strict=True)]
-        factors = {factors[dims[0]][0] for factors, dims in pairs if dims and factors[dims[0]]}
-        if len(factors) != 1 or any(dims and not factors[dims[0]] for factors, dims in pairs):
-            return False
-        if any(rule.sizes[factor] % self.count for factor in factors):  # a reshape splits the rows into several dims
-            return False
-        if not factors.isdisjoint({*rule.need_replication, *rule.exchange, *rule.reduce}):
-            return False
-        return not self._depends_on_position(equation)
-
-    def _depends_on_position(self, equation: Equation) -> bool:
-        """Return whether an op may compute rows from their indices, as a scatter to given rows does.
-
-        Its factor passes through, but on a shard the op subtracts the position of the shard from its operand with
-        indices: the first row alone and the second one alone need different programs.
-        """
-        op, inputs = equation.op, equation.inputs
-        dims = [self.dims(value) for value in inputs]
-        has_indices = any(is_integer(value.type.dtype) and not rows for value, rows in zip(inputs, dims, strict=True))
-        if op.is_elementwise or op.is_contraction or not has_indices or self.count == 1:
-            return False
-        if len(equation.outputs) > 1:
-            return True
-        split = SplitDims(tuple(rows[0] if rows else None for rows in dims), self.dims(equation.outputs[0])[0])
-        operands = [
-            Value(value.type if dim is None else part_type(value.type, dim, self.count))
-            for value, dim in zip(inputs, split.operands, strict=True)
-        ]
-        first, second = (part_equations(equation, operands, split, self.count, part)[0] for part in range(2))
-        return [each.op for each in first] != [each.op for each in second]
-
-
-@final
-class _Comparison:
+class Comparison:
     """Compares programs for two numbers of rows.
 
     Args:
@@ -140,7 +71,7 @@ class _Comparison:
         count: the number of rows of the second program.
     """
 
-    def __init__(self, rows: _Rows, count: int):
+    def __init__(self, rows: Rows, count: int):
         self._rows = rows
         self._count = count
 
@@ -150,7 +81,7 @@ class _Comparison:
             return False
         equal = dict(zip(x.inputs, y.inputs, strict=True))
         for one, other in zip(x.equations, y.equations, strict=True):
-            if [equal[value] for value in one.inputs] != list(other.inputs) or not self._match(one.op, other.op):
+            if [equal[value] for value in one.inputs] != list(other.inputs) or not self.match(one.op, other.op):
                 return False
             equal.update(zip(one.outputs, other.outputs, strict=True))
         return [equal[value] for value in x.outputs] == list(y.outputs) and all(
@@ -164,7 +95,7 @@ class _Comparison:
         scaled = (size // self._rows.count * self._count if dim in dims else size for dim, size in enumerate(shape))
         return value.type.with_shape(tuple(scaled))
 
-    def _match(self, x: object, y: object) -> bool:
+    def match(self, x: object, y: object) -> bool:
         """Return whether two ops, or fields of them, are equal up to the sizes of dims with rows."""
         if type(x) is not type(y):
             return False
@@ -173,10 +104,10 @@ class _Comparison:
         if isinstance(x, tuple) and isinstance(y, tuple):  # perhaps a shape, in which the rows are an element
             return len(x) == len(y) and all(map(self._elements_match, x, y))
         if is_dataclass(x) and fields(x):
-            return all(self._match(getattr(x, field.name), getattr(y, field.name)) for field in fields(x))
+            return all(self.match(getattr(x, field.name), getattr(y, field.name)) for field in fields(x))
         return bool(x == y)
 
     def _elements_match(self, x: object, y: object) -> bool:
         if isinstance(x, int) and isinstance(y, int):
             return x == y or x * self._count == y * self._rows.count
-        return self._match(x, y)
+        return self.match(x, y)

@@ -1,5 +1,7 @@
 """autoshard_pipeline: the chosen pipeline is simulated, fits, and computes what one device computes."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ import shardwise.numpy as jnp
 from shardwise.errors import AutoshardError, HardwareError, StrategyError
 from shardwise.layout_search.autoshard_pipeline import AutoPipeline
 from shardwise.models import Decoder
+from tests.parallel.mpmd import training_steps
 
 SMALL = Decoder(4, 64, 4, 4, 16, 128, 256)
 TOKENS = sw.ShapeDtypeStruct((8, 17), np.int32)
@@ -25,6 +28,8 @@ def found():
 
 @pytest.mark.slow
 def test_it_is_simulated(found):
+    with pytest.raises(ValueError, match="`loss` is a loss, not a training step: call `pipeline`"):
+        found.step(sw.devices())
     assert "2 stages" in str(found) and found.seconds == found.best.run.seconds
     assert found.best.fits and sum(layout.mesh.size for layout in found.best.layouts) == 8
     with pytest.raises(ValueError, match="for 8 devices, not 3"):
@@ -73,6 +78,25 @@ def test_other_schedules_are_estimated_and_some_simulated():
     chosen = AutoPipeline("loss", [interleaved], {})
     loss, _ = chosen.pipeline(sw.devices()).value_and_grad(chosen.place(weights, sw.devices()), tokens)
     np.testing.assert_allclose(loss, SMALL.loss(weights, tokens), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_training_step_is_divided():
+    args = (training_steps.adam_state(), *training_steps.batch(), 0.01)
+    options = {"hardware": "h100", "count": 8, "stages": (2,), "microbatches": (4,), "schedules": ("1f1b",)}
+    found = sw.autoshard_pipeline(training_steps.clipped_adam, **options)(*args)
+    assert "2 stages" in str(found)
+    train, expected = found.step(sw.devices()), args[0]
+    (state, *batch) = train.place(*args)
+    params, mean = state["params"], state["mean"]
+    for leaf, follower in zip(*map(sw.tree_util.tree_leaves, (params, mean)), strict=True):
+        assert leaf.sharding == follower.sharding  # the optimizer's state is sharded as its parameters are
+    for _ in range(2):
+        state, metrics = train(state, *batch)
+        expected, numbers = training_steps.clipped_adam(expected, *args[1:])
+    gathered = train.gather((state, metrics))
+    check = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    sw.tree_util.tree_map(check, gathered, (expected, numbers))
 
 
 def test_errors():

@@ -8,8 +8,9 @@ import numpy as np
 import shardwise as sw
 from shardwise import P, checkpoints
 from shardwise.errors import ProgramMismatch
-from shardwise.parallel import mpmd_pipeline
+from shardwise.parallel import StageRows, mpmd_pipeline, mpmd_step
 from shardwise.sharding import Mesh, NamedSharding
+from tests.parallel.mpmd import training_steps
 from tests.parallel.mpmd.language_model import batch, on_one_device, stages_and_params
 
 MICROBATCHES = 4
@@ -73,6 +74,37 @@ def case_v():
 def case_bidirectional():
     """Each process has a copy of both stages; gradients are summed."""
     return check("dualpipe", 2, 2)
+
+
+def case_ordinary_step():
+    """An ordinary step with an optimizer, a norm over all stages, and a table that two stages read."""
+    losses = []
+    for schedule, ranks in (("1f1b", 2), ("zb-v", 2), ("zb-h1", 4)):
+        state = training_steps.tied_state()
+        train = mpmd_step(
+            training_steps.tied_momentum,
+            state,
+            *training_steps.batch(),
+            meshes=meshes(ranks),
+            microbatches=4,
+            schedule=schedule,
+        )
+        expected = state
+        for seed in range(3):
+            rows = training_steps.batch(seed)
+            state, (loss, norm) = train(state, *rows)
+            expected, results = sw.jit(training_steps.tied_momentum)(expected, *rows)
+            np.testing.assert_allclose([float(loss), float(norm)], list(map(float, results)), rtol=1e-4)
+            losses.append(float(loss))
+        flat, structure = sw.tree_util.tree_flatten(state, is_leaf=lambda leaf: isinstance(leaf, StageRows))
+        for leaf, whole in zip(flat, structure.flatten_up_to(expected), strict=True):
+            first = 0
+            for part in leaf.parts if isinstance(leaf, StageRows) else [leaf]:
+                rows = whole[first : first + part.shape[0]]
+                first += part.shape[0]
+                for shard in part.addressable_shards:
+                    np.testing.assert_allclose(shard.data, rows[shard.index], rtol=1e-4, atol=1e-5)
+    return losses
 
 
 def case_agreement():

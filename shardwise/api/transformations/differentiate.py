@@ -10,6 +10,7 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.ahead_of_time.shape_dtype_struct import leaf_type
 from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
+from shardwise.api.differentiated_losses import differentiated_losses
 from shardwise.api.flatten import FlatFunction, check_outputs
 from shardwise.api.ref import Ref, RefScope
 from shardwise.api.transformations.float0 import flatten_hiding_float0, float0
@@ -408,20 +409,19 @@ def value_and_grad(
     def call(*args: object, **keywords: object) -> Any:
         inner, active, positions = select_argnums(fun, argnums, args, keywords)
         _check_inputs("grad", fun, args, positions, tree.leaves(active), holomorphic, allow_int)
-        flat, linear, operands = _linearized(inner, active, has_aux)
-        _check_scalar(fun, flat, linear.outputs, holomorphic)
-        value = linear.outputs[0]
-        note_summed_gradients(describe_function(fun), operands, value.type.varying)
-        seed = full((), 1.0, value.type.dtype, value.type.weak)
-        cotangents = [seed, *[None] * (len(linear.outputs) - 1)]
-        in_cotangents = _transpose_linearized(
-            linear.program, linear.nonzero, linear.residuals, cotangents, len(operands)
-        )
+        flat = _FlatFunctionWithAux(inner, active, has_aux)
+        operands = [as_operand(leaf) for leaf in tree.leaves(active)]
+
+        def check(outputs: Sequence[Any]) -> None:
+            _check_scalar(fun, flat, outputs, holomorphic)
+
+        outputs, cotangents = (differentiated_losses.value or _value_and_cotangents)(flat, operands, check)
+        value = outputs[0]
         grads = flat.primals.unflatten(
-            [_instantiate(cotangent_type(x.type), ct) for x, ct in zip(operands, in_cotangents, strict=True)]
+            [_instantiate(cotangent_type(x.type), ct) for x, ct in zip(operands, cotangents, strict=True)]
         )
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
-        return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient
+        return (flat.with_aux((value,), outputs) if has_aux else value), gradient
 
     return call
 
@@ -606,6 +606,27 @@ def hessian(
     """
     check_function("hessian", fun)
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
+
+
+def _value_and_cotangents(
+    flat: _FlatFunctionWithAux, operands: list[Any], check: Callable[[Sequence[Any]], None]
+) -> tuple[list[Any], list[Any]]:
+    """Return the flat results of a function, and the cotangents of its operands, None for zeros.
+
+    Args:
+        flat: the function.
+        operands: the leaves of its arguments.
+        check: raises an error if the first of the results is not a scalar.
+    """
+    linear = linearize_flat(flat, operands, function_name(flat.function))
+    flat.update_refs(linear.outputs, linear.nonzero)
+    check(linear.outputs)
+    type = linear.outputs[0].type
+    note_summed_gradients(describe_function(flat.function), operands, type.varying)
+    cotangents = [full((), 1.0, type.dtype, type.weak), *[None] * (len(linear.outputs) - 1)]
+    return linear.outputs, _transpose_linearized(
+        linear.program, linear.nonzero, linear.residuals, cotangents, len(operands)
+    )
 
 
 def _linearized(

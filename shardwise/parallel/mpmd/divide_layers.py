@@ -49,7 +49,7 @@ def divide_layers(program: Program, params: int, stages: int | Sequence[int], bo
         StrategyError: if there is no such scan, or if it has other layers.
     """
     casts = _casts_of_params(program, params)
-    scan = _scan_over_layers(program, casts)
+    scan = scan_over_layers(program, params)
     assert isinstance(scan.op, Scan)
     layers = _layers_by_stage(stages, scan.op.length, str(scan.source))
     stacked = set(scan.op.split_operands(scan.inputs)[2])
@@ -107,8 +107,13 @@ def _casts_of_params(program: Program, params: int) -> dict[Value, Value]:
     return found
 
 
-def _scan_over_layers(program: Program, casts: dict[Value, Value]) -> Equation:
-    """Return the scan that slices the most bytes of parameters."""
+def scan_over_layers(program: Program, params: int) -> Equation:
+    """Return the scan that slices the most bytes of parameters.
+
+    Raises:
+        StrategyError: if there is none.
+    """
+    casts = _casts_of_params(program, params)
 
     def parameter_bytes(scan: Equation) -> int:
         assert isinstance(scan.op, Scan)

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -47,6 +47,23 @@ from shardwise.runtime.connect_channels import check_agreement, connect_channels
 from shardwise.tree_util import KeyPath
 
 _CALL = "MpmdPipeline.value_and_grad"
+
+
+@final
+class Copy(NamedTuple):
+    """A parameter that a stage gets from another one.
+
+    Attributes:
+        source: the stage that has it.
+        source_leaf: its index among the leaves of that stage's parameters.
+        target: the stage that gets it.
+        target_leaf: its index among the leaves of that stage's parameters.
+    """
+
+    source: int
+    source_leaf: int
+    target: int
+    target_leaf: int
 
 
 def mpmd_pipeline(
@@ -134,6 +151,7 @@ class MpmdPipeline:
 
     Attributes:
         schedule: the tasks of each rank, in order.
+        meshes: the mesh of each rank.
 
     Args:
         stages: the functions of the stages.
@@ -160,7 +178,7 @@ class MpmdPipeline:
     ):
         self.schedule = schedule
         self._stages = stages
-        self._meshes = meshes
+        self.meshes = meshes
         self._device_meshes = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
         self._specs = specs
         self._remat = remat
@@ -177,7 +195,7 @@ class MpmdPipeline:
         self._steps = 0
 
     def __repr__(self) -> str:
-        name, ranks, microbatches = self.schedule.name, len(self._meshes), self.schedule.microbatches
+        name, ranks, microbatches = self.schedule.name, len(self.meshes), self.schedule.microbatches
         return f"<MPMD pipeline of {len(self._stages)} stages on {ranks} meshes, {name}, {microbatches} microbatches>"
 
     def value_and_grad(self, params: Sequence[Any], batch: object, *targets: object) -> tuple[Array, list[Any]]:
@@ -203,17 +221,30 @@ class MpmdPipeline:
                 f"{_CALL} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
                 "other transformations. Inside of them, use `pipeline`."
             )
+        loss, gradients, _ = self.run(params, batch, targets)
+        return loss, gradients
+
+    def run(
+        self, params: Sequence[Any], batch: object, targets: Sequence[object], copies: Sequence[Copy] = ()
+    ) -> tuple[Array, list[Any], Transfers]:
+        """Return the results of `value_and_grad`, and the transfers of the step, for arrays that follow it.
+
+        Args:
+            params, batch, targets: the arguments of `value_and_grad`.
+            copies: the parameters that a stage gets from another one.
+        """
         self._check_params(params)
         microbatches = self.schedule.microbatches
         batch, *goals = (_checked_rows(tree, microbatches) for tree in (batch, *targets))
         types = self._types(params, batch, goals)
-        if len(self._device_meshes) < len(self._meshes):
+        if len(self._device_meshes) < len(self.meshes):
             raise StrategyError(
                 f"{_CALL}: an abstract mesh has no devices: pass meshes of devices to `mpmd_pipeline`, or call "
                 "`simulate`."
             )
         transfers = Transfers(self._connect(types), self._steps)
         self._steps += 1
+        params = self._copied(params, copies, transfers)
         shardings = {
             (stage, rank): self._shardings(params[stage], stage, rank)
             for stage, ranks in enumerate(self.schedule.ranks_of_stage)
@@ -242,9 +273,9 @@ class MpmdPipeline:
             transfers,
         )
         for rank, task in self._launch_order:
-            if self._is_local(rank):
+            if self.is_local(rank):
                 step.run(rank, task)
-        return self._loss(step), self._gradients(step, params, shardings)
+        return self._loss(step), self._gradients(step, params, shardings), transfers
 
     def simulate(self, hardware: str | Chip) -> Callable[..., PipelineSimulation]:
         """Return a function that predicts the time and memory of `value_and_grad`, without running it.
@@ -296,15 +327,15 @@ class MpmdPipeline:
         if len(params) != len(self._stages):
             raise StrategyError(f"mpmd_pipeline: {len(params)} pytrees of parameters for {len(self._stages)} stages")
 
-    def _is_local(self, rank: int) -> bool:
+    def is_local(self, rank: int) -> bool:
         """Return whether this process has devices of a rank, so that it runs its tasks."""
-        return NamedSharding(self._meshes[rank], PartitionSpec()).has_addressable_devices
+        return NamedSharding(self.meshes[rank], PartitionSpec()).has_addressable_devices
 
     def _connect(self, types: Sequence[Any]) -> Channels | None:
         """Connect the processes of all ranks, once, and compare what they run. Return None for one process."""
         devices = [device for mesh in self._device_meshes for device in mesh.flat_devices]
         processes = sorted({device.process_index for device in devices})
-        if len(processes) == 1 or not any(map(self._is_local, range(len(self._meshes)))):
+        if len(processes) == 1 or not any(map(self.is_local, range(len(self.meshes)))):
             return None
         lines = [
             f"schedule {self.schedule.name!r} with digest {self.schedule.digest}",
@@ -335,14 +366,14 @@ class MpmdPipeline:
     def _shardings(self, params: object, stage: int, rank: int) -> list[Sharding]:
         """Return the shardings of the leaves of a stage's parameters on a rank."""
         home = self.schedule.rank_of[stage, 0]
-        mesh = self._meshes[home]
+        mesh = self.meshes[home]
         devices = set(mesh.flat_devices) if isinstance(mesh, Mesh) else None
         shardings: list[Sharding] = []
         for leaf in tree_util.tree_leaves(params):
             sharding = getattr(leaf, "sharding", None)
             if not isinstance(sharding, Sharding) or devices is None or set(sharding.devices) != devices:
                 sharding = _sharding_on(mesh, sharding)
-            shardings.append(sharding if rank == home else _sharding_on(self._meshes[rank], sharding))
+            shardings.append(sharding if rank == home else _sharding_on(self.meshes[rank], sharding))
         return shardings
 
     def _place(
@@ -353,7 +384,7 @@ class MpmdPipeline:
         for stage, ranks in enumerate(self.schedule.ranks_of_stage):
             leaves, structure = tree_util.tree_flatten(params[stage])
             home = self.schedule.rank_of[stage, 0]
-            if self._is_local(home):
+            if self.is_local(home):
                 here = [device_put(*pair) for pair in zip(leaves, shardings[stage, home], strict=True)]
                 placed[stage, home] = tree_util.tree_unflatten(structure, here)
                 for rank in ranks:
@@ -361,13 +392,30 @@ class MpmdPipeline:
                         transfers.send(f"P{stage}.{rank}", here, shardings[stage, rank])
         for (stage, rank), targets in shardings.items():
             home = self.schedule.rank_of[stage, 0]
-            if rank != home and self._is_local(rank):
+            if rank != home and self.is_local(rank):
                 leaves, structure = tree_util.tree_flatten(params[stage])
                 copies = transfers.receive(
                     f"P{stage}.{rank}", list(map(type_of, leaves)), shardings[stage, home], targets
                 )
                 placed[stage, rank] = tree_util.tree_unflatten(structure, copies)
         return placed
+
+    def _copied(self, params: Sequence[Any], copies: Sequence[Copy], transfers: Transfers) -> list[Any]:
+        """Return the parameters with those that stages get from others."""
+        trees = [tree_util.tree_flatten(tree) for tree in params]
+        for number, copy in enumerate(copies):
+            home, rank = (self.schedule.rank_of[stage, 0] for stage in (copy.source, copy.target))
+            leaf = trees[copy.source][0][copy.source_leaf]
+            if home != rank:
+                sharding = _sharding_on(self.meshes[rank], leaf.sharding)
+                if self.is_local(home):
+                    transfers.send(f"C{number}", [leaf], [sharding])
+                if self.is_local(rank):
+                    (leaf,) = transfers.receive(f"C{number}", [type_of(leaf)], [leaf.sharding], [sharding])
+                else:
+                    leaf = empty_array(type_of(leaf), sharding)
+            trees[copy.target][0][copy.target_leaf] = leaf
+        return [tree_util.tree_unflatten(structure, leaves) for leaves, structure in trees]
 
     def _stage_types(
         self,
@@ -401,7 +449,7 @@ class MpmdPipeline:
                 return StagePrograms(
                     self._stages[stage],
                     f"stage{stage}",
-                    self._meshes[rank],
+                    self.meshes[rank],
                     self._specs[rank],
                     types,
                     accumulation,
@@ -460,7 +508,7 @@ class MpmdPipeline:
         float_shardings = {replica: _float_part(params[replica[0]], each) for replica, each in shardings.items()}
         copies = [(stage, rank) for stage, rank in shardings if rank != self.schedule.rank_of[stage, 0]]
         for stage, rank in copies:
-            if self._is_local(rank):
+            if self.is_local(rank):
                 home = self.schedule.rank_of[stage, 0]
                 step.transfers.send(f"G{stage}.{rank}", step.totals[stage, rank], float_shardings[stage, home])
         gradients = []
@@ -469,7 +517,7 @@ class MpmdPipeline:
             floats, others, join = split_floats(types_of(tree))
             types = [ArrayType(leaf.shape, leaf.dtype) for leaf in floats]
             targets = float_shardings[stage, home]
-            if self._is_local(home):
+            if self.is_local(home):
                 terms = [step.totals[stage, home]]
                 for rank in (rank for other, rank in copies if other == stage):
                     sources = float_shardings[stage, rank]
@@ -484,15 +532,15 @@ class MpmdPipeline:
         """Return the mean loss of the microbatches, replicated on all devices."""
         last = len(self._stages) - 1
         home = self.schedule.rank_of[last, 0]
-        replicated = [NamedSharding(mesh, PartitionSpec()) for mesh in self._meshes]
+        replicated = [NamedSharding(mesh, PartitionSpec()) for mesh in self.meshes]
         (type,) = (ArrayType(leaf.shape, leaf.dtype) for leaf in tree_util.tree_leaves(step.boundary_types[-1]))
         others = [rank for rank in self.schedule.ranks_of_stage[last] if rank != home]
         for rank in others:
-            if self._is_local(rank):
+            if self.is_local(rank):
                 partial = device_put(self._sum([[loss] for loss in step.losses[rank]]), [replicated[rank]])
                 step.transfers.send(f"S{rank}", partial, [replicated[home]])
         here: dict[int, Any] = {}
-        if self._is_local(home):
+        if self.is_local(home):
             terms = [[loss] for loss in step.losses[home]]
             terms += [
                 step.transfers.receive(f"S{rank}", [type], [replicated[rank]], [replicated[home]]) for rank in others
@@ -502,14 +550,20 @@ class MpmdPipeline:
                 if rank != home:
                     step.transfers.send(f"L{rank}", [here[home]], [sharding])
         for rank, sharding in enumerate(replicated):
-            if rank != home and self._is_local(rank):
+            if rank != home and self.is_local(rank):
                 (here[rank],) = step.transfers.receive(f"L{rank}", [type], [replicated[home]], [sharding])
-        everywhere = NamedSharding(
-            Mesh(device_grid([d for mesh in self._device_meshes for d in mesh.flat_devices], (-1,)), ("device",)),
-            PartitionSpec(),
-        )
-        shards = {shard.device: shard.data for array in here.values() for shard in array.addressable_shards}
-        return join_shards([shards[device] for device in everywhere.local_devices], type, everywhere)
+        return self.replicate(list(here.values()), type)
+
+    @cached_property
+    def everywhere(self) -> NamedSharding:
+        """The sharding of arrays that are replicated on all devices."""
+        devices = [device for mesh in self._device_meshes for device in mesh.flat_devices]
+        return NamedSharding(Mesh(device_grid(devices, (-1,)), ("device",)), PartitionSpec())
+
+    def replicate(self, arrays: Sequence[Array], type: ArrayType) -> Array:
+        """Return one array from equal ones, which are replicated on the meshes of all ranks of this process."""
+        shards = {shard.device: shard.data for array in arrays for shard in array.addressable_shards}
+        return join_shards([shards[device] for device in self.everywhere.local_devices], type, self.everywhere)
 
 
 def _stage_key(stage: StagePrograms, chip: Chip) -> Any:

@@ -25,7 +25,7 @@ from shardwise.compiler.transforms.dce import live_equations
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.replay import replay
 from shardwise.errors import StrategyError
-from shardwise.parallel.mpmd.divide_layers import divide_layers
+from shardwise.parallel.mpmd.divide_layers import divide_layers, scan_over_layers
 from shardwise.parallel.mpmd.stage_programs import StageFunction
 
 _T = TypeVar("_T")
@@ -62,6 +62,8 @@ class StagedModel:
             layers, stacked along dim 0, so that each stage has some of its rows.
         structure: the structure of the model's parameters.
         layers: the number of layers of each stage, if a scan over layers was divided.
+        users: for each leaf of the model's parameters, the stages that read it. The first of them is its owner, if it
+            is not divided.
 
     Example:
         >>> model = lambda w, x: (jax.parallel.stage_boundary(x * w[0]) * w[1]).mean()
@@ -72,14 +74,16 @@ class StagedModel:
     stages: tuple[StageFunction, ...]
     owners: tuple[int | None, ...]
     structure: Any
-    layers: tuple[int, ...] = ()
+    layers: tuple[int, ...]
+    users: tuple[tuple[int, ...], ...]
 
     def split(self, params: object) -> list[list[Any]]:
         """Return the leaves of the model's parameters, or of a pytree like them, by stage."""
         parts: list[list[Any]] = [[] for _ in self.stages]
-        for leaf, owner in zip(tree_util.tree_leaves(params), self.owners, strict=True):
+        for leaf, owner, users in zip(tree_util.tree_leaves(params), self.owners, self.users, strict=True):
             if owner is not None:
-                parts[owner].append(leaf)
+                for stage in users:
+                    parts[stage].append(leaf)
                 continue
             for part, (start, stop) in zip(parts, pairwise(accumulate(self.layers, initial=0)), strict=True):
                 part.append(_rows(leaf, start, stop))
@@ -142,6 +146,27 @@ def split_stages(
         >>> len(jax.parallel.split_stages(model, [2.0, 3.0], jnp.ones(4), microbatches=2).stages)
         2
     """
+    model_of = divide_model(model, params, batch, targets, microbatches, stages)
+    for users, owner, (path, _) in zip(
+        model_of.users, model_of.owners, tree_util.tree_leaves_with_path(params), strict=True
+    ):
+        if owner is not None and len(users) > 1:
+            raise StrategyError(
+                f"split_stages: the parameter {tree_util.keystr(path)} is used by the stages {list(users)}: a "
+                "parameter belongs to one stage. Move a boundary, give each stage its own copy, or use `mpmd_step`."
+            )
+    return model_of
+
+
+def divide_model(
+    model: Callable[..., Any],
+    params: object,
+    batch: object,
+    targets: tuple[object, ...],
+    microbatches: int,
+    stages: int | Sequence[int] | None,
+) -> StagedModel:
+    """Divide a model into stages, as `split_stages` does. Several stages may read a parameter."""
     param_leaves, param_structure = tree_util.tree_flatten(params)
     batch_leaves, batch_structure = tree_util.tree_flatten(batch)
     target_leaves, target_structure = tree_util.tree_flatten(targets)
@@ -160,19 +185,42 @@ def split_stages(
 
     rows = [type_of(leaf) for leaf in (*batch_leaves, *target_leaves)]
     types = [type.with_shape((type.shape[0] // microbatches, *type.shape[1:])) for type in rows]
-    names = [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(params)]
     divisions: dict[str, _Division] = {}  # by platform: a model may use other kernels on another platform
 
     def division() -> _Division:
         platform = config.target_platform
         if platform not in divisions:
             program, captured = build(flat_model, [*map(type_of, param_leaves), *types], "model")
-            divisions[platform] = _divide(inline(program, _is_jit), captured, names, counts[1:], stages)
+            divisions[platform] = _divide(inline(program, _is_jit), captured, counts, stages)
         return divisions[platform]
 
     found = division()
     functions = [_stage_function(division, stage) for stage in range(len(found.programs))]
-    return StagedModel(tuple(functions), found.owners, param_structure, found.layers)
+    return StagedModel(tuple(functions), found.owners, param_structure, found.layers, found.users)
+
+
+def has_boundaries(program: Program) -> bool:
+    """Return whether a model has calls of `stage_boundary`."""
+    return any(equation.op == _BOUNDARY for equation in program.walk())
+
+
+def inputs_before_last_stage(program: Program, params: int) -> frozenset[int]:
+    """Return the inputs of a model that are needed before its last stage begins.
+
+    Args:
+        program: the program of the model.
+        params: the number of its inputs that are parameters, the first ones.
+
+    Raises:
+        StrategyError: if it has neither calls of `stage_boundary` nor a scan over layers.
+    """
+    program = inline(program, _is_jit)
+    ends = [equation for equation in program.equations if equation.op == _BOUNDARY]
+    needed = {value for end in ends or [scan_over_layers(program, params)] for value in end.inputs}
+    for equation in reversed(program.equations):
+        if not needed.isdisjoint(equation.outputs):
+            needed.update(equation.inputs)
+    return frozenset(index for index, value in enumerate(program.inputs) if value in needed)
 
 
 @final
@@ -182,38 +230,39 @@ class _Division(NamedTuple):
     Attributes:
         programs: the program of each stage.
         captured: the arrays that the model closes over, the last operands of each program.
-        owners, layers: those of the StagedModel.
+        owners, layers, users: those of the StagedModel.
     """
 
     programs: tuple[Program, ...]
     captured: Sequence[Any]
     owners: tuple[int | None, ...]
     layers: tuple[int, ...]
+    users: tuple[tuple[int, ...], ...]
 
 
 def _divide(
-    program: Program,
-    captured: Sequence[Any],
-    names: Sequence[str],
-    counts: tuple[int, int],
-    stages: int | Sequence[int] | None,
+    program: Program, captured: Sequence[Any], counts: tuple[int, int, int], stages: int | Sequence[int] | None
 ) -> _Division:
-    """Divide the program of a model. `names` are those of its parameters, `counts` the leaves of batch and targets."""
-    is_divided: tuple[bool, ...] = (False,) * len(names)
+    """Divide the program of a model. `counts` are the numbers of leaves of parameters, batch and targets."""
+    is_divided: tuple[bool, ...] = (False,) * counts[0]
     layers: tuple[int, ...] = ()
     if stages is not None:
-        if any(equation.op == _BOUNDARY for equation in program.walk()):
+        if has_boundaries(program):
             raise StrategyError("split_stages: the model has calls of `stage_boundary`: leave `stages` out.")
-        program, layers, is_divided = divide_layers(program, len(names), stages, _BOUNDARY)
+        program, layers, is_divided = divide_layers(program, counts[0], stages, _BOUNDARY)
     parts = [len(layers) if divided else 1 for divided in is_divided]
-    cut = _Cut(program, (sum(parts), *counts))
-    owners = cut.owners([name for name, count in zip(names, parts, strict=True) for _ in range(count)])
-    firsts = accumulate(parts[:-1], initial=0)
+    cut = _Cut(program, (sum(parts), *counts[1:]))
+    users = cut.users()
+    firsts = list(accumulate(parts[:-1], initial=0)) if parts else []
     return _Division(
-        tuple(cut.stage_program(stage, owners) for stage in range(cut.stages)),
+        tuple(cut.stage_program(stage, users) for stage in range(cut.stages)),
         captured,
-        tuple(None if divided else owners[first] for divided, first in zip(is_divided, firsts, strict=False)),
+        tuple(None if divided else users[first][0] for divided, first in zip(is_divided, firsts, strict=True)),
         layers,
+        tuple(
+            tuple(range(cut.stages)) if divided else users[first]
+            for divided, first in zip(is_divided, firsts, strict=True)
+        ),
     )
 
 
@@ -301,8 +350,8 @@ class _Cut:
         ]
         return live_equations(equations, self._outputs(stage))
 
-    def owners(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return the stage of each parameter. `names` are their names, for errors."""
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """Return the stages that read each parameter; the first one for a parameter that none reads."""
         used = [{value for equation in equations for value in equation.inputs} for equations in self._equations]
         for stage, values in enumerate(used[:-1]):
             if not values.isdisjoint(self.targets):
@@ -310,20 +359,12 @@ class _Cut:
                     f"split_stages: stage {stage} of {self.stages} uses a target. Only the last stage gets targets: "
                     "make it a part of the batch."
                 )
-        owners = []
-        for name, value in zip(names, self.params, strict=True):
-            users = [stage for stage, values in enumerate(used) if value in values]
-            if len(users) > 1:
-                raise StrategyError(
-                    f"split_stages: the parameter {name} is used by the stages {users}: a parameter belongs to one "
-                    "stage. Move a boundary, or give each stage its own copy."
-                )
-            owners.append(users[0] if users else 0)
-        return tuple(owners)
+        users = [[stage for stage, values in enumerate(used) if value in values] for value in self.params]
+        return tuple(tuple(stages) if stages else (0,) for stages in users)
 
-    def stage_program(self, stage: int, owners: Sequence[int]) -> Program:
+    def stage_program(self, stage: int, users: Sequence[Sequence[int]]) -> Program:
         """Return the program of a stage: its parameters, the previous results, targets, captured arrays → results."""
-        params = [value for value, owner in zip(self.params, owners, strict=True) if owner == stage]
+        params = [value for value, stages in zip(self.params, users, strict=True) if stage in stages]
         targets = self.targets if stage == self.stages - 1 else ()
         inputs = (*params, *self._inputs(stage), *targets, *self.captured)
         return Program(inputs, tuple(self._equations[stage]), tuple(self._outputs(stage)), f"stage{stage}")

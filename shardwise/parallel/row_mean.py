@@ -1,0 +1,207 @@
+"""check_row_mean: prove that a loss is the mean, over the rows of a batch, of what it computes of each row.
+
+Then the mean of the losses of equal microbatches is the loss of the batch. Rows are dim 0 of the arrays of the batch.
+Up to a sum over the rows, each row must be computed from this row alone. After it, the loss must be linear in the sums,
+with a coefficient that is inversely proportional to the number of rows: the programs for a number of rows and for twice
+as many are compared. Terms without rows, such as a penalty on weights, may be added to a mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from shardwise.compiler.candidates.unfold import unfold
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.control import Control
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.reduction import SUM
+from shardwise.errors import StrategyError
+from shardwise.parallel.row_independence import Comparison
+from shardwise.parallel.rows import Rows
+
+_MEAN = Fraction(1, 2)  # the scale of a mean: with twice the rows, the weight of each row is half
+_LARGEST_DENOMINATOR = 1024  # of scales; reciprocals of the numbers of rows are rounded
+
+
+@final
+class _Linear(NamedTuple):
+    """A value that is linear in what is computed of each row.
+
+    Attributes:
+        scale: the ratio of the weights of a row for twice the rows and for the rows.
+    """
+
+    scale: Fraction
+
+
+@final
+class _Fixed(NamedTuple):
+    """A value without rows.
+
+    Attributes:
+        values: the constants for the rows and for twice the rows; None if the value is the same for both.
+    """
+
+    values: tuple[Any, Any] | None
+
+
+_SAME = _Fixed(None)
+
+
+def check_row_mean(program: Program, twice: Program, batch: Sequence[int], label: str) -> None:
+    """Check that a loss is a mean over rows.
+
+    Args:
+        program: the program of the loss, without calls.
+        twice: the program for twice as many rows.
+        batch: the indices of its inputs that have rows.
+        label: the loss, for errors.
+
+    Raises:
+        StrategyError: if it is not, or if that cannot be proven.
+    """
+    _Proof(program, twice, [program.inputs[index] for index in batch], label).check()
+
+
+@final
+@dataclass(eq=False)
+class _Proof:
+    """Follows the rows through a program."""
+
+    program: Program
+    twice: Program
+    batch: list[Value]
+    label: str
+    _found: dict[Value, _Linear | _Fixed] = field(default_factory=dict)  # of values without rows
+
+    def check(self) -> None:
+        self._rows = Rows.from_values(self.batch, unfold(self.program).equations)
+        self._comparison = Comparison(self._rows, 2 * self._rows.count)
+        if len(self.program.equations) != len(self.twice.equations):
+            raise StrategyError(
+                f"mpmd_step: {self.label} computes other values for {2 * self._rows.count} rows than for "
+                f"{self._rows.count}: {_ADVICE}"
+            )
+        self._found.update({value: _SAME for value in self.program.inputs if not self._rows.dims(value)})
+        equal = dict(zip(self.program.inputs, self.twice.inputs, strict=True))
+        for one, other in zip(self.program.equations, self.twice.equations, strict=True):
+            if [equal[value] for value in one.inputs] != list(other.inputs):
+                raise self._error(one, "depends on the number of rows")
+            equal.update(zip(one.outputs, other.outputs, strict=True))
+            self._follow(one, other)
+        (loss,) = self.program.outputs
+        found = self._found.get(loss, _SAME)
+        if isinstance(found, _Linear) and found.scale != _MEAN:
+            raise StrategyError(
+                f"mpmd_step: {self.label} is {'a sum' if found.scale == 1 else 'not the mean'} over the rows of the "
+                f"batch: {_ADVICE}"
+            )
+        if isinstance(found, _Fixed) and found.values is not None:
+            raise StrategyError(f"mpmd_step: {self.label} depends on the number of rows: {_ADVICE}")
+
+    def _follow(self, one: Equation, other: Equation) -> None:
+        """Find out what the results of an op are."""
+        has_rows = [bool(self._rows.dims(value)) for value in one.inputs]
+        if any(has_rows) or any(self._rows.dims(value) for value in one.outputs):
+            self._follow_rows(one, other)
+            return
+        operands = [self._found[value] for value in one.inputs]
+        if any(isinstance(operand, _Linear) for operand in operands):
+            result: _Linear | _Fixed = self._combine(one, other, operands)
+        else:
+            result = self._fixed(one, other, operands)
+        self._found.update(dict.fromkeys(one.outputs, result))
+
+    def _follow_rows(self, one: Equation, other: Equation) -> None:
+        """Check an op on rows, which computes each row from this row, or sums them."""
+        if not self._comparison.match(one.op, other.op):
+            raise self._error(one, "depends on the number of rows")
+        if any(self._found.get(value, _SAME) != _SAME for value in one.inputs):
+            raise self._error(one, "computes rows from a value that depends on all rows, or on their number")
+        if self._passes_through(one):
+            self._found.update({value: _SAME for value in one.outputs if not self._rows.dims(value)})
+        elif self._rows.reduction(one) is SUM:
+            self._found.update(dict.fromkeys(one.outputs, _Linear(Fraction(1))))
+        else:
+            raise self._error(one, "does not compute each row from this row alone, nor the sum of all")
+
+    def _passes_through(self, equation: Equation) -> bool:
+        if not isinstance(equation.op, Control):
+            return self._rows.pass_through(equation)
+        inner = unfold(Program(equation.inputs, (equation,), equation.outputs)).equations
+        return all(map(self._rows.pass_through, inner))
+
+    def _combine(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Linear:
+        """Return the result of an op on sums over rows."""
+        linear = {index for index, operand in enumerate(operands) if isinstance(operand, _Linear)}
+        types = [value.type for value in one.inputs]
+        sets = [set(each) for each in one.op.linear_in(*types)]
+        if isinstance(one.op, Convert) and is_float(types[0].dtype) and is_float(one.op.dtype):
+            sets = [{0}]  # rounding of the sum, which is no more than the rounding of its terms
+        jointly = next((each for each in sets if linear <= each), None)
+        if jointly is None:
+            raise self._error(one, "is not linear in a sum over rows")
+        scales = {operand.scale for operand in operands if isinstance(operand, _Linear)}
+        others = [operands[index] for index in jointly - linear]  # terms that are added
+        if len(scales) > 1 or (others and (scales != {_MEAN} or any(each != _SAME for each in others))):
+            raise self._error(one, "adds values that are not means over the same rows")
+        (scale,) = scales
+        factors = [index for index in range(len(operands)) if index not in jointly]
+        if all(operands[index] == _SAME for index in factors):
+            if one.op != other.op:
+                raise self._error(one, "depends on the number of rows")
+            return _Linear(scale)
+        values = []
+        for number, equation in enumerate((one, other)):
+            arrays = [
+                operand.values[number]
+                if isinstance(operand, _Fixed) and operand.values
+                else np.ones(type.shape, type.dtype)
+                for operand, type in zip(operands, types, strict=True)
+            ]
+            values.append(np.asarray(equation.op.reference(*arrays), np.float64))
+        ratios = np.unique(values[1] / values[0])
+        if len(ratios) != 1 or not np.isfinite(ratios[0]):
+            raise self._error(one, "depends on the number of rows")
+        return _Linear(scale * Fraction(float(ratios[0])).limit_denominator(_LARGEST_DENOMINATOR))
+
+    def _fixed(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Fixed:
+        """Return the result of an op without rows: constants, if they are not the same for both numbers of rows."""
+        if one.op == other.op and all(operand == _SAME for operand in operands):
+            return _SAME
+        arrays: list[list[Any]] = [[], []]
+        for value, operand in zip(one.inputs, operands, strict=True):
+            constants = operand.values if isinstance(operand, _Fixed) else None
+            if constants is None:
+                constants = self._constant(value)
+            arrays[0].append(constants[0])
+            arrays[1].append(constants[1])
+        if not one.op.single or any(array is None for array in arrays[0]):
+            raise self._error(one, "depends on the number of rows")
+        return _Fixed((one.op.reference(*arrays[0]), other.op.reference(*arrays[1])))
+
+    def _constant(self, value: Value) -> tuple[Any, Any]:
+        """Return a value that is the same for both numbers of rows, twice; None if it is not a constant."""
+        made_by = next((each for each in self.program.equations if value in each.outputs), None)
+        if made_by is None or not made_by.op.single:
+            return None, None
+        operands = [self._constant(each)[0] for each in made_by.inputs]
+        if any(operand is None for operand in operands):
+            return None, None
+        array = made_by.op.reference(*operands)
+        return array, array
+
+    def _error(self, equation: Equation, problem: str) -> StrategyError:
+        return StrategyError(
+            f"mpmd_step: `{equation.op.name}` at {equation.source} in {self.label} {problem}: {_ADVICE}"
+        )
+
+
+_ADVICE = (
+    "the pipeline returns the mean of the losses of the microbatches, so the loss must be the mean over the rows of "
+    "the batch. For a weighted mean, divide the weights of the batch before the step."
+)

@@ -1,0 +1,291 @@
+"""mpmd_step: ordinary training steps as pipelines compute what one device computes; steps that cannot be divided."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import P, lax
+from shardwise.errors import StrategyError
+from shardwise.parallel import StageRows, mpmd_step, stage_boundary
+from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.tree_util import tree_leaves, tree_map
+from tests.parallel.mpmd import training_steps
+from tests.parallel.mpmd.training_steps import LAYERS, WIDTH, adam_state, batch, initial_params, sgd
+
+
+def meshes(ranks, size=1):
+    devices = sw.devices()
+    return [sw.make_mesh((size,), ("data",), devices=devices[r * size : (r + 1) * size]) for r in range(ranks)]
+
+
+def check(step, args, calls=3, state=1, **options):
+    """Compare calls of a step with one device; the first `state` arguments are replaced by the first results."""
+    train = mpmd_step(step, *args, **{"meshes": meshes(2), "microbatches": 4, **options})
+    expected_args, rest = args[:state], args[state:]
+    placed = args[:state]
+    for _ in range(calls):
+        results, expected = train(*placed, *rest), sw.jit(step)(*expected_args, *rest)
+        is_tuple = isinstance(results, tuple)
+        placed, expected_args = (results[:state], expected[:state]) if is_tuple else ((results,), (expected,))
+    gathered = train.gather(results)
+    assert sw.tree_util.tree_structure(gathered) == sw.tree_util.tree_structure(expected)
+    tree_map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gathered, expected)
+    return train, results
+
+
+STEPS = {
+    "sgd": (sgd, (initial_params(), *batch()), {}),
+    "adam": (training_steps.clipped_adam, (adam_state(), *batch(), 0.01), {}),
+    "factored": (training_steps.factored, (*training_steps.factored_state(), *batch()), {"state": 3}),
+    "loss scale": (
+        training_steps.loss_scaled,
+        ({"params": initial_params(), "average": initial_params(), "scale": jnp.float32(8)}, *batch()),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_compute_what_one_device_computes(name):
+    step, args, options = STEPS[name]
+    check(step, args, **options)
+
+
+SCHEDULES = [("zb-h1", 4, {}), ("1f1b", 3, {"stages": [1, 3, 1]}), ("zb-v", 2, {}), ("interleaved", 2, {"stages": 4})]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "options"),
+    [SCHEDULES[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in [*SCHEDULES[1:], ("dualpipe", 2, {})])],
+)
+def test_schedules(schedule, ranks, options):
+    args = (adam_state(), *batch(), 0.01)
+    train, (state, metrics) = check(
+        training_steps.clipped_adam, args, schedule=schedule, meshes=meshes(ranks), **options
+    )
+    counts = train.model.layers
+    assert sum(counts) == LAYERS
+    assert isinstance(state["mean"]["layers"]["up"], StageRows)
+    assert [part.shape[0] for part in state["mean"]["layers"]["up"].parts] == list(counts)
+    assert len(state["count"].sharding.device_set) == ranks  # the number is on all devices
+    assert len(metrics["norm"].sharding.device_set) == ranks
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "size"), [("1f1b", 2, 2), ("zb-v", 2, 1), ("zb-h1", 3, 1)])
+def test_several_stages_read_a_parameter(schedule, ranks, size):
+    options = {"meshes": meshes(ranks, size), "schedule": schedule, "spec": P("data")}
+    train, (new, _) = check(training_steps.tied_momentum, (training_steps.tied_state(), *batch()), **options)
+    last = len(train.model.stages) - 1
+    assert (0, last) in train.model.users
+    for name in ("params", "mean"):
+        assert new[name]["table"].sharding.mesh == options["meshes"][0]  # the first of them has it
+
+
+def test_state_keeps_its_shardings():
+    both = meshes(2, 4)
+    state, (tokens, targets) = adam_state(), batch()
+    rows = NamedSharding(both[0], P("data"))
+    state["params"]["layers"]["up"] = sw.device_put(
+        state["params"]["layers"]["up"], NamedSharding(both[0], P(None, "data"))
+    )
+    state["mean"]["head"] = sw.device_put(state["mean"]["head"], rows)
+    _, (new, _) = check(
+        training_steps.clipped_adam, (state, tokens, targets, 0.01), meshes=both, spec=P("data"), calls=2
+    )
+    for stage, part in enumerate(new["params"]["layers"]["up"].parts):
+        assert part.sharding == NamedSharding(both[stage], P(None, "data"))
+    assert new["mean"]["head"].sharding == NamedSharding(both[1], P("data"))
+    assert new["params"]["table"].sharding.mesh == both[0]
+
+
+def test_placed_state_is_not_copied_and_may_be_donated():
+    step = sw.jit(sgd, donate_argnums=0)
+    args = (initial_params(), *batch())
+    train = mpmd_step(step, *args, meshes=meshes(2), microbatches=4)
+    placed, *rest = train.place(*args)
+    assert isinstance(placed["layers"]["up"], StageRows)
+    new, _ = train(placed, *rest)
+    assert all(leaf.is_deleted() for leaf in tree_leaves(placed))
+    assert not any(leaf.is_deleted() for leaf in tree_leaves(new))
+    kept, _ = mpmd_step(sgd, *args, meshes=meshes(2), microbatches=4)(new, *rest)
+    assert not any(leaf.is_deleted() for leaf in tree_leaves(new))
+    assert kept["head"].shape == new["head"].shape
+
+
+def boundary_step(after):
+    """A step of two marked stages; `after` combines parameters and gradients."""
+
+    def step(params, x):
+        def loss(params):
+            y = jnp.tanh(x @ params["first"])
+            return (stage_boundary(y) @ params["second"]).mean()
+
+        value, gradients = sw.value_and_grad(loss)(params)
+        return after(params, gradients), value
+
+    return step
+
+
+def boundary_args(width):
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=(width, width)).astype(np.float32) for name in ("first", "second")}
+    return params, rng.normal(size=(8, width)).astype(np.float32)
+
+
+def normalized(params, gradients):
+    norm = jnp.sqrt(sum((g**2).sum() for g in tree_leaves(gradients)))
+    return tree_map(lambda p, g: p - g / norm, params, gradients)
+
+
+def of_both_stages(params, gradients):
+    return {**params, "second": params["second"] - gradients["first"].T @ gradients["second"]}
+
+
+@pytest.mark.parametrize("after", [normalized, of_both_stages])
+def test_marked_boundaries(after):
+    _, (new, _) = check(boundary_step(after), boundary_args(4))
+    assert [new[name].sharding.mesh for name in ("first", "second")] == meshes(2)
+
+
+def test_stages_do_not_exchange_large_arrays():
+    with pytest.raises(
+        StrategyError, match=r"`(transpose|dot).*reads arrays of several stages, one of type f32\[80,80\]"
+    ):
+        mpmd_step(boundary_step(of_both_stages), *boundary_args(80), meshes=meshes(2), microbatches=4)
+
+
+def test_only_the_last_stage_gets_targets():
+    params, (tokens, targets) = initial_params(), batch()
+    model = mpmd_step(sgd, params, tokens, targets, meshes=meshes(2), microbatches=4).model
+    parts = model.split(tree_leaves(params))
+    (activations,) = sw.eval_shape(model.stages[0], parts[0], [tokens[:6]])
+    assert activations.shape == (6, WIDTH)  # the targets are not passed through the first stage
+    assert sw.eval_shape(model.stages[1], parts[1], [activations], [targets[:6]]).shape == ()
+
+
+def test_simulation_needs_no_devices():
+    args = sw.eval_shape(lambda: (initial_params(), *map(jnp.asarray, batch())))
+    train = mpmd_step(sgd, *args, meshes=[AbstractMesh((2,), ("data",))] * 2, microbatches=4, spec=P("data"))
+    run = train.simulate("h100")(*args)
+    assert run.fits and len(run.stages) == 2
+    with pytest.raises(StrategyError, match="abstract mesh, which has no devices"):
+        train(*args)
+
+
+def step_with(after):
+    """A step that does something with the gradients."""
+
+    def step(params, tokens, targets):
+        loss, gradients = sw.value_and_grad(training_steps.loss_of)(params, tokens, targets)
+        return after(params, gradients), loss
+
+    return step
+
+
+def moved(params, gradients, by):
+    return {**params, "layers": {**params["layers"], "up": params["layers"]["up"] - by}}
+
+
+def layer_mixing(params, gradients):
+    return moved(params, gradients, jnp.cumsum(gradients["layers"]["up"], 0))
+
+
+def flattened(params, gradients):
+    flat = jnp.concatenate([g.ravel() for g in tree_leaves(gradients)])
+    return {**params, "head": params["head"] - flat[:256].reshape(8, 32)}
+
+
+def reads_layers(params, gradients):
+    stack = gradients["layers"]["up"]
+    return moved(params, gradients, stack ** len(stack))
+
+
+def twice(params, tokens, targets):
+    first = sw.grad(training_steps.loss_of)(params, tokens, targets)
+    second = sw.grad(training_steps.loss_of)(first, tokens, targets)
+    return tree_map(lambda p, g: p - g, params, second)
+
+
+def cast_before(params, tokens, targets):
+    low = tree_map(lambda p: p.astype(jnp.bfloat16), params)
+    gradients = sw.grad(training_steps.loss_of)(low, tokens, targets)
+    return tree_map(lambda p, g: p - g, params, gradients)
+
+
+def accumulated(params, tokens, targets):
+    def body(total, rows):
+        gradients = sw.grad(training_steps.loss_of)(params, *rows)
+        return tree_map(jnp.add, total, gradients), None
+
+    split = tree_map(lambda x: x.reshape(4, -1), (tokens, targets))
+    total, _ = lax.scan(body, training_steps.zeros_like(params), split)
+    return tree_map(lambda p, g: p - g / 4, params, total)
+
+
+def with_aux(params, tokens, targets):
+    def loss(params):
+        value = training_steps.loss_of(params, tokens, targets)
+        return value, 2 * value
+
+    (_, aux), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+    return tree_map(lambda p, g: p - g, params, gradients), aux
+
+
+def summed(params, tokens, targets):
+    loss, gradients = sw.value_and_grad(lambda p: len(tokens) * training_steps.loss_of(p, tokens, targets))(params)
+    return tree_map(lambda p, g: p - g, params, gradients), loss
+
+
+WRONG = {
+    "layers are mixed": (step_with(layer_mixing), {}, "`cumulative` at .*test_mpmd_step.py.* mixes the layers"),
+    "all gradients in one vector": (step_with(flattened), {}, "mixes the layers|arrays of several stages"),
+    "number of layers": (step_with(reads_layers), {}, "depends on the number of layers"),
+    "two losses": (twice, {}, "differentiates .* too: a step has one loss"),
+    "no loss": (lambda params, tokens, targets: params, {}, "differentiates no loss"),
+    "computed arguments": (cast_before, {}, "with respect to a computed array of type bf16"),
+    "microbatches in the step": (accumulated, {}, "needs no loop over them"),
+    "auxiliary results": (with_aux, {}, "uses an auxiliary result of its loss"),
+    "sum": (summed, {}, "is a sum over the rows"),
+    "indivisible rows": (sgd, {"microbatches": 7}, "not divisible"),
+    "too many stages": (sgd, {"stages": 9}, "stages=9"),
+    "wrong position": (sgd, {"batch_argnums": 3}, "batch_argnums has 3"),
+    "no batch": (sgd, {"batch_argnums": ()}, "reads no batch"),
+    "parameters as batch": (sgd, {"batch_argnums": (0, 1, 2)}, "differ in their rows"),
+    "static arguments": (
+        sw.jit(lambda p, t, y, n=1: sgd(p, t, y), static_argnums=3),
+        {},
+        "static arguments: bind them",
+    ),
+    "shardings of jit": (
+        sw.jit(sgd, in_shardings=NamedSharding(sw.make_mesh((8,), ("data",)), P())),
+        {},
+        "is jitted with `in_shardings`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors(name):
+    step, options, message = WRONG[name]
+    with pytest.raises(StrategyError, match=message):
+        mpmd_step(step, initial_params(), *batch(), **{"meshes": meshes(2), "microbatches": 4, **options})
+
+
+def test_calls_with_other_arguments():
+    train = mpmd_step(sgd, initial_params(), *batch(), meshes=meshes(2), microbatches=4)
+    with pytest.raises(StrategyError, match=r"argument 1 .*is a i32\[12\], not a i32\[24\]"):
+        train(initial_params(), *(x[:12] for x in batch()))
+    with pytest.raises(StrategyError, match="structure"):
+        train(initial_params()["layers"], *batch())
+    assert repr(train) == "<sgd as MPMD pipeline of 2 stages on 2 meshes, 1f1b, 4 microbatches>"
+
+
+def test_keywords_are_bound_by_partial():
+    def step(params, tokens, targets, rate):
+        loss, gradients = sw.value_and_grad(training_steps.loss_of)(params, tokens, targets)
+        return tree_map(lambda p, g: p - rate * g, params, gradients), loss
+
+    check(partial(step, rate=0.1), (initial_params(), *batch()))

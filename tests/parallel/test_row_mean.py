@@ -1,0 +1,138 @@
+"""check_row_mean: losses that are means over rows, and losses that are not."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline
+from shardwise.errors import StrategyError
+from shardwise.models import Decoder
+from shardwise.parallel.row_mean import check_row_mean
+
+ROWS, WIDTH = 6, 4
+RNG = np.random.default_rng(0)
+
+
+def programs(loss, weight_shape, rows=ROWS):
+    """The programs of a loss of weights, inputs and labels, for a number of rows and for twice as many."""
+
+    def program(count):
+        types = [
+            ArrayType(weight_shape, np.dtype("float32")),
+            ArrayType((count, WIDTH), np.dtype("float32")),
+            ArrayType((count,), np.dtype("int32")),
+        ]
+        return dce(inline(build(lambda *leaves: [loss(*leaves)], types, "loss")[0]))
+
+    return program(rows), program(2 * rows)
+
+
+def check(loss, weight_shape=(WIDTH, 8)):
+    check_row_mean(*programs(loss, weight_shape), [1, 2], "the loss")
+
+
+def cross_entropy(w, x, labels):
+    log_p = sw.nn.log_softmax(x @ w)
+    return -jnp.take_along_axis(log_p, labels[:, None], 1)[:, 0]
+
+
+def scanned(w, x, labels):
+    return sw.lax.scan(lambda x, w: (x + jnp.tanh(x * w), None), x, w)[0].mean()
+
+
+MEANS = {
+    "mean": lambda w, x, labels: ((x @ w) ** 2).mean(),
+    "mean over rows, then over columns": lambda w, x, labels: ((x @ w) ** 2).mean(0).mean(),
+    "sum over columns, mean over rows": lambda w, x, labels: ((x @ w) ** 2).sum(1).mean(0),
+    "sum divided by the rows": lambda w, x, labels: (x @ w).sum() / x.shape[0],
+    "sum times a reciprocal": lambda w, x, labels: 3.0 * (x @ w).sum() * (1.0 / len(x)),
+    "cross entropy": lambda w, x, labels: cross_entropy(w, x, labels).mean(),
+    "negative mean": lambda w, x, labels: -jnp.mean(-cross_entropy(w, x, labels)),
+    "one-hot labels": lambda w, x, labels: (sw.nn.one_hot(labels, 8) * (x @ w)).sum(-1).mean(),
+    "mapped": lambda w, x, labels: sw.vmap(lambda x, y: jnp.sum(x * y))(x, labels).mean(),
+    "penalty": lambda w, x, labels: ((x @ w) ** 2).mean() + 0.1 * (w**2).sum(),
+    "penalty alone": lambda w, x, labels: (w**2).sum() / w.shape[0],
+    "two means": lambda w, x, labels: 0.5 * (x @ w).mean() - x.sum(1).mean() / 7,
+    "jitted": lambda w, x, labels: sw.jit(lambda w, x: (x @ w).mean())(w, x),
+    "recomputed": lambda w, x, labels: sw.checkpoint(lambda x: jnp.tanh(x @ w))(x).mean(),
+    "product that sums rows": lambda w, x, labels: jnp.vdot(x, x) / len(x),
+    "scan over layers": scanned,
+    "flattened rows": lambda w, x, labels: ((x @ w).reshape(-1) ** 2).mean(),
+    "converted": lambda w, x, labels: (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).mean(dtype=jnp.float32),
+    "rounded": lambda w, x, labels: (x @ w).mean().astype(jnp.bfloat16).astype(jnp.float32),
+    "weights of the batch": lambda w, x, labels: jnp.mean((x @ w).sum(1) * (labels > 0)),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_is_the_mean_of_the_means_of_microbatches(name):
+    shape = (3, WIDTH) if name == "scan over layers" else (WIDTH, 8)
+    check(MEANS[name], shape)
+    w, x = RNG.normal(size=shape).astype(np.float32), RNG.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    labels = RNG.integers(0, 8, ROWS).astype(np.int32)
+    parts = [float(MEANS[name](w, x[k::3], labels[k::3])) for k in range(3)]
+    np.testing.assert_allclose(
+        np.mean(parts), MEANS[name](w, x, labels), rtol=2e-2 if name in ("converted", "rounded") else 1e-5
+    )
+
+
+OTHERS = {
+    "sum": (lambda w, x, labels: (x @ w).sum(), "is a sum over the rows"),
+    "square of a mean": (lambda w, x, labels: (x @ w).mean() ** 2, "is not linear in a sum over rows"),
+    "masked mean": (
+        lambda w, x, labels: ((x @ w).sum(1) * (labels > 0)).sum() / (labels > 0).sum(),
+        "`convert` at .*test_row_mean.py:[0-9]+ in the loss is not linear in a sum over rows",
+    ),
+    "normalized over the batch": (lambda w, x, labels: ((x - x.mean(0)) @ w).mean(), "depends on all rows"),
+    "maximum": (lambda w, x, labels: (x @ w).max(), "does not compute each row from this row alone"),
+    "sorted rows": (lambda w, x, labels: (jnp.sort(x, 0) @ w).mean(), "does not compute each row from this row"),
+    "neighbours": (lambda w, x, labels: (x * jnp.roll(x, 1, 0)).mean(), "does not compute each row|is not the mean|is"),
+    "first rows": (lambda w, x, labels: (x[:3] @ w).mean(), "does not compute each row from this row alone"),
+    "one row": (lambda w, x, labels: (x[0] @ w).mean(), "does not compute each row from this row alone"),
+    "products of rows": (lambda w, x, labels: (x @ x.T).mean(), "mean|rows"),
+    "wrong count": (lambda w, x, labels: (x @ w).sum() / x.shape[0] ** 2, "is not the mean over the rows"),
+    "constant count": (lambda w, x, labels: (x @ w).sum() / 8, "is a sum over the rows"),
+    "mean and sum": (lambda w, x, labels: (x @ w).mean() + (x @ w).sum(), "means over the same rows"),
+    "number of rows": (lambda w, x, labels: (w**2).sum() * x.shape[0], "depends on the number of rows"),
+    "row times the number of rows": (lambda w, x, labels: (x * x.shape[0]).mean(), "depends on|or on their number"),
+    "another function": (
+        lambda w, x, labels: (x @ w).mean() if len(x) == ROWS else jnp.tanh(x @ w).mean(),
+        "computes other values for 12 rows than for 6",
+    ),
+    "random numbers": (
+        lambda w, x, labels: (x * sw.random.normal(sw.random.key(0), x.shape)).mean(),
+        "does not compute each row from this row alone",
+    ),
+    "numbered rows": (lambda w, x, labels: (x * jnp.arange(len(x))[:, None]).mean(), "does not compute each row"),
+    "product over rows": (lambda w, x, labels: jnp.prod(x) / len(x), "does not compute each row"),
+    "mean in a branch": (
+        lambda w, x, labels: sw.lax.cond(w[0, 0] > 0, x.mean, lambda: 2 * x.mean()),
+        "cond",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_loss_is_rejected(name):
+    loss, message = OTHERS[name]
+    with pytest.raises(StrategyError, match=message):
+        check(loss)
+
+
+def test_the_loss_of_a_decoder_is_a_mean():
+    decoder = Decoder(2, 16, 2, 1, 8, 32, 64)
+    leaves, structure = sw.tree_util.tree_flatten(decoder.weights())
+
+    def program(rows):
+        types = [*(ArrayType(leaf.shape, leaf.dtype) for leaf in leaves), ArrayType((rows, 9), np.dtype("int32"))]
+
+        def loss(*leaves):
+            return [decoder.loss(sw.tree_util.tree_unflatten(structure, leaves[:-1]), leaves[-1])]
+
+        return dce(inline(build(loss, types, "loss")[0]))
+
+    check_row_mean(program(2), program(4), [len(leaves)], "the loss")
