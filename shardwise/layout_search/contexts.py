@@ -114,7 +114,9 @@ class ContextSearch:
         return min(self._tried, key=lambda choice: self._tried[choice].order)
 
     def _attempt(self, choice: _Choice) -> bool:
-        """Evaluate a choice, and return whether it is better than all before."""
+        """Evaluate a choice, and return whether it is better than all before. Evaluate none in an exhausted search."""
+        if self._tried and self.evaluator(self._best.variant).state.is_exhausted:
+            return False
         search = LayoutSearch(self.evaluator(choice.variant), [choice.mesh], tensor_dims=self.tensor_dims)
         self._tried[choice] = search.try_context_parallel(choice.mesh)
         self.tensor_dims = search.tensor_dims

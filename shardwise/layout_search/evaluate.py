@@ -35,6 +35,7 @@ from shardwise.layout_search.meshes import STAGE
 from shardwise.layout_search.step import Step
 
 _ESTIMATE_EFFORT = 0.3  # the effort of an estimate, relative to a plan
+_MAX_EQUATIONS = 80_000  # the equations planned for all variants after which a search with an answer ends
 _PROMISING = 0.99  # an estimated alternative is planned itself below this fraction of the least time so far
 
 
@@ -167,12 +168,23 @@ class SearchState:
         fastest: the least time of the plans so far that fit. A slower plan is not changed to need less memory.
         reference: a planned program and its picks, from which others are estimated.
         plans: the number of plans so far, for the line of progress.
+        equations: the number of equations that were planned so far, also to fit plans in memory.
     """
 
     tables: IdentityCache = field(default_factory=IdentityCache)
     fastest: float = math.inf
     reference: tuple[LayoutProblem, Picks] | None = None
     plans: int = 0
+    equations: int = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no further variants are searched, if there is a plan that fits."""
+        return self.equations > _MAX_EQUATIONS and self.fastest < math.inf
+
+    def count(self, problem: LayoutProblem) -> None:
+        """Count the equations of a program that is planned."""
+        self.equations += len(problem.planned)
 
 
 @final
@@ -263,6 +275,7 @@ class Evaluator:
         """Return the costs of a program with its cheapest plan."""
         state, limit = self.state, self.memory_limit
         self.planned_equations += len(problem.planned)
+        state.count(problem)
         if not self.variant.is_pipelined:
             plan = choose(problem, self.chip, state.tables)
         else:
@@ -274,7 +287,7 @@ class Evaluator:
         local = program.local
         if limit is not None and self._may_be_changed_to_fit(result, limit):
             forms = [first] if program is first else [program, first]
-            local = fit_any_in_memory(forms, limit, list(self.donated), state.tables).local
+            local = fit_any_in_memory(forms, limit, list(self.donated), state.tables, state.count).local
         if self.chip.overlaps and config.schedule_communication and local.collectives():
             local = schedule(local, self.chip, limit, list(self.donated))
         if local is not program.local:

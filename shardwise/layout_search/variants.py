@@ -93,7 +93,7 @@ class VariantSearch:
             if self._may_be_context_parallel(count, mesh, best.step.rows):
                 contexts = ContextSearch(self.source, self.chip, self._evaluator, tensor_dims)
                 contexts.run(count, mesh, best.step.rows, remat, may_remat)
-            if self._may_be_pipelined(count, mesh):
+            if self._may_be_pipelined(count, mesh) and not self._state.is_exhausted:
                 self._try_pipelines(count, mesh, _PIPELINES * effort, remat)
         return self._ranked()
 

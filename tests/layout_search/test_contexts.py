@@ -43,6 +43,12 @@ def test_long_sequences_are_sharded():
     assert all("context" not in plan.mesh.shape for plan in searched(16).alternatives)
 
 
+def test_an_exhausted_search_with_an_answer_ends(monkeypatch):
+    monkeypatch.setattr("shardwise.layout_search.evaluate._MAX_EQUATIONS", 0)
+    plans = [plan for plan in searched(1).alternatives if "context" in plan.mesh.shape]
+    assert len(plans) == 1 and plans[0].variant.attention == ""
+
+
 def test_lengths_that_devices_do_not_divide():
     result = searched(1, length=8 * 17, count=8)
     assert {plan.variant.attention for plan in result.alternatives} == {"", RING}

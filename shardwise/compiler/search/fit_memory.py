@@ -36,6 +36,7 @@ def fit_any_in_memory(
     limit: int,
     donated: Collection[int] = (),
     cache: IdentityCache | None = None,
+    on_plan: Callable[[LayoutProblem], None] | None = None,
 ) -> PartitionedProgram:
     """Return the first of several forms of a program that `fit_memory` fits; if none, the form that holds least.
 
@@ -44,17 +45,22 @@ def fit_any_in_memory(
         limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
         cache: a cache of cost tables that may be shared between plans for the same chip.
+        on_plan: called with every changed program, before it is planned.
     """
     fitted = []
     for program in programs:
-        fitted.append(fit_memory(program, limit, donated, cache))
+        fitted.append(fit_memory(program, limit, donated, cache, on_plan))
         if fits_in_memory(fitted[-1].local, limit, donated, program.plan.chip):
             return fitted[-1]
     return min(fitted, key=lambda each: peak_bytes(each.local, donated, each.plan.chip))
 
 
 def fit_memory(
-    program: PartitionedProgram, limit: int, donated: Collection[int] = (), cache: IdentityCache | None = None
+    program: PartitionedProgram,
+    limit: int,
+    donated: Collection[int] = (),
+    cache: IdentityCache | None = None,
+    on_plan: Callable[[LayoutProblem], None] | None = None,
 ) -> PartitionedProgram:
     """Return the program planned so that each device holds at most `limit` bytes, if that is possible.
 
@@ -63,6 +69,7 @@ def fit_memory(
         limit: the most bytes that each device should hold.
         donated: the inputs whose buffers are reused for outputs.
         cache: a cache of cost tables that may be shared between plans for the same chip.
+        on_plan: called with every changed program, before it is planned.
 
     Returns:
         Of the attempts that fit, the one that sends the fewest bytes. If none fits, the one that holds the fewest.
@@ -84,7 +91,7 @@ def fit_memory(
 
     start = regathered(program)
     search: Search[None, PartitionedProgram, tuple[float, ...]] = Search(cost, cost(start), MAX_MOVES)
-    moves = _attempts(program, limit, donated, cache or IdentityCache())
+    moves = _attempts(program, limit, donated, cache or IdentityCache(), on_plan)
     best = search.best(Move(None, partial(regathered, attempt)) for attempt in moves)
     return start if best is None else best.result
 
@@ -95,7 +102,11 @@ _Remedy = Callable[[PartitionedProgram, float], LayoutProblem | None]
 
 
 def _attempts(
-    program: PartitionedProgram, limit: int, donated: Collection[int], cache: IdentityCache
+    program: PartitionedProgram,
+    limit: int,
+    donated: Collection[int],
+    cache: IdentityCache,
+    on_plan: Callable[[LayoutProblem], None] | None,
 ) -> Iterator[PartitionedProgram]:
     """Yield the program with each remedy alone, and with several, one after the other."""
 
@@ -103,6 +114,8 @@ def _attempts(
         return peak_bytes(attempt.local, donated, program.plan.chip) - limit
 
     def replanned(problem: LayoutProblem) -> PartitionedProgram:
+        if on_plan is not None:
+            on_plan(problem)
         plan = choose(problem, program.plan.chip, cache)
         return PartitionedProgram(problem, plan, partition(problem, plan))
 

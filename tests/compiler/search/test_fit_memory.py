@@ -56,6 +56,13 @@ def test_a_program_that_fits_is_returned_unchanged():
     assert fit_memory(program, total_bytes(program.local.program, chip)) is program
 
 
+def test_every_changed_program_is_reported():
+    program, _, _ = planned()
+    problems = []
+    fitted = fit_memory(program, peak(program.local, (), program.plan.chip)[0] - 1, on_plan=problems.append)
+    assert program.problem not in problems and fitted.problem in problems
+
+
 def test_sums_that_do_not_fit_are_reduced_in_the_loops():
     """The loop over microbatches then carries shards of the gradients."""
     program, arrays, expected = planned()
