@@ -368,11 +368,17 @@ class FusedExpressions:
         rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
         are_cheap = all(
             member.op.fusion.duplicates in ("cheap", "always", "on GPUs" if self.platform == "gpu" else "cheap")
+            or (self.platform == "gpu" and self._divides_rows(member))
             for member in members
             # Ops of few elements are cheap: they are computed once per row.
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _divides_rows(self, equation: Equation) -> bool:
+        """Return whether an equation divides rows by a value for each."""
+        divisor = self._producers.get(equation.inputs[1]) if equation.op.name == "div" else None
+        return divisor is not None and divisor.op.name == "broadcast"
 
     def _is_prologue(self, value: Value, reads: Reads, members: Sequence[Equation]) -> bool:
         """Return whether products of XLA compute a value as an operand: elementwise ops that read one array each do.

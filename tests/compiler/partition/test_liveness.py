@@ -458,6 +458,18 @@ class TestGpu:
         written = [e.op.name for e in local.program.equations if not set(stored).isdisjoint(e.outputs)]
         assert "logistic" not in written
 
+    def test_a_quotient_of_rows_is_computed_again_in_each_kernel_that_reads_it(self):
+        """The step of the tensor network stores the slices of its normalized matrices, and not the matrices."""
+
+        def halves(x, norms):
+            y = x / norms[:, None]
+            return jnp.sin(y[::2]) @ y[1::2].T
+
+        local = local_of(halves, *matrices(1), *matrices(1, N))
+        kernels = local.kernel_groups(local.program, "gpu", H200).kernels
+        written = {value for kernel in kernels for value in kernel.writes}
+        assert not any(e.op.name == "div" and not written.isdisjoint(e.outputs) for e in local.program.equations)
+
     def test_the_result_of_merged_products_is_held_until_the_last_slice_is_read(self):
         """The step of self-distillation multiplies the rows of two images of different sizes by one weight."""
 
