@@ -37,6 +37,7 @@ def _mergeable(program: Program) -> set[Equation]:
     It merges others, too, but computes most of them again in each kernel that reads them.
     """
     behind: set[Value] = set()
+    constant: set[Value] = set()  # XLA computes them when it compiles
     mergeable: set[Equation] = set()
     for equation in program.equations:
         op = equation.op
@@ -44,7 +45,10 @@ def _mergeable(program: Program) -> set[Equation]:
             behind.update(equation.outputs)
             if op.is_contraction or op.is_elementwise or op.reduced_dims is not None:
                 mergeable.add(equation)
-        if op.only_moves or op.is_constant:
+        if op.is_constant or (equation.inputs and constant.issuperset(equation.inputs) and not op.effect):
+            constant.update(equation.outputs)
+            mergeable.add(equation)
+        if op.only_moves:
             mergeable.add(equation)
     return mergeable
 

@@ -44,6 +44,11 @@ PROGRAMS = {
         2,
     ),
     "equal products": (lambda x, w: jnp.sin(x @ w) + jnp.cos(x @ w), arrays((3, 6), (6, 5)), 1),
+    "equal constants": (
+        lambda x: jnp.sin(x @ jnp.sin(lax.iota(np.float32, 6))) + jnp.cos(x @ jnp.sin(lax.iota(np.float32, 6))),
+        arrays((3, 6)),
+        1,
+    ),
     "a vector": (lambda x, w, v: (x @ w, x @ v), arrays((6,), (6, 5), (6, 7)), 2),
     "the transposed operand": (lambda x, w, v: (x @ w, x.T @ v), arrays((6, 6), (6, 5), (6, 7)), 2),
     "gradients of weights": (weight_gradients, arrays((3, 6), (6, 5), (6, 5)), 2),
