@@ -365,6 +365,8 @@ class FusedExpressions:
             return True
         if self.platform == "cpu":
             return equation in self.recomputed
+        if self.platform == "gpu" and reads and any(self._transposes(use) for use in uses):
+            return False  # a kernel reads memory in two orders, but does not compute values in two
         rereads = sum(count for count in reads.values() if count >= value.type.nbytes / 8)
         are_cheap = all(
             member.op.fusion.duplicates in ("cheap", "always", "on GPUs" if self.platform == "gpu" else "cheap")
@@ -374,6 +376,10 @@ class FusedExpressions:
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _transposes(self, equation: Equation) -> bool:
+        """Return whether an equation is a transpose that is no view."""
+        return isinstance(equation.op, Transpose) and not self._is_read_by_libraries(equation)
 
     def _divides_rows(self, equation: Equation) -> bool:
         """Return whether an equation divides rows by a value for each."""

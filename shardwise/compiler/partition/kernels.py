@@ -22,6 +22,7 @@ from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.movement import Transpose
 from shardwise.compiler.partition.fused_expressions import FusedExpressions, Reads, Root, is_complete_per_row
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -184,6 +185,8 @@ class _Grouping:
     def _fuse(self, equation: Equation, root: Root) -> None:
         loop = _loop_shape(equation)
         number = None if self.expressions.platform == "cpu" else self._kernel_to_join(equation, root.reads, loop)
+        if number is not None and self.expressions.platform == "gpu" and self._transposes_result(root, number):
+            number = None
         if number is None:
             self.joinable.setdefault(loop, []).append(len(self.grouped))
             self._start(equation, root)
@@ -196,6 +199,13 @@ class _Grouping:
             if self.producer.get(value) != number:
                 kernel.reads[value] = max(count, kernel.reads.get(value, 0))
         self._record(equation, number)
+
+    def _transposes_result(self, root: Root, number: int) -> bool:
+        """Return whether an expression reads a result of a kernel in another order, for which that must be stored."""
+        return any(
+            isinstance(member.op, Transpose) and self.producer.get(member.inputs[0]) == number
+            for member in root.members
+        )
 
     def _start(self, equation: Equation, root: Root) -> None:
         self.grouped.append(Kernel(equation, list(root.members), dict(root.reads), {}))

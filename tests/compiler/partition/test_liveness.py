@@ -470,6 +470,16 @@ class TestGpu:
         written = {value for kernel in kernels for value in kernel.writes}
         assert not any(e.op.name == "div" and not written.isdisjoint(e.outputs) for e in local.program.equations)
 
+    def test_a_value_that_is_read_in_two_orders_is_stored(self):
+        """The step of the self-consistent field adds an array of four dims to its transpose, twice."""
+
+        def symmetric(x):
+            y = x + x.transpose(1, 0, 2, 3)
+            return y + y.transpose(2, 3, 0, 1)
+
+        x = sw.ShapeDtypeStruct((32, 32, 32, 32), np.float32)
+        assert self.peak(symmetric, x) == 3 * 4 * x.size
+
     def test_the_result_of_merged_products_is_held_until_the_last_slice_is_read(self):
         """The step of self-distillation multiplies the rows of two images of different sizes by one weight."""
 
