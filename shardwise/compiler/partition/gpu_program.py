@@ -2,7 +2,7 @@
 
 Products that share an operand, such as those with the weights of queries, keys and values, are one product with the
 concatenation of their other operands, and slices of its result. XLA merges two products if neither depends on the
-other, and one of them is small. The result of the merged product is live until the last slice of it is read.
+other, and both are small. The result of the merged product is live until the last slice of it is read.
 """
 
 import math
@@ -20,7 +20,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 from shardwise.compiler.partition.product_shape import is_outer_product
 from shardwise.compiler.transforms.merge_equal import merge_equal
 
-_SMALL = 64 << 20  # the most bytes of operands and result of a small product
+_SMALL = 64 << 20  # the most bytes of the other operand and the result of a small product
 
 Shape = tuple[int, ...]
 
@@ -127,7 +127,7 @@ def _merged_products(program: Program) -> list[tuple[int, _Product]]:
         while group:
             first, rest = group[0], []
             for other in group[1:]:
-                if _can_merge(first, other):
+                if _can_merge(first, other, key[0]):
                     dead.update((first, other))
                     first = _merge(first, other, key[0], products)
                     products.append(first)
@@ -182,8 +182,9 @@ def _matrices(equation: Equation, side: int, roots: dict[Value, Value]) -> _Matr
     return _Matrices(roots.get(value, value), shape, 2 if last else 1, not free)
 
 
-def _can_merge(first: _Product, other: _Product) -> bool:
-    if min(first.bytes, other.bytes) > _SMALL:
+def _can_merge(first: _Product, other: _Product, side: int) -> bool:
+    shared = first.equations[0].inputs[side].type.nbytes
+    if max(first.bytes, other.bytes) - shared > _SMALL:
         return False
     return not (first.members & other.ancestors or other.members & first.ancestors)
 

@@ -66,13 +66,9 @@ def test_products_that_share_an_operand_are_merged(name):
     assert sum(equation.op.name == "dot" for equation in rewritten.walk()) == count
 
 
-def test_two_large_products_stay():
-    types = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8192, 1024), (1024, 1024), (1024, 1024))]
-    program = sw.jit(lambda x, w, v: (x @ w, x @ v)).lower(*types)._prepared.stages.local.program
-    assert gpu_program(program) is program
-
-
-def test_a_small_product_is_merged_with_a_large_one():
-    types = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8192, 1024), (1024, 1024), (1024, 64))]
-    program = sw.jit(lambda x, w, v: (x @ w, x @ v)).lower(*types)._prepared.stages.local.program
-    assert sum(equation.op.name == "dot" for equation in gpu_program(program).equations) == 1
+@pytest.mark.parametrize(("rows", "count"), [(4096, 1), (8192, 2), (16384, 4)])
+def test_products_are_merged_until_they_are_large(rows, count):
+    """The step of raw audio merges eight of twelve products with results of 8 MiB, and then the other four."""
+    types = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((rows, 1024), *[(1024, 1024)] * 4)]
+    local = sw.jit(lambda x, *weights: [x @ w for w in weights]).lower(*types)._prepared.stages.local
+    assert sum(equation.op.name == "dot" for equation in gpu_program(local.program).equations) == count
