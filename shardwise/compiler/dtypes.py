@@ -139,6 +139,11 @@ def is_float(dtype: DType) -> bool:
     return dtype.kind == "f" or short_name(dtype) in SMALL_FLOATS
 
 
+def is_bfloat16(dtype: DType) -> bool:
+    """Return whether `dtype` is bfloat16, which XLA's CPU compiler only converts."""
+    return dtype == SMALL_FLOATS["bf16"]
+
+
 def is_float8(dtype: DType) -> bool:
     """Return whether `dtype` is a floating-point dtype of 8 bits."""
     return dtype.itemsize == 1 and short_name(dtype).startswith("f8")

@@ -4,6 +4,7 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 
 - The quotient of a value and a broadcast value is the product with the broadcast reciprocal.
 - Products of narrow floats are computed in f32, and rounded; what is then converted to f32 is not rounded.
+- Reductions of f16 are computed in f32, and rounded.
 - Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
 - The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
 - Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
@@ -130,6 +131,8 @@ class _Rewriter:
         is_slow = isinstance(op, Sort) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
         if is_slow and any(_is_unsupported(value) for value in inputs):
             return self._widened(op, inputs)
+        if op.reduced_dims is not None and any(value.type.dtype == np.float16 for value in inputs):
+            return self._widened(op, inputs)
         if isinstance(op, Roll):
             return self._rolled(op, *inputs)
         if isinstance(op, Cumulative):
@@ -187,7 +190,7 @@ class _Rewriter:
 
     def _widened(self, op: Op, inputs: list[Value]) -> list[Value]:
         types = result_types(op, tuple([value.type for value in inputs]))
-        results = self._apply(op, *[self._converted(value) if _is_unsupported(value) else value for value in inputs])
+        results = self._apply(op, *[self._converted(value) if _is_narrow(value) else value for value in inputs])
         return [
             result if result.type.dtype == type.dtype else self._apply(Convert(type.dtype, type.weak), result)
             for result, type in zip([results] if op.single else results, types, strict=True)

@@ -1,14 +1,17 @@
 """library_fusion: the equations that XLA computes in one call of its library of reductions on CPU.
 
 A call starts at a reduction and grows over neighbours, until none can join: an operand whose consumers are all in the
-call, and the only consumer of the result. Products and convolutions can join, too. XLA forms the calls before it fuses
+call, and the only consumer of the result. Products and convolutions can join, too, but not the producer of an operand
+of which a product reads a transposed copy. XLA forms the calls before it fuses
 other ops, so a call reads all other operands from memory, even values that would be computed again in a fused kernel.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
-from shardwise.compiler.dtypes import is_float
+import numpy as np
+
+from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
@@ -60,7 +63,7 @@ def _grow(
 
     pending = [start]  # members whose operands are not examined yet
     while pending:
-        for value in pending.pop().inputs:
+        for value in _read_as_stored(pending.pop()):
             producer = producers.get(value)
             if can_join(producer) and value not in outputs and members.issuperset(uses[value]):
                 assert producer is not None
@@ -76,6 +79,15 @@ def _grow(
                 members.add(last)
                 pending.append(last)
     return members, last
+
+
+def _read_as_stored(equation: Equation) -> Sequence[Value]:
+    """Return the operands of an equation, but for those of which a product reads a transposed copy."""
+    op, inputs = equation.op, equation.inputs
+    if not isinstance(op, Dot):
+        return inputs
+    orders = op.copied_orders("cpu", *[value.type for value in inputs])
+    return [value for value, order in zip(inputs, orders, strict=True) if not order]
 
 
 def concatenation_of(equation: Equation, producers: Mapping[Value, Equation]) -> Equation | None:
@@ -113,10 +125,10 @@ def _is_reduction(equation: Equation) -> bool:
 def _is_supported(equation: Equation) -> bool:
     """Return whether the library has an op: arithmetic of floats, broadcasts, reductions, products, images, views.
 
-    XLA computes ops of few elements itself.
+    XLA computes ops of few elements itself, and those of f16.
     """
     op, values = equation.op, (*equation.inputs, *equation.outputs)
-    if len(equation.outputs) != 1 or not all(is_float(value.type.dtype) for value in values):
+    if len(equation.outputs) != 1 or not all(_is_supported_dtype(value.type.dtype) for value in values):
         return False
     if op.fusion.is_view:
         return True
@@ -126,6 +138,10 @@ def _is_supported(equation: Equation) -> bool:
         return _is_supported_conv(op, *[value.type for value in values])
     is_large = any(value.type.size >= _LEAST_ELEMENTS for value in values)
     return is_large and (op.name in _OPS or op.reduced_dims is not None or _is_pooling(op))
+
+
+def _is_supported_dtype(dtype: DType) -> bool:
+    return is_float(dtype) and dtype != np.float16
 
 
 def _is_supported_conv(op: Conv, x: ArrayType, kernel: ArrayType, result: ArrayType) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
+from shardwise.compiler.dtypes import is_bfloat16
 from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
@@ -428,8 +429,8 @@ class LiveRanges:
             if source.kind == "exit":
                 own[value] = self._new(value, _PASSED, equation.source, frame, start)
             elif binding.boundary.leading and operand is not None:
-                if self.platform == CPU and value.type.dtype.itemsize == 2:
-                    # XLA converts narrow slices to f32, all of them as soon as the stack is complete.
+                if self.platform == CPU and is_bfloat16(value.type.dtype):
+                    # XLA converts slices in bf16 to f32, all of them as soon as the stack is complete.
                     operand = self._copy(
                         equation,
                         operand,

@@ -63,6 +63,11 @@ def largest_in_windows(x, size=2, padding="VALID"):
     return lax.reduce_window(x, -np.inf, lax.max, (1, size, size, 1), (1, 2, 2, 1), padding)
 
 
+def attention(q, k, v):
+    weights = nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -270,6 +275,20 @@ PROGRAMS = {
     "two slices of a quotient": (
         lambda x: ((y := jnp.sin(x) / (x + 1))[:, 1:] * y[:, :-1])[::8],
         matrices(1, 4 * N, N),
+    ),
+    "half-precision rows without their maximum": (
+        lambda x: x - x.max(-1, keepdims=True),
+        matrices(1, 8 * N, N, dtype=np.float16),
+    ),
+    "slices in half precision that a loop reads": (
+        lambda x, y: lax.scan(lambda y, x: (jnp.tanh(x + y), None), y, x)[0],
+        [*matrices(1, 16, N, N, dtype=np.float16), *matrices(1, dtype=np.float16)],
+    ),
+    "attention in half precision": (attention, matrices(3, 4, N, 4, 32, dtype=np.float16)),
+    "normalized rows in half precision": (nn.softmax, matrices(1, 8 * N, N, dtype=np.float16)),
+    "exponentials of heads": (
+        lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", jnp.exp(q), k).max(-1),
+        matrices(2, 4, N, 4, 32),
     ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
