@@ -86,8 +86,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Exempt tests and modules from garbage collection: every full collection would take a second to visit them."""
+    """Exempt tests and modules from garbage collection: every full collection would take a second to visit them.
+
+    Collections are rarer than by default, because Hypothesis runs a callback in each.
+    """
     gc.freeze()
+    gc.set_threshold(10_000, 20, 10)
     gc.enable()
 
 

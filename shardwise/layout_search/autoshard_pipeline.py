@@ -245,10 +245,10 @@ def autoshard_pipeline(
         AutoshardError: when called, if no pipeline fits in memory.
 
     Example:
-        >>> small = jax.models.Decoder(2, 256, 2, 2, 128, 512, 1024)
+        >>> loss = lambda w, x: (jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0] ** 2).mean()
         >>> options = {"stages": (2,), "microbatches": (4,), "schedules": ("1f1b",)}
-        >>> search = jax.autoshard_pipeline(small.loss, hardware="h100", count=4, **options)
-        >>> found = search(small.weights(), jax.ShapeDtypeStruct((8, 513), jnp.int32))
+        >>> search = jax.autoshard_pipeline(loss, hardware="h100", count=2, **options)
+        >>> found = search(*[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 512, 512), (4096, 512))])
         >>> len(found.best.layouts)
         2
     """

@@ -37,9 +37,9 @@ def check(step, args, calls=3, state=1, **options):
 
 
 STEPS = {
-    "sgd": (sgd, (initial_params(), *batch()), {}),
     "adam": (training_steps.clipped_adam, (adam_state(), *batch(), 0.01), {}),
     "factored": (training_steps.factored, (*training_steps.factored_state(), *batch()), {"state": 3}),
+    "sgd": (sgd, (initial_params(), *batch()), {}),
     "loss scale": (
         training_steps.loss_scaled,
         ({"params": initial_params(), "average": initial_params(), "scale": jnp.float32(8)}, *batch()),
@@ -48,19 +48,24 @@ STEPS = {
 }
 
 
+@pytest.mark.table(default=2)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_compute_what_one_device_computes(name):
     step, args, options = STEPS[name]
     check(step, args, **options)
 
 
-SCHEDULES = [("zb-h1", 4, {}), ("1f1b", 3, {"stages": [1, 3, 1]}), ("zb-v", 2, {}), ("interleaved", 2, {"stages": 4})]
+SCHEDULES = [
+    ("zb-h1", 4, {}),
+    ("1f1b", 3, {"stages": [1, 3, 1]}),
+    ("zb-v", 2, {}),
+    ("interleaved", 2, {"stages": 4}),
+    ("dualpipe", 2, {}),
+]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "ranks", "options"),
-    [SCHEDULES[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in [*SCHEDULES[1:], ("dualpipe", 2, {})])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "ranks", "options"), SCHEDULES)
 def test_schedules(schedule, ranks, options):
     args = (adam_state(), *batch(), 0.01)
     train, (state, metrics) = check(
@@ -74,6 +79,7 @@ def test_schedules(schedule, ranks, options):
     assert len(metrics["norm"].sharding.device_set) == ranks
 
 
+@pytest.mark.table(default=1)
 @pytest.mark.parametrize(("schedule", "ranks", "size"), [("1f1b", 2, 2), ("zb-v", 2, 1), ("zb-h1", 3, 1)])
 def test_several_stages_read_a_parameter(schedule, ranks, size):
     options = {"meshes": meshes(ranks, size), "schedule": schedule, "spec": P("data")}
@@ -84,6 +90,7 @@ def test_several_stages_read_a_parameter(schedule, ranks, size):
         assert new[name]["table"].sharding.mesh == options["meshes"][0]  # the first of them has it
 
 
+@pytest.mark.slow
 def test_state_keeps_its_shardings():
     both = meshes(2, 4)
     state, (tokens, targets) = adam_state(), batch()
@@ -283,6 +290,7 @@ def test_calls_with_other_arguments():
     assert repr(train) == "<sgd as MPMD pipeline of 2 stages on 2 meshes, 1f1b, 4 microbatches>"
 
 
+@pytest.mark.slow
 def test_keywords_are_bound_by_partial():
     def step(params, tokens, targets, rate):
         loss, gradients = sw.value_and_grad(training_steps.loss_of)(params, tokens, targets)
