@@ -2,8 +2,8 @@
 
 Then the mean of the losses of equal microbatches is the loss of the batch. Rows are dim 0 of the arrays of the batch.
 Up to a sum over the rows, each row must be computed from this row alone. After it, the loss must be linear in the sums,
-with a coefficient that is inversely proportional to the number of rows: the programs for a number of rows and for twice
-as many are compared. Terms without rows, such as a penalty on weights, may be added to a mean.
+with a coefficient that is inversely proportional to the number of rows: the programs for two numbers of rows, those of
+a microbatch and of the batch, are compared. Terms without rows, such as a penalty on weights, may be added to a mean.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
+import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.candidates.unfold import unfold
-from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.dtypes import is_float, is_key
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.reduction import SUM
-from shardwise.errors import StrategyError
+from shardwise.errors import MissingRuleError, StrategyError
 from shardwise.parallel.row_independence import Comparison
 from shardwise.parallel.rows import Rows
 
-_MEAN = Fraction(1, 2)  # the scale of a mean: with twice the rows, the weight of each row is half
 _LARGEST_DENOMINATOR = 1024  # of scales; reciprocals of the numbers of rows are rounded
 
 
@@ -32,7 +33,7 @@ class _Linear(NamedTuple):
     """A value that is linear in what is computed of each row.
 
     Attributes:
-        scale: the ratio of the weights of a row for twice the rows and for the rows.
+        scale: the ratio of the weights of a row in the second program and in the first.
     """
 
     scale: Fraction
@@ -43,7 +44,7 @@ class _Fixed(NamedTuple):
     """A value without rows.
 
     Attributes:
-        values: the constants for the rows and for twice the rows; None if the value is the same for both.
+        values: the constants in both programs; None if the value is the same in both.
     """
 
     values: tuple[Any, Any] | None
@@ -52,19 +53,29 @@ class _Fixed(NamedTuple):
 _SAME = _Fixed(None)
 
 
-def check_row_mean(program: Program, twice: Program, batch: Sequence[int], label: str) -> None:
+Captured = Sequence[Any]  # the arrays that a loss closes over, which are the last inputs of its program
+
+
+def check_row_mean(
+    program: Program,
+    larger: Program,
+    batch: Sequence[int],
+    label: str,
+    captured: tuple[Captured, Captured] = ((), ()),
+) -> None:
     """Check that a loss is a mean over rows.
 
     Args:
         program: the program of the loss, without calls.
-        twice: the program for twice as many rows.
+        larger: the program for more rows.
         batch: the indices of its inputs that have rows.
         label: the loss, for errors.
+        captured: the arrays that the loss closes over, for both programs.
 
     Raises:
         StrategyError: if it is not, or if that cannot be proven.
     """
-    _Proof(program, twice, [program.inputs[index] for index in batch], label).check()
+    _Proof(program, larger, batch, label, captured).check()
 
 
 @final
@@ -73,35 +84,55 @@ class _Proof:
     """Follows the rows through a program."""
 
     program: Program
-    twice: Program
-    batch: list[Value]
+    larger: Program
+    batch: Sequence[int]
     label: str
+    captured: tuple[Captured, Captured]
     _found: dict[Value, _Linear | _Fixed] = field(default_factory=dict)  # of values without rows
 
     def check(self) -> None:
-        self._rows = Rows.from_values(self.batch, unfold(self.program).equations)
-        self._comparison = Comparison(self._rows, 2 * self._rows.count)
-        if len(self.program.equations) != len(self.twice.equations):
+        self._rows = Rows.from_values(
+            [self.program.inputs[index] for index in self.batch], unfold(self.program).equations
+        )
+        count = self.larger.inputs[self.batch[0]].type.shape[0]
+        self._comparison = Comparison(self._rows, count)
+        self._mean = Fraction(self._rows.count, count)
+        if len(self.program.equations) != len(self.larger.equations) or len(self.captured[0]) != len(self.captured[1]):
             raise StrategyError(
-                f"mpmd_step: {self.label} computes other values for {2 * self._rows.count} rows than for "
-                f"{self._rows.count}: {_ADVICE}"
+                f"mpmd_step: {self.label} computes other values for {count} rows than for {self._rows.count}: {_ADVICE}"
             )
         self._found.update({value: _SAME for value in self.program.inputs if not self._rows.dims(value)})
-        equal = dict(zip(self.program.inputs, self.twice.inputs, strict=True))
-        for one, other in zip(self.program.equations, self.twice.equations, strict=True):
+        self._follow_captured()
+        equal = dict(zip(self.program.inputs, self.larger.inputs, strict=True))
+        for one, other in zip(self.program.equations, self.larger.equations, strict=True):
             if [equal[value] for value in one.inputs] != list(other.inputs):
                 raise self._error(one, "depends on the number of rows")
             equal.update(zip(one.outputs, other.outputs, strict=True))
             self._follow(one, other)
         (loss,) = self.program.outputs
         found = self._found.get(loss, _SAME)
-        if isinstance(found, _Linear) and found.scale != _MEAN:
+        if isinstance(found, _Linear) and found.scale != self._mean:
             raise StrategyError(
                 f"mpmd_step: {self.label} is {'a sum' if found.scale == 1 else 'not the mean'} over the rows of the "
                 f"batch: {_ADVICE}"
             )
         if isinstance(found, _Fixed) and found.values is not None:
             raise StrategyError(f"mpmd_step: {self.label} depends on the number of rows: {_ADVICE}")
+
+    def _follow_captured(self) -> None:
+        """Compare the arrays that the loss closes over, which it may compute from the number of rows."""
+        first = len(self.program.inputs) - len(self.captured[0])
+        for value, one, other in zip(self.program.inputs[first:], *self.captured, strict=True):
+            if self._rows.dims(value) or type_of(one) != type_of(other):
+                raise StrategyError(
+                    f"mpmd_step: {self.label} closes over an array of type {value.type} for {self._rows.count} rows, "
+                    "which has one element per row or depends on their number: pass it to the step with the batch."
+                )
+            if one is other or is_key(value.type.dtype):
+                continue
+            arrays = np.asarray(one), np.asarray(other)
+            if not np.array_equal(*arrays):
+                self._found[value] = _Fixed(arrays)
 
     def _follow(self, one: Equation, other: Equation) -> None:
         """Find out what the results of an op are."""
@@ -147,7 +178,7 @@ class _Proof:
             raise self._error(one, "is not linear in a sum over rows")
         scales = {operand.scale for operand in operands if isinstance(operand, _Linear)}
         others = [operands[index] for index in jointly - linear]  # terms that are added
-        if len(scales) > 1 or (others and (scales != {_MEAN} or any(each != _SAME for each in others))):
+        if len(scales) > 1 or (others and (scales != {self._mean} or any(each != _SAME for each in others))):
             raise self._error(one, "adds values that are not means over the same rows")
         (scale,) = scales
         factors = [index for index in range(len(operands)) if index not in jointly]
@@ -167,7 +198,14 @@ class _Proof:
         ratios = np.unique(values[1] / values[0])
         if len(ratios) != 1 or not np.isfinite(ratios[0]):
             raise self._error(one, "depends on the number of rows")
-        return _Linear(scale * Fraction(float(ratios[0])).limit_denominator(_LARGEST_DENOMINATOR))
+        return _Linear(scale * self._rounded(float(ratios[0]), one.outputs[0].type.dtype))
+
+    def _rounded(self, ratio: float, dtype: Any) -> Fraction:
+        """Return the ratio of two numbers that were rounded to a dtype."""
+        error = 4 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+        if abs(ratio / float(self._mean) - 1) <= error:
+            return self._mean
+        return Fraction(ratio).limit_denominator(_LARGEST_DENOMINATOR)
 
     def _fixed(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Fixed:
         """Return the result of an op without rows: constants, if they are not the same for both numbers of rows."""
@@ -182,7 +220,10 @@ class _Proof:
             arrays[1].append(constants[1])
         if not one.op.single or any(array is None for array in arrays[0]):
             raise self._error(one, "depends on the number of rows")
-        return _Fixed((one.op.reference(*arrays[0]), other.op.reference(*arrays[1])))
+        try:
+            return _Fixed((one.op.reference(*arrays[0]), other.op.reference(*arrays[1])))
+        except MissingRuleError as error:
+            raise self._error(one, "depends on the number of rows") from error
 
     def _constant(self, value: Value) -> tuple[Any, Any]:
         """Return a value that is the same for both numbers of rows, twice; None if it is not a constant."""
@@ -192,7 +233,10 @@ class _Proof:
         operands = [self._constant(each)[0] for each in made_by.inputs]
         if any(operand is None for operand in operands):
             return None, None
-        array = made_by.op.reference(*operands)
+        try:
+            array = made_by.op.reference(*operands)
+        except MissingRuleError:
+            return None, None
         return array, array
 
     def _error(self, equation: Equation, problem: str) -> StrategyError:

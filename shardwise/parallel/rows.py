@@ -5,15 +5,18 @@ from typing import final
 
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
 from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.reduction import AND, MAX, MIN, OR, SUM, Reduction
 from shardwise.compiler.schedule.part_equations import part_equations, part_type
 from shardwise.compiler.schedule.split_region import SplitDims
 from shardwise.compiler.shardings.factors import FactorRule
+
+_IDEMPOTENT = (MAX, MIN, AND, OR)
 
 
 @final
@@ -24,9 +27,10 @@ class Rows:
         count: the number of rows.
     """
 
-    def __init__(self, groups: DimGroups, group: int, count: int):
+    def __init__(self, groups: DimGroups, group: int, count: int, zeros: frozenset[Value]):
         self._groups = groups
         self._group = group
+        self._zeros = zeros
         self.count = count
 
     @staticmethod
@@ -46,7 +50,7 @@ class Rows:
         for value, other in alike:
             for dim in range(value.type.ndim):
                 groups.join((value, dim), (other, dim))
-        return Rows(groups, groups.find(values[0], 0), values[0].type.shape[0])
+        return Rows(groups, groups.find(values[0], 0), values[0].type.shape[0], _zeros(equations))
 
     def dims(self, value: Value) -> list[int]:
         """Return the dims of a value that are rows, or products of rows and other dims."""
@@ -72,13 +76,18 @@ class Rows:
         op = equation.op
         read = [self.dims(value) for value in equation.inputs]
         written = [self.dims(value) for value in equation.outputs]
-        if op.user_mesh is not None or any(len(dims) > 1 for dims in read) or any(written):
+        if isinstance(op, Control) or op.user_mesh is not None or any(len(dims) > 1 for dims in read) or any(written):
             return None
         rule = factor_rule(op, tuple([value.type for value in equation.inputs]))
         factor = self._factor(rule, read, written)
         if factor is None or factor in {*rule.need_replication, *rule.exchange} or self._has_indices(equation):
             return None
-        return rule.reduce.get(factor)
+        reduction = rule.reduce.get(factor)
+        # A scatter combines the rows with an operand without rows, which would be combined with each part of them.
+        others = [value for value, dims in zip(equation.inputs, read, strict=True) if not dims]
+        if reduction in _IDEMPOTENT or (reduction is SUM and self._zeros.issuperset(others)) or not others:
+            return reduction
+        return None
 
     @staticmethod
     def _is_iota_of_another_dim(op: Op, written: Sequence[Sequence[int]]) -> bool:
@@ -121,3 +130,15 @@ class Rows:
         return not (op.is_elementwise or op.is_contraction) and any(
             is_integer(value.type.dtype) and not self.dims(value) for value in equation.inputs
         )
+
+
+def _zeros(equations: Sequence[Equation]) -> frozenset[Value]:
+    """Return the values that are zeros."""
+    zeros: set[Value] = set()
+    for equation in equations:
+        op = equation.op
+        if (isinstance(op, Full) and not op.value.array) or (
+            isinstance(op, Broadcast) and zeros.issuperset(equation.inputs)
+        ):
+            zeros.update(equation.outputs)
+    return frozenset(zeros)

@@ -18,7 +18,7 @@ RNG = np.random.default_rng(0)
 
 
 def programs(loss, weight_shape, rows=ROWS):
-    """The programs of a loss of weights, inputs and labels, for a number of rows and for twice as many."""
+    """The programs of a loss of weights, inputs and labels, and its constants, for ROWS and for twice as many."""
 
     def program(count):
         types = [
@@ -26,18 +26,24 @@ def programs(loss, weight_shape, rows=ROWS):
             ArrayType((count, WIDTH), np.dtype("float32")),
             ArrayType((count,), np.dtype("int32")),
         ]
-        return dce(inline(build(lambda *leaves: [loss(*leaves)], types, "loss")[0]))
+        program, captured = build(lambda *leaves: [loss(*leaves)], types, "loss")
+        return dce(inline(program)), captured
 
-    return program(rows), program(2 * rows)
+    return zip(program(rows), program(2 * rows), strict=True)
 
 
 def check(loss, weight_shape=(WIDTH, 8)):
-    check_row_mean(*programs(loss, weight_shape), [1, 2], "the loss")
+    both, captured = programs(loss, weight_shape)
+    check_row_mean(*both, [1, 2], "the loss", captured)
 
 
 def cross_entropy(w, x, labels):
     log_p = sw.nn.log_softmax(x @ w)
     return -jnp.take_along_axis(log_p, labels[:, None], 1)[:, 0]
+
+
+def histogram(initial, w, x, labels):
+    return (initial.at[labels].add((x @ w).sum(1)) * w[0]).sum() / len(x)
 
 
 def scanned(w, x, labels):
@@ -64,6 +70,11 @@ MEANS = {
     "flattened rows": lambda w, x, labels: ((x @ w).reshape(-1) ** 2).mean(),
     "converted": lambda w, x, labels: (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).mean(dtype=jnp.float32),
     "rounded": lambda w, x, labels: (x @ w).mean().astype(jnp.bfloat16).astype(jnp.float32),
+    "sums by label": lambda w, x, labels: histogram(jnp.zeros(8), w, x, labels),
+    "constants": lambda w, x, labels: ((x @ w) * np.arange(8.0, dtype=np.float32)).mean(),
+    "constants that are the number of rows": lambda w, x, labels: (
+        (x @ w).sum(0) / np.full(8, len(x), np.float32)
+    ).sum(),
     "weights of the batch": lambda w, x, labels: jnp.mean((x @ w).sum(1) * (labels > 0)),
 }
 
@@ -97,6 +108,27 @@ OTHERS = {
     "wrong count": (lambda w, x, labels: (x @ w).sum() / x.shape[0] ** 2, "is not the mean over the rows"),
     "constant count": (lambda w, x, labels: (x @ w).sum() / 8, "is a sum over the rows"),
     "mean and sum": (lambda w, x, labels: (x @ w).mean() + (x @ w).sum(), "means over the same rows"),
+    "sums by label and a term": (lambda w, x, labels: histogram(w[0], w, x, labels), "does not compute each row"),
+    "mean times an array of the number of rows": (
+        lambda w, x, labels: ((x @ w).mean(0) * np.full(8, len(x), np.float32)).sum(),
+        "is a sum over the rows",
+    ),
+    "constants for each row": (
+        lambda w, x, labels: ((x @ w).sum(1) * np.arange(len(x))).mean(),
+        r"closes over an array of type i32\[6\] for 6 rows, which has one element per row",
+    ),
+    "random constants": (
+        lambda w, x, labels: ((x @ w).mean(0) * np.random.default_rng(len(x)).normal(size=8)).sum(),
+        "depends on the number of rows",
+    ),
+    "random numbers without a row": (
+        lambda w, x, labels: sw.random.normal(sw.random.key(0), (len(x),)).mean() * w.sum(),
+        "depends on the number of rows",
+    ),
+    "sum in a loop over time": (
+        lambda w, x, labels: sw.lax.scan(lambda h, t: (jnp.tanh(h + t.sum()), None), 0.0, x.T)[0],
+        "`scan` at .* does not compute each row",
+    ),
     "number of rows": (lambda w, x, labels: (w**2).sum() * x.shape[0], "depends on the number of rows"),
     "row times the number of rows": (lambda w, x, labels: (x * x.shape[0]).mean(), "depends on|or on their number"),
     "another function": (

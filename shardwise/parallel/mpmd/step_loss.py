@@ -69,15 +69,24 @@ class StepLoss:
             )
         rows = max(2, size // microbatches)  # one row is no different from one of which there is no other
 
-        def program(count: int) -> Program:
+        def program(count: int) -> tuple[Program, list[Any]]:
             types = [
                 type.with_shape((count, *type.shape[1:])) if index in batch else type
                 for index, type in ((index, self._types[index]) for index in indices)
             ]
-            return dce(inline(build(lambda *leaves: [self._loss(indices, leaves)], types, "loss")[0]))
+            try:
+                program, captured = build(lambda *leaves: [self._loss(indices, leaves)], types, "loss")
+            except (TypeError, ValueError, IndexError) as error:
+                named = ", ".join(self._roles.names[index] for index in batch)
+                raise StrategyError(
+                    f"mpmd_step: the loss of {self._label} does not accept {count} rows instead of {size}: {error}\n"
+                    f"  The arrays of the batch are {named}: pass the positions of other arguments as `batch_argnums`."
+                ) from error
+            return dce(inline(program)), captured
 
         positions = [number for number, index in enumerate(indices) if index in batch]
-        check_row_mean(program(rows), program(2 * rows), positions, f"the loss of {self._label}")
+        (of_rows, captured), (larger, others) = program(rows), program(size if size > rows else 2 * rows)
+        check_row_mean(of_rows, larger, positions, f"the loss of {self._label}", (captured, others))
 
     def divide(self, leaves: Sequence[Any], microbatches: int, stages: int | Sequence[int] | None) -> StagedModel:
         """Return the stages of the loss."""

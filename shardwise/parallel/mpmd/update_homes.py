@@ -189,6 +189,7 @@ class _Homes:
     def assign(self, pairs: Sequence[tuple[Value, Value]]) -> UpdateHomes:
         inputs = tuple(self.homes[value] for value in self.program.inputs)
         self.levels.update(dict.fromkeys(self.program.inputs, 0))
+        self._check_layers(self.program.inputs, "an argument")
         for equation in self.program.equations:
             if any(_has_rows(self.rows, value) for value in (*equation.inputs, *equation.outputs)):
                 self._assign_rows(equation)
@@ -207,8 +208,20 @@ class _Homes:
         for output in self.program.outputs:  # metrics, which every process can read
             if isinstance(self.homes[output], int) and output not in state and output.type.size <= _MOST_EXCHANGED:
                 self._exchange(output, f"a result of {self.label}")
+        self._check_layers(self.program.outputs, "a result")
         last = max((self.levels[value] for value in self.program.outputs), default=0)
         return UpdateHomes(inputs, self.homes, self.exchanges, last, self.rows)
+
+    def _check_layers(self, values: Sequence[Value], kind: str) -> None:
+        """Check that layers are dim 0 of arguments and results."""
+        for value in values:
+            if self.homes[value] == LAYERS and (
+                self.rows is None or self.rows.dims(value) != [0] or value.type.shape[0] != self.rows.count
+            ):
+                raise StrategyError(
+                    f"mpmd_step: {kind} of type {value.type} of {self.label} depends on the layers, but its layers are "
+                    "not dim 0: transpose or reshape it to (layers, ...), so that each stage has some of its rows."
+                )
 
     def _level(self, equation: Equation) -> int:
         return max((self.levels[value] for value in equation.inputs), default=0)

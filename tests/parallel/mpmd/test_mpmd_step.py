@@ -246,6 +246,45 @@ def summed(params, tokens, targets):
     return tree_map(lambda p, g: p - g, params, gradients), loss
 
 
+def divided_by_at_most_twelve(params, tokens, targets):
+    def loss(params):
+        return len(tokens) * training_steps.loss_of(params, tokens, targets) / min(len(tokens), 12)
+
+    value, gradients = sw.value_and_grad(loss)(params)
+    return tree_map(lambda p, g: p - g, params, gradients), value
+
+
+def constant_weights(params, tokens, targets):
+    def loss(params):
+        return training_steps.loss_of(params, tokens, targets) + (params["table"][tokens, 0] * np.ones(24)).mean()
+
+    return tree_map(lambda p, g: p - g, params, sw.grad(loss)(params))
+
+
+def summed_in_a_loop(params, gradients):
+    def body(total, g):
+        return total + (g**2).sum(), None
+
+    norm, _ = lax.scan(body, 0.0, gradients["layers"]["up"])
+    return tree_map(lambda p, g: p - g / norm, params, gradients)
+
+
+def normalized_by_groups(params, groups, tokens, targets):
+    gradients = sw.grad(training_steps.loss_of)(params, tokens, targets)
+    norms = jnp.ones(2).at[groups].add((gradients["layers"]["up"] ** 2).sum((1, 2)))
+    return tree_map(lambda p, g: p - g / norms.sum(), params, gradients), groups
+
+
+def with_metric(of_stack):
+    """A step with a metric of the gradients of stacked weights."""
+
+    def step(params, tokens, targets):
+        gradients = sw.grad(training_steps.loss_of)(params, tokens, targets)
+        return tree_map(lambda p, g: p - g, params, gradients), of_stack(gradients["layers"]["up"])
+
+    return step
+
+
 WRONG = {
     "layers are mixed": (step_with(layer_mixing), {}, "`cumulative` at .*test_mpmd_step.py.* mixes the layers"),
     "all gradients in one vector": (step_with(flattened), {}, "mixes the layers|arrays of several stages"),
@@ -256,6 +295,15 @@ WRONG = {
     "microbatches in the step": (accumulated, {}, "needs no loop over them"),
     "auxiliary results": (with_aux, {}, "uses an auxiliary result of its loss"),
     "sum": (summed, {}, "is a sum over the rows"),
+    "a mean for some numbers of rows": (divided_by_at_most_twelve, {}, "is not the mean over the rows"),
+    "layers in dim 1": (with_metric(lambda g: g.sum(1).T), {}, r"result of type f32\[16,5\] .*layers are not dim 0"),
+    "flattened layers": (with_metric(jnp.ravel), {}, r"result of type f32\[640\] .*layers are not dim 0"),
+    "a row's weight in a constant": (
+        constant_weights,
+        {},
+        "(?s)does not accept 6 rows .*batch are argument 1, argument 2",
+    ),
+    "sum over layers in a loop": (step_with(summed_in_a_loop), {}, "`scan` at .* mixes the layers"),
     "indivisible rows": (sgd, {"microbatches": 7}, "not divisible"),
     "too many stages": (sgd, {"stages": 9}, "stages=9"),
     "wrong position": (sgd, {"batch_argnums": 3}, "batch_argnums has 3"),
@@ -279,6 +327,24 @@ def test_errors(name):
     step, options, message = WRONG[name]
     with pytest.raises(StrategyError, match=message):
         mpmd_step(step, initial_params(), *batch(), **{"meshes": meshes(2), "microbatches": 4, **options})
+
+
+def test_sums_of_layers_by_group_with_a_term():
+    args = initial_params(), np.array([0, 1, 0, 1, 0]), *batch()
+    with pytest.raises(StrategyError, match=r"`scatter.* mixes the layers"):
+        mpmd_step(normalized_by_groups, *args, meshes=meshes(2), microbatches=4)
+
+
+def test_state_with_layers_in_dim_1():
+    def step(state, tokens, targets):
+        gradients = sw.grad(training_steps.loss_of)(state["params"], tokens, targets)
+        mean = state["mean"] + jnp.moveaxis(gradients["layers"]["up"], 0, 1)
+        params = moved(state["params"], gradients, jnp.moveaxis(mean, 1, 0))
+        return {"params": params, "mean": mean}
+
+    state = {"params": initial_params(), "mean": jnp.zeros((WIDTH, LAYERS, 16))}
+    with pytest.raises(StrategyError, match=r"argument of type f32\[8,5,16\] .*layers are not dim 0"):
+        mpmd_step(step, state, *batch(), meshes=meshes(2), microbatches=4)
 
 
 def test_calls_with_other_arguments():
