@@ -272,7 +272,7 @@ class MpmdStep:
                 "  After the gradients, a step runs on each stage for the layers of this stage."
             ) from error
         compared = Comparison(rows, layers)
-        same = len(own.equations) == len(program.equations) and list(own.in_types) == types
+        same = list(own.in_types) == types
         equal = dict(zip(program.inputs, own.inputs, strict=False))
         for one, other in zip(program.equations, own.equations, strict=False):
             same = same and [equal[value] for value in one.inputs] == list(other.inputs)
@@ -282,6 +282,11 @@ class MpmdStep:
                     "after the gradients, a step runs on each stage for the layers of this stage."
                 )
             equal.update(zip(one.outputs, other.outputs, strict=True))
+        if len(own.equations) != len(program.equations):
+            raise StrategyError(
+                f"mpmd_step: {self._label} computes other values for {layers} layers than for {rows.count}: after the "
+                "gradients, a step runs on each stage for the layers of this stage."
+            )
         return own
 
     def _checked(self, args: tuple[Any, ...]) -> list[Any]:

@@ -15,6 +15,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.errors import StrategyError
 from shardwise.lax import stop_gradient
+from shardwise.parallel.linear_cotangents import check_linear_cotangents
 from shardwise.parallel.mpmd.split_stages import StagedModel, divide_model, has_boundaries, inputs_before_last_stage
 from shardwise.parallel.mpmd.step_roles import StepRoles
 from shardwise.parallel.mpmd.training_step import TrainingStep, loss_of_step
@@ -82,6 +83,7 @@ class StepLoss:
                     f"mpmd_step: the loss of {self._label} does not accept {count} rows instead of {size}: {error}\n"
                     f"  The arrays of the batch are {named}: pass the positions of other arguments as `batch_argnums`."
                 ) from error
+            check_linear_cotangents(program, f"the loss of {self._label}")
             return dce(inline(program)), captured
 
         positions = [number for number, index in enumerate(indices) if index in batch]

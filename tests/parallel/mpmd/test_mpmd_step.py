@@ -246,6 +246,16 @@ def summed(params, tokens, targets):
     return tree_map(lambda p, g: p - g, params, gradients), loss
 
 
+def clipped_in_the_loss(params, tokens, targets):
+    clip = sw.custom_vjp(lambda x: x)
+    clip.defvjp(lambda x: (x, None), lambda _, ct: (jnp.clip(ct, -0.01, 0.01),))
+
+    def loss(params):
+        return training_steps.loss_of({**params, "head": clip(params["head"])}, tokens, targets)
+
+    return tree_map(lambda p, g: p - g, params, sw.grad(loss)(params))
+
+
 def divided_by_at_most_twelve(params, tokens, targets):
     def loss(params):
         return len(tokens) * training_steps.loss_of(params, tokens, targets) / min(len(tokens), 12)
@@ -304,6 +314,7 @@ WRONG = {
         "(?s)does not accept 6 rows .*batch are argument 1, argument 2",
     ),
     "sum over layers in a loop": (step_with(summed_in_a_loop), {}, "`scan` at .* mixes the layers"),
+    "clipped gradients in the loss": (clipped_in_the_loss, {}, "backward rule of .* is not linear"),
     "indivisible rows": (sgd, {"microbatches": 7}, "not divisible"),
     "too many stages": (sgd, {"stages": 9}, "stages=9"),
     "wrong position": (sgd, {"batch_argnums": 3}, "batch_argnums has 3"),
