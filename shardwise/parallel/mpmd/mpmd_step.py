@@ -297,11 +297,26 @@ class MpmdStep:
                 f"mpmd_step: {self._label} was divided for arguments of the structure {self._structure}, not "
                 f"{structure}"
             )
-        for leaf, expected, name in zip(leaves, self._traced.program.in_types, self._roles.names, strict=False):
-            type = leaf.type if isinstance(leaf, StageRows) else type_of(leaf)
+        for index, (leaf, name) in enumerate(zip(leaves, self._roles.names, strict=True)):
+            expected = self._traced.program.in_types[index]
+            if isinstance(leaf, StageRows):
+                self._check_parts(leaf, expected, self._homes.inputs[index], name)
+                continue
+            type = type_of(leaf)
             if type.strong() != expected.strong():
                 raise StrategyError(f"mpmd_step: {name} of {self._label} is a {type}, not a {expected}")
         return leaves
+
+    def _check_parts(self, leaf: StageRows, expected: ArrayType, home: Home, name: str) -> None:
+        """Check that rows are divided among the stages as those that the step returns."""
+        layers = self.model.layers if home == LAYERS else ()
+        types = [expected.with_shape((count, *expected.shape[1:])) for count in layers]
+        if [type_of(part).strong() for part in leaf.parts] != [type.strong() for type in types]:
+            divided = f"rows of the types {', '.join(map(str, types))}" if types else f"a {expected}"
+            raise StrategyError(
+                f"mpmd_step: {name} of {self._label} is {leaf}, not {divided}. To pass the state of another pipeline, "
+                "or of other stages, gather it first with the `gather` of its step."
+            )
 
     def _param_indices(self, stage: int) -> list[int]:
         """Return the leaves that a stage reads, in the order of its parameters."""
@@ -360,7 +375,7 @@ class MpmdStep:
         """Return an input of the update where the stages read it."""
         home = self._homes.inputs[index]
         if isinstance(leaf, StageRows):
-            return leaf
+            return StageRows([self._placed_part(part, index, stage) for stage, part in enumerate(leaf.parts)])
         if home == LAYERS:
             return StageRows(
                 [
@@ -373,6 +388,13 @@ class MpmdStep:
         else:
             sharding = self.pipeline.everywhere
         return leaf if getattr(leaf, "sharding", None) == sharding else device_put(leaf, sharding)
+
+    def _placed_part(self, part: Any, index: int, stage: int) -> Any:
+        """Return the rows of a stage on its mesh, where those that the step has returned are already."""
+        mesh, sharding = self._mesh(stage), getattr(part, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
+            return part
+        return device_put(part, self._sharding(part, index, stage, mesh))
 
     def _on_stage(self, leaf: Any, stage: int) -> Any:
         """Return an argument, or what a stage has of it, on the mesh of the stage."""

@@ -368,6 +368,40 @@ def test_calls_with_other_arguments():
 
 
 @pytest.mark.slow
+def test_rows_that_are_divided_in_another_way():
+    args = initial_params(), *batch()
+    train = mpmd_step(sgd, *args, meshes=meshes(2), microbatches=4, stages=[2, 3])
+    params, _ = train(*args)
+    up, head = params["layers"]["up"], params["head"]
+    for changed in (StageRows(up.parts[::-1]), StageRows(up.parts[:1]), StageRows([]), StageRows([*up.parts, head])):
+        with pytest.raises(
+            StrategyError, match=r"argument 0\['layers'\]\['up'\] .*not rows of the types f32\[2,8,16\]"
+        ):
+            train({**params, "layers": {**params["layers"], "up": changed}}, *args[1:])
+    with pytest.raises(StrategyError, match=r"\['head'\] .* is StageRows\(float32\[8,32\]\), not a f32\[8,32\]"):
+        train({**params, "head": StageRows([head])}, *args[1:])
+    other = mpmd_step(sgd, *args, meshes=meshes(2), microbatches=4, stages=[3, 2])
+    with pytest.raises(StrategyError, match="To pass the state of another pipeline"):
+        other(params, *args[1:])
+    expected, _ = train(params, *args[1:])
+    result, _ = other(train.gather(params), *args[1:])
+    tree_map(partial(np.testing.assert_allclose, rtol=1e-4), other.gather(result), train.gather(expected))
+
+
+def test_rows_on_other_devices_are_moved():
+    args = initial_params(), *batch()
+    train = mpmd_step(sgd, *args, meshes=meshes(2), microbatches=4)
+    params, _ = train(*args)
+    moved_step = mpmd_step(sgd, *args, meshes=meshes(2)[::-1], microbatches=4)
+    result, _ = moved_step(params, *args[1:])
+    expected, _ = train(params, *args[1:])
+    tree_map(partial(np.testing.assert_allclose, rtol=1e-4), moved_step.gather(result), train.gather(expected))
+    assert result["layers"]["up"].parts[0].sharding.mesh == meshes(2)[1]
+    numpy_parts = {name: StageRows([np.asarray(part) for part in x.parts]) for name, x in params["layers"].items()}
+    result, _ = train({**params, "layers": numpy_parts}, *args[1:])
+    tree_map(partial(np.testing.assert_allclose, rtol=1e-4), train.gather(result), train.gather(expected))
+
+
 def test_keywords_are_bound_by_partial():
     def step(params, tokens, targets, rate):
         loss, gradients = sw.value_and_grad(training_steps.loss_of)(params, tokens, targets)
