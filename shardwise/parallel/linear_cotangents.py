@@ -31,7 +31,7 @@ def check_linear_cotangents(program: Program, label: str) -> None:
         StrategyError: if a backward rule is not linear.
     """
     for equation in program.walk():
-        if isinstance(equation.op, CustomVjp) and (found := _nonlinear(*_backward(equation, equation.op))):
+        if isinstance(equation.op, CustomVjp) and (found := _nonlinear(*backward_program(equation, equation.op))):
             raise StrategyError(
                 f"mpmd_step: the backward rule of `{equation.op.program.name}`, which {label} calls at "
                 f"{equation.source}, is not linear: `{found.op.name}` at {found.source} depends on the cotangent. The "
@@ -40,7 +40,7 @@ def check_linear_cotangents(program: Program, label: str) -> None:
             )
 
 
-def _backward(equation: Equation, op: CustomVjp) -> tuple[Program, Sequence[Value]]:
+def backward_program(equation: Equation, op: CustomVjp) -> tuple[Program, Sequence[Value]]:
     """Return the program from operands and cotangents to the cotangents of operands, and its inputs of cotangents."""
     operands = [value.type for value in equation.inputs]
     is_active = [is_inexact(type.dtype) for type in operands]

@@ -44,13 +44,30 @@ class Rows:
             equations: the equations.
             alike: pairs of values of one shape that have the same rows, if one of them has.
         """
+        pairs = [((value, dim), (other, dim)) for value, other in alike for dim in range(value.type.ndim)]
+        return Rows.from_dims([(value, 0) for value in values], equations, values[0].type.shape[0], pairs)
+
+    @staticmethod
+    def from_dims(
+        dims: Sequence[tuple[Value, int]],
+        equations: Sequence[Equation],
+        count: int,
+        alike: Iterable[tuple[tuple[Value, int], tuple[Value, int]]] = (),
+    ) -> "Rows":
+        """Return the rows of all values that equations compute, if these dims have the same rows.
+
+        Args:
+            dims: dims of values.
+            equations: the equations.
+            count: the number of rows.
+            alike: pairs of dims of one size that have the same rows, if one of them has.
+        """
         groups = dim_groups(equations)
-        for value in values[1:]:
-            groups.join((value, 0), (values[0], 0))
-        for value, other in alike:
-            for dim in range(value.type.ndim):
-                groups.join((value, dim), (other, dim))
-        return Rows(groups, groups.find(values[0], 0), values[0].type.shape[0], _zeros(equations))
+        for pair in dims[1:]:
+            groups.join(pair, dims[0])
+        for one, other in alike:
+            groups.join(one, other)
+        return Rows(groups, groups.find(*dims[0]), count, _zeros(equations))
 
     def dims(self, value: Value) -> list[int]:
         """Return the dims of a value that are rows, or products of rows and other dims."""

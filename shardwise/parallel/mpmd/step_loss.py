@@ -15,6 +15,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.errors import StrategyError
 from shardwise.lax import stop_gradient
+from shardwise.parallel.independent_rules import check_independent_rules
 from shardwise.parallel.linear_cotangents import check_linear_cotangents
 from shardwise.parallel.mpmd.split_stages import StagedModel, divide_model, has_boundaries, inputs_before_last_stage
 from shardwise.parallel.mpmd.step_roles import StepRoles
@@ -70,7 +71,7 @@ class StepLoss:
             )
         rows = max(2, size // microbatches)  # one row is no different from one of which there is no other
 
-        def program(count: int) -> tuple[Program, list[Any]]:
+        def traced(count: int) -> tuple[Program, list[Any]]:
             types = [
                 type.with_shape((count, *type.shape[1:])) if index in batch else type
                 for index, type in ((index, self._types[index]) for index in indices)
@@ -83,12 +84,14 @@ class StepLoss:
                     f"mpmd_step: the loss of {self._label} does not accept {count} rows instead of {size}: {error}\n"
                     f"  The arrays of the batch are {named}: pass the positions of other arguments as `batch_argnums`."
                 ) from error
-            check_linear_cotangents(program, f"the loss of {self._label}")
-            return dce(inline(program)), captured
+            return program, captured
 
+        label, more = f"the loss of {self._label}", size if size > rows else 2 * rows
+        (program, captured), (larger, others) = traced(rows), traced(more)
+        check_linear_cotangents(program, label)
         positions = [number for number, index in enumerate(indices) if index in batch]
-        (of_rows, captured), (larger, others) = program(rows), program(size if size > rows else 2 * rows)
-        check_row_mean(of_rows, larger, positions, f"the loss of {self._label}", (captured, others))
+        check_row_mean(dce(inline(program)), dce(inline(larger)), positions, label, (captured, others))
+        check_independent_rules(program, larger, (rows, more), label)
 
     def divide(self, leaves: Sequence[Any], microbatches: int, stages: int | Sequence[int] | None) -> StagedModel:
         """Return the stages of the loss."""
