@@ -118,6 +118,22 @@ def case_agreement():
     return ""
 
 
+def case_other_update():
+    """Processes with different optimizers get an error before a task runs."""
+    rate = 0.1 * (1 + sw.process_index())
+
+    def step(params, tokens, targets):
+        loss, gradients = sw.value_and_grad(training_steps.loss_of)(params, tokens, targets)
+        return sw.tree_util.tree_map(lambda p, g: p - rate * g, params, gradients), loss
+
+    args = (training_steps.initial_params(), *training_steps.batch())
+    try:
+        mpmd_step(step, *args, meshes=meshes(2), microbatches=4)(*args)
+    except ProgramMismatch as error:
+        return str(error)
+    return ""
+
+
 def case_checkpoint():
     """Parameters on the meshes of their stages are saved and restored, also for a pipeline with other ranks."""
     stages, params = stages_and_params(LAYERS[:4])

@@ -5,7 +5,7 @@ import pytest
 from tests.multi_process.cluster import cases, check_case, run_cases, run_processes
 
 MODULE = "tests.multi_process.mpmd_cases"
-TRAINING = tuple(case for case in cases(MODULE) if case not in ("agreement", "checkpoint"))
+TRAINING = tuple(case for case in cases(MODULE) if case not in ("agreement", "other_update", "checkpoint"))
 
 
 @pytest.mark.slow
@@ -27,6 +27,12 @@ def test_checkpoint_of_stages_restores_on_other_ranks(processes, tmp_path, monke
 def test_schedules_are_compared():
     for message in check_case(run_cases(MODULE, 2, 1, ("agreement",))["agreement"]):
         assert "schedule '1f1b' with digest" in message and "Process 1: schedule 'zb-h1'" in message
+
+
+@pytest.mark.slow
+def test_updates_are_compared():
+    for message in check_case(run_cases(MODULE, 2, 1, ("other_update",))["other_update"]):
+        assert "update with digest" in message
 
 
 @pytest.mark.slow

@@ -225,13 +225,19 @@ class MpmdPipeline:
         return loss, gradients
 
     def run(
-        self, params: Sequence[Any], batch: object, targets: Sequence[object], copies: Sequence[Copy] = ()
+        self,
+        params: Sequence[Any],
+        batch: object,
+        targets: Sequence[object],
+        copies: Sequence[Copy] = (),
+        follows: str = "",
     ) -> tuple[Array, list[Any], Transfers]:
         """Return the results of `value_and_grad`, and the transfers of the step, for arrays that follow it.
 
         Args:
             params, batch, targets: the arguments of `value_and_grad`.
             copies: the parameters that a stage gets from another one.
+            follows: a digest of the programs that follow the step, which processes compare; empty if none do.
         """
         self._check_params(params)
         microbatches = self.schedule.microbatches
@@ -242,7 +248,7 @@ class MpmdPipeline:
                 f"{_CALL}: an abstract mesh has no devices: pass meshes of devices to `mpmd_pipeline`, or call "
                 "`simulate`."
             )
-        transfers = Transfers(self._connect(types), self._steps)
+        transfers = Transfers(self._connect(types, follows), self._steps)
         self._steps += 1
         params = self._copied(params, copies, transfers)
         shardings = {
@@ -331,7 +337,7 @@ class MpmdPipeline:
         """Return whether this process has devices of a rank, so that it runs its tasks."""
         return NamedSharding(self.meshes[rank], PartitionSpec()).has_addressable_devices
 
-    def _connect(self, types: Sequence[Any]) -> Channels | None:
+    def _connect(self, types: Sequence[Any], follows: str) -> Channels | None:
         """Connect the processes of all ranks, once, and compare what they run. Return None for one process."""
         devices = [device for mesh in self._device_meshes for device in mesh.flat_devices]
         processes = sorted({device.process_index for device in devices})
@@ -342,6 +348,7 @@ class MpmdPipeline:
             f"devices {[[device.id for device in mesh.flat_devices] for mesh in self._device_meshes]}",
             f"specs {list(map(str, self._specs))}",
             f"types {types}",
+            *([f"update with digest {follows}"] if follows else []),
         ]
         description = "\n".join(lines)
         if description not in self._agreed:

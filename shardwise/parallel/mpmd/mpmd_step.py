@@ -1,9 +1,13 @@
 """mpmd_step: run an ordinary training step as a pipeline of separate programs."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Any, final
+
+import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import tree_util
@@ -12,6 +16,7 @@ from shardwise.api.arguments import function_name
 from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -210,7 +215,7 @@ class MpmdStep:
         leaves = self._place(self._checked(args))
         params = [self._params(leaves, stage) for stage in range(len(self._ranks))]
         _, batch, *targets = self._loss.arguments(leaves)
-        loss, gradients, transfers = self.pipeline.run(params, batch, targets, self._copies())
+        loss, gradients, transfers = self.pipeline.run(params, batch, targets, self._copies(), self._digest)
         return self._update(leaves, loss, gradients, transfers)
 
     def place(self, *args: Any) -> tuple[Any, ...]:
@@ -466,6 +471,15 @@ class MpmdStep:
                 (moved,) = transfers.receive(f"{tag}.{stage}", [type_of(term)], [term.sharding], [target])
                 total = self._add(total, moved)
         return total
+
+    @cached_property
+    def _digest(self) -> str:
+        """A digest of the step without its loss, and of the arrays that it closes over."""
+        digest = sha256(re.sub(" at 0x[0-9a-f]+", "", str(self._traced.program)).encode())
+        for array in self._traced.captured:
+            if not is_key(array.dtype) and getattr(array, "is_fully_addressable", True):
+                digest.update(np.asarray(array).tobytes())
+        return digest.hexdigest()[:16]
 
     @cached_property
     def _captured(self) -> list[Any]:
