@@ -277,6 +277,7 @@ MODULES = {
     "parallel/attention_operands": "parallel/test_ring_attention.py",
     "parallel/axis_region": "parallel/test_collective_matmul.py",
     "parallel/expert_products": "parallel/test_mixture_of_experts.py",
+    "parallel/paired_equations": "parallel/test_row_mean.py",
     "parallel/rows": "parallel/test_row_independence.py",
     "parallel/mpmd/array_types": "parallel/mpmd/test_predict.py",
     "parallel/mpmd/divisible_step": "parallel/mpmd/test_mpmd_step.py",

@@ -72,7 +72,7 @@ def _nonlinear(program: Program, cotangents: Sequence[Value]) -> Equation | None
         sets = [set(each) for each in op.linear_in(*(value.type for value in equation.inputs))]
         if isinstance(op, Convert):
             sets = [{0}]
-        is_zero = isinstance(op, Full) and not op.value.array
+        is_zero = isinstance(op, Full) and op.is_zero
         if is_zero or any(all(equation.inputs[index] in zeros for index in each) for each in sets if each):
             zeros.update(equation.outputs)
         linear = {index for index, value in enumerate(equation.inputs) if value in dependent}

@@ -17,11 +17,11 @@ import numpy as np
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.dtypes import is_float, is_key
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import MissingRuleError, StrategyError
+from shardwise.parallel.paired_equations import paired_equations
 from shardwise.parallel.row_independence import Comparison
 from shardwise.parallel.rows import Rows
 
@@ -103,11 +103,9 @@ class _Proof:
             )
         self._found.update({value: _SAME for value in self.program.inputs if not self._rows.dims(value)})
         self._follow_captured()
-        equal = dict(zip(self.program.inputs, self.larger.inputs, strict=True))
-        for one, other in zip(self.program.equations, self.larger.equations, strict=True):
-            if [equal[value] for value in one.inputs] != list(other.inputs):
+        for one, other, is_alike in paired_equations(self.program, self.larger):
+            if not is_alike:
                 raise self._error(one, "depends on the number of rows")
-            equal.update(zip(one.outputs, other.outputs, strict=True))
             self._follow(one, other)
         (loss,) = self.program.outputs
         found = self._found.get(loss, _SAME)
@@ -153,18 +151,12 @@ class _Proof:
             raise self._error(one, "depends on the number of rows")
         if any(self._found.get(value, _SAME) != _SAME for value in one.inputs):
             raise self._error(one, "computes rows from a value that depends on all rows, or on their number")
-        if self._passes_through(one):
+        if self._rows.pass_through(one):
             self._found.update({value: _SAME for value in one.outputs if not self._rows.dims(value)})
         elif self._rows.reduction(one) is SUM:
             self._found.update(dict.fromkeys(one.outputs, _Linear(Fraction(1))))
         else:
             raise self._error(one, "does not compute each row from this row alone, nor the sum of all")
-
-    def _passes_through(self, equation: Equation) -> bool:
-        if not isinstance(equation.op, Control):
-            return self._rows.pass_through(equation)
-        inner = unfold(Program(equation.inputs, (equation,), equation.outputs)).equations
-        return all(map(self._rows.pass_through, inner))
 
     def _combine(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Linear:
         """Return the result of an op on sums over rows."""

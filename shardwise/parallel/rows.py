@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import final
 
 from shardwise.compiler.candidates.dim_groups import DimGroups, dim_groups
+from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.op import Op, factor_rule
-from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
@@ -74,8 +75,14 @@ class Rows:
         return [dim for dim in range(value.type.ndim) if self._groups.find(value, dim) == self._group]
 
     def pass_through(self, equation: Equation) -> bool:
-        """Return whether an op computes each row of its results from the same row of its operands."""
+        """Return whether an op computes each row of its results from the same row of its operands.
+
+        A control op does if each op in its programs does.
+        """
         op = equation.op
+        if isinstance(op, Control):
+            alone = Program(equation.inputs, (equation,), equation.outputs)
+            return all(map(self.pass_through, unfold(alone).equations))
         read = [self.dims(value) for value in equation.inputs]
         written = [self.dims(value) for value in equation.outputs]
         if not any(read):  # rows that are not computed from rows must be equal
@@ -154,8 +161,6 @@ def _zeros(equations: Sequence[Equation]) -> frozenset[Value]:
     zeros: set[Value] = set()
     for equation in equations:
         op = equation.op
-        if (isinstance(op, Full) and not op.value.array) or (
-            isinstance(op, Broadcast) and zeros.issuperset(equation.inputs)
-        ):
+        if (isinstance(op, Full) and op.is_zero) or (isinstance(op, Broadcast) and zeros.issuperset(equation.inputs)):
             zeros.update(equation.outputs)
     return frozenset(zeros)

@@ -525,7 +525,7 @@ class FusedExpressions:
         if scatter is None or not isinstance(scatter.op, Scatter) or scatter.op.combine is not SUM:
             return False
         zeros = self._producers.get(scatter.inputs[0])
-        is_zero = zeros is not None and isinstance(zeros.op, Full) and not zeros.op.value.array.any()
+        is_zero = zeros is not None and isinstance(zeros.op, Full) and zeros.op.is_zero
         return is_zero and len(self.uses.get(value, ())) == 1 and value not in self.outputs
 
     def _find_widened(self) -> dict[Value, Value]:

@@ -36,6 +36,7 @@ from shardwise.parallel.mpmd.task_schedule import TaskSchedule
 from shardwise.parallel.mpmd.training_step import trace_training_step
 from shardwise.parallel.mpmd.transfers import Transfers
 from shardwise.parallel.mpmd.update_homes import EVERYWHERE, LAYERS, Home, assign_homes
+from shardwise.parallel.paired_equations import paired_equations
 from shardwise.parallel.row_independence import Comparison
 from shardwise.runtime.array import empty_array, join_shards
 
@@ -169,10 +170,14 @@ class MpmdStep:
                     "computes the loss of each microbatch, and returns their mean alone. Compute other results in a "
                     "program of their own."
                 )
-        owners = dict(zip(roles.params, model.owners, strict=True))
+        self._owners = dict(zip(roles.params, model.owners, strict=True))
+        self._params_of = [
+            [index for index, users in zip(roles.params, model.users, strict=True) if stage in users]
+            for stage in range(len(model.stages))
+        ]
         known: list[Home | None] = []
         for index in range(traced.arguments):
-            owner = owners.get(index, EVERYWHERE)
+            owner = self._owners.get(index, EVERYWHERE)
             is_placed = owner is None or index in roles.differentiated
             known.append((LAYERS if owner is None else owner) if is_placed else None)
         known += [EVERYWHERE] * len(traced.loss.types)
@@ -187,7 +192,7 @@ class MpmdStep:
         ]
         self._specs: dict[tuple[int, int], PartitionSpec] = {}
         for stage, each in enumerate(specs or ()):
-            for index, spec in zip(self._param_indices(stage), each, strict=True):
+            for index, spec in zip(self._params_of[stage], each, strict=True):
                 followers = [follower for follower, leaf in step.followers.items() if leaf == index]
                 self._specs.update(dict.fromkeys(((leaf, stage) for leaf in (index, *followers)), spec))
         self._ranks = [pipeline.schedule.rank_of[stage, 0] for stage in range(len(model.stages))]
@@ -215,7 +220,7 @@ class MpmdStep:
         leaves = self._place(self._checked(args))
         params = [self._params(leaves, stage) for stage in range(len(self._ranks))]
         _, batch, *targets = self._loss.arguments(leaves)
-        loss, gradients, transfers = self.pipeline.run(params, batch, targets, self._copies(), self._digest)
+        loss, gradients, transfers = self.pipeline.run(params, batch, targets, self._copies, self._digest)
         return self._update(leaves, loss, gradients, transfers)
 
     def place(self, *args: Any) -> tuple[Any, ...]:
@@ -245,7 +250,7 @@ class MpmdStep:
             params = []
             for stage, rank in enumerate(self._ranks):
                 mesh = self.pipeline.meshes[rank]
-                types = [self._stage_type(leaves[index], index, stage, mesh) for index in self._param_indices(stage)]
+                types = [self._stage_type(leaves[index], index, stage, mesh) for index in self._params_of[stage]]
                 params.append(types)
             _, batch, *targets = self._loss.arguments(leaves)
             return run(params, batch, *targets)
@@ -277,16 +282,13 @@ class MpmdStep:
                 "  After the gradients, a step runs on each stage for the layers of this stage."
             ) from error
         compared = Comparison(rows, layers)
-        same = list(own.in_types) == types
-        equal = dict(zip(program.inputs, own.inputs, strict=False))
-        for one, other in zip(program.equations, own.equations, strict=False):
-            same = same and [equal[value] for value in one.inputs] == list(other.inputs)
-            if not same or (self._homes.is_by_layer(one) and not compared.match(one.op, other.op)):
+        has_types = list(own.in_types) == types
+        for one, other, is_alike in paired_equations(program, own):
+            if not (has_types and is_alike) or (self._homes.is_by_layer(one) and not compared.match(one.op, other.op)):
                 raise StrategyError(
                     f"mpmd_step: `{one.op.name}` at {one.source} in {self._label} depends on the number of layers: "
                     "after the gradients, a step runs on each stage for the layers of this stage."
                 )
-            equal.update(zip(one.outputs, other.outputs, strict=True))
         if len(own.equations) != len(program.equations):
             raise StrategyError(
                 f"mpmd_step: {self._label} computes other values for {layers} layers than for {rows.count}: after the "
@@ -323,22 +325,18 @@ class MpmdStep:
                 "or of other stages, gather it first with the `gather` of its step."
             )
 
-    def _param_indices(self, stage: int) -> list[int]:
-        """Return the leaves that a stage reads, in the order of its parameters."""
-        pairs = zip(self._roles.params, self.model.users, strict=True)
-        return [index for index, users in pairs if stage in users]
-
     def _params(self, leaves: Sequence[Any], stage: int) -> list[Any]:
         """Return the parameters of a stage. One that it gets from another stage is still there."""
         return [
             leaves[index] if isinstance(self._homes.inputs[index], int) else self._on_stage(leaves[index], stage)
-            for index in self._param_indices(stage)
+            for index in self._params_of[stage]
         ]
 
+    @cached_property
     def _copies(self) -> list[Copy]:
-        """Return the parameters that several stages read, which belong to the first of them."""
+        """The parameters that several stages read, which belong to the first of them."""
         return [
-            Copy(owner, self._param_indices(owner).index(index), stage, self._param_indices(stage).index(index))
+            Copy(owner, self._params_of[owner].index(index), stage, self._params_of[stage].index(index))
             for index, owner, users in zip(self._roles.params, self.model.owners, self.model.users, strict=True)
             if owner is not None and isinstance(self._homes.inputs[index], int)
             for stage in users[1:]
@@ -449,12 +447,11 @@ class MpmdStep:
         """
         found: dict[int, dict[int, Any]] = {}
         for stage, parts in enumerate(gradients):
-            for index, part in zip(self._param_indices(stage), parts, strict=True):
+            for index, part in zip(self._params_of[stage], parts, strict=True):
                 found.setdefault(index, {})[stage] = part
-        owners = dict(zip(self._roles.params, self.model.owners, strict=True))
         return [
             StageRows(list(found[index].values()))
-            if (owner := owners[index]) is None
+            if (owner := self._owners[index]) is None
             else self._total(found[index], owner, f"T{index}", transfers)
             for index in self._traced.differentiated
         ]

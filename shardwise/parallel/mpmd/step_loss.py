@@ -52,8 +52,10 @@ class StepLoss:
                 f"mpmd_step: the arrays of the batch differ in their rows, which are dim 0: {named}. Pass the "
                 "positions of the batch's arguments as `batch_argnums`."
             )
-        types = [self._types[index] for index in (*roles.params, *rows)]
-        program, _ = build(lambda *leaves: [self._loss([*roles.params, *rows], leaves)], types, "loss")
+        self._rows = rows
+        self._size = self._types[rows[0]].shape[0]
+        self._programs: dict[int, tuple[Program, list[Any]]] = {}  # by the number of rows
+        program, _ = self._program(self._size)
         self.has_boundaries = has_boundaries(program)
         needed = inputs_before_last_stage(program, len(roles.params))
         early = [index for number, index in enumerate(rows, len(roles.params)) if number in needed]
@@ -62,36 +64,40 @@ class StepLoss:
 
     def check_mean(self, microbatches: int) -> None:
         """Check that the loss is the mean over the rows of the batch: then it is the mean of those of microbatches."""
-        indices, batch = self._order, [*self.early, *self.late]
-        size = self._types[batch[0]].shape[0]
+        size = self._size
         if size % microbatches:
             raise StrategyError(
                 f"mpmd_step: the batch of {self._label} has {size} rows, which are not divisible into {microbatches} "
                 "microbatches: change the size of the batch, or `microbatches`."
             )
         rows = max(2, size // microbatches)  # one row is no different from one of which there is no other
+        label, more = f"the loss of {self._label}", size if size > rows else 2 * rows
+        (program, captured), (larger, others) = self._program(rows), self._program(more)
+        check_linear_cotangents(program, label)
+        positions = range(len(self._roles.params), len(self._roles.params) + len(self._rows))
+        check_row_mean(dce(inline(program)), dce(inline(larger)), positions, label, (captured, others))
+        check_independent_rules(program, larger, (rows, more), label)
 
-        def traced(count: int) -> tuple[Program, list[Any]]:
+    def _program(self, count: int) -> tuple[Program, list[Any]]:
+        """Return the program of the loss for a number of rows, from parameters and batch, and what it closes over."""
+        if count not in self._programs:
+            indices = [*self._roles.params, *self._rows]
             types = [
-                type.with_shape((count, *type.shape[1:])) if index in batch else type
+                type.with_shape((count, *type.shape[1:])) if index in self._rows else type
                 for index, type in ((index, self._types[index]) for index in indices)
             ]
             try:
-                program, captured = build(lambda *leaves: [self._loss(indices, leaves)], types, "loss")
+                self._programs[count] = build(lambda *leaves: [self._loss(indices, leaves)], types, "loss")
             except (TypeError, ValueError, IndexError) as error:
-                named = ", ".join(self._roles.names[index] for index in batch)
+                if count == self._size:
+                    raise
+                named = ", ".join(self._roles.names[index] for index in self._rows)
                 raise StrategyError(
-                    f"mpmd_step: the loss of {self._label} does not accept {count} rows instead of {size}: {error}\n"
-                    f"  The arrays of the batch are {named}: pass the positions of other arguments as `batch_argnums`."
+                    f"mpmd_step: the loss of {self._label} does not accept {count} rows instead of {self._size}: "
+                    f"{error}\n  The arrays of the batch are {named}: pass the positions of other arguments as "
+                    "`batch_argnums`."
                 ) from error
-            return program, captured
-
-        label, more = f"the loss of {self._label}", size if size > rows else 2 * rows
-        (program, captured), (larger, others) = traced(rows), traced(more)
-        check_linear_cotangents(program, label)
-        positions = [number for number, index in enumerate(indices) if index in batch]
-        check_row_mean(dce(inline(program)), dce(inline(larger)), positions, label, (captured, others))
-        check_independent_rules(program, larger, (rows, more), label)
+        return self._programs[count]
 
     def divide(self, leaves: Sequence[Any], microbatches: int, stages: int | Sequence[int] | None) -> StagedModel:
         """Return the stages of the loss."""

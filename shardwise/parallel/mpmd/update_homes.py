@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import final
 
 from shardwise.compiler.candidates.unfold import unfold
-from shardwise.compiler.ir.control import Control
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.reduction import Reduction
 from shardwise.errors import StrategyError
@@ -249,7 +248,7 @@ class _Homes:
             if isinstance(self.homes[value], int):
                 self._exchange(value, self._describe(equation))
         level = self._level(equation)
-        if self._passes_through(equation):
+        if self.rows.pass_through(equation):
             self._assign(equation, LAYERS, level)
             return
         reduction = self.rows.reduction(equation)
@@ -262,14 +261,6 @@ class _Homes:
         for value in equation.outputs:
             self._check_size(value, self._describe(equation))
             self.exchanges[value] = Exchange(level + 1, LAYERS, reduction)
-
-    def _passes_through(self, equation: Equation) -> bool:
-        """Return whether an op, or each op in its programs, computes a layer from the same layer of its operands."""
-        assert self.rows is not None
-        if not isinstance(equation.op, Control):
-            return self.rows.pass_through(equation)
-        inner = unfold(Program(equation.inputs, (equation,), equation.outputs)).equations
-        return all(map(self.rows.pass_through, inner))
 
     def _exchange(self, value: Value, reader: str) -> None:
         """Let all stages have a value of one stage."""

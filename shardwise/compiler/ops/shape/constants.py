@@ -41,6 +41,11 @@ class Full(Nullary):
     value: Scalar
     weak: bool = False
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether the elements are zeros."""
+        return not self.value.array.any()
+
     def out_type(self) -> ArrayType:
         return ArrayType(self.shape, self.value.dtype, self.weak)
 
