@@ -146,6 +146,7 @@ class AutoPipeline:
             self.best.schedule,
             spec=self.best.layouts[0].spec,
             optimizer_copies=self.best.optimizer_copies,
+            has_aux=self.model.has_aux,
         )
 
     def step(self, devices: Sequence[Any]) -> MpmdStep:
@@ -158,9 +159,9 @@ class AutoPipeline:
         """
         if self._step is None:
             raise ValueError(f"autoshard_pipeline: `{self._name}` is a loss, not a training step: call `pipeline`")
-        self._step.loss.check_mean(self.best.microbatches)
+        combinations = self._step.loss.check_mean(self.best.microbatches)
         specs = [layout.param_specs for layout in self.best.layouts]
-        return MpmdStep(self._step, self.model, self.pipeline(devices), specs)
+        return MpmdStep(self._step, self.model, self.pipeline(devices), combinations, specs)
 
     def place(self, params: object, devices: Sequence[Any]) -> list[list[Any]]:
         """Return the parameters of each stage, or a tree like them, on the devices of its rank."""
@@ -267,7 +268,8 @@ def autoshard_pipeline(
         step = None if _is_loss(model, args) else DivisibleStep.from_call(model, args, None)
         loss, arguments = (model, args) if step is None else (step.loss.model, step.loss.arguments(step.leaves))
         params, batch, *targets = arguments
-        search = _Search(loss, params, batch, tuple(targets), chip, count, optimizer_copies)
+        has_aux = step is not None and bool(step.loss.auxiliary)
+        search = _Search(loss, params, batch, tuple(targets), chip, count, optimizer_copies, has_aux)
         found: list[PipelineAlternative] = []
         problems: dict[int, str] = {}
         with Task(f"autoshard_pipeline of `{name}`") as task:
@@ -330,6 +332,7 @@ class _Search:
     chip: Chip
     count: int
     optimizer_copies: int
+    has_aux: bool
     _layouts: dict[tuple[int, bool, bool], StageLayout] = field(default_factory=dict)  # by ranks, is first, is last
 
     @cached_property
@@ -341,7 +344,7 @@ class _Search:
         return sum(self._divided(1, 1).layers)
 
     def _divided(self, stages: int, microbatches: int) -> StagedModel:
-        return divide_model(self.model, self.params, self.batch, self.targets, microbatches, stages)
+        return divide_model(self.model, self.params, self.batch, self.targets, microbatches, stages, self.has_aux)
 
     def rank_counts(self) -> Iterator[int]:
         """Yield the powers of 2 that divide the number of chips, up to the number of layers."""
@@ -401,6 +404,7 @@ class _Search:
             schedule,
             spec=layouts[0].spec,
             optimizer_copies=self.optimizer_copies,
+            has_aux=model.has_aux,
         )
         placed = [
             with_shardings(part, [NamedSharding(layout.mesh, spec) for spec in layout.param_specs])
@@ -426,7 +430,9 @@ class _Search:
             targets = tuple(goals) if stage == len(parts) - 1 else ()
             with config.override("target_platform", self.chip.platform):
                 y = eval_shape(function, params, x, *targets)
-            arguments.append((params, x, targets))
+            has_aux = stage == len(parts) - 1 and self.has_aux
+            y = y[0] if has_aux else y
+            arguments.append((params, x, targets, has_aux))
             results.append(y)
             x = y
         keys = [(ranks, stage == 0, stage == len(parts) - 1) for stage in range(len(parts))]
@@ -441,9 +447,9 @@ class _Search:
         self, function: StageFunction, ranks: int, arguments: tuple[Any, ...], y: Any, reference: StageLayout | None
     ) -> StageLayout:
         """Choose the shardings of a stage by the tasks of one microbatch, and its mesh, unless a reference has it."""
-        params, x, targets = arguments
+        params, x, targets, has_aux = arguments
         copies = [params] * (self.optimizer_copies + 1)  # those of the optimizer, and the sums of gradients
-        step = jit(_tasks(function), donate_argnums=(0, 1))
+        step = jit(_tasks(function, has_aux), donate_argnums=(0, 1))
         where: dict[str, Any] = {"count": self.count // ranks} if reference is None else {"mesh": reference.mesh}
         search = autoshard(step, hardware=self.chip, **where)
         chosen = search(params, copies, x, targets, split_floats(y)[0])
@@ -468,11 +474,11 @@ def _is_loss(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     return len(leaves) == 1 and not leaves[0].shape
 
 
-def _tasks(function: StageFunction) -> Callable[..., Any]:
+def _tasks(function: StageFunction, has_aux: bool) -> Callable[..., Any]:
     """Return a function that runs the forward and the backward pass of a stage for one microbatch."""
 
     def tasks(params: Any, copies: Any, x: Any, targets: tuple[Any, ...], cotangents: list[Any]) -> Any:
-        y, pull_back = stage_vjp(function, params, x, targets)
+        y, _, pull_back = stage_vjp(function, params, x, targets, has_aux)
         gradients, x_cotangents = pull_back(cotangents)
         # The sum has the sharding of the parameters, as the gradients of a pipeline have.
         floats, others, join = split_floats(params)

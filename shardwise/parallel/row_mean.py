@@ -4,10 +4,13 @@ Then the mean of the losses of equal microbatches is the loss of the batch. Rows
 Up to a sum over the rows, each row must be computed from this row alone. After it, the loss must be linear in the sums,
 with a coefficient that is inversely proportional to the number of rows: the programs for two numbers of rows, those of
 a microbatch and of the batch, are compared. Terms without rows, such as a penalty on weights, may be added to a mean.
+
+The same proof tells how auxiliary results of microbatches combine to those of the batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
@@ -20,6 +23,7 @@ from shardwise.compiler.dtypes import is_float, is_key
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.reduction import SUM
+from shardwise.compiler.transforms.dce import live_equations
 from shardwise.errors import MissingRuleError, StrategyError
 from shardwise.parallel.paired_equations import paired_equations
 from shardwise.parallel.row_independence import Comparison
@@ -56,26 +60,37 @@ _SAME = _Fixed(None)
 Captured = Sequence[Any]  # the arrays that a loss closes over, which are the last inputs of its program
 
 
+@final
+class Combination(Enum):
+    """How results of equal microbatches combine to the result of the batch."""
+
+    MEAN = "the mean"
+    SUM = "the sum"
+    SAME = "any of them"
+    ROWS = "the rows of all, in the order of the batch"
+
+
 def check_row_mean(
     program: Program,
     larger: Program,
     batch: Sequence[int],
     label: str,
     captured: tuple[Captured, Captured] = ((), ()),
-) -> None:
-    """Check that a loss is a mean over rows.
+) -> tuple[Combination, ...]:
+    """Check that a loss is a mean over rows, and return how its auxiliary results combine.
 
     Args:
-        program: the program of the loss, without calls.
+        program: the program of the loss and its auxiliary results, without calls.
         larger: the program for more rows.
         batch: the indices of its inputs that have rows.
         label: the loss, for errors.
         captured: the arrays that the loss closes over, for both programs.
 
     Raises:
-        StrategyError: if it is not, or if that cannot be proven.
+        StrategyError: if the loss is not a mean, if an auxiliary result is none of these combinations, or if that
+            cannot be proven.
     """
-    _Proof(program, larger, batch, label, captured).check()
+    return _Proof(program, larger, batch, label, captured).check()
 
 
 @final
@@ -90,7 +105,8 @@ class _Proof:
     captured: tuple[Captured, Captured]
     _found: dict[Value, _Linear | _Fixed] = field(default_factory=dict)  # of values without rows
 
-    def check(self) -> None:
+    def check(self) -> tuple[Combination, ...]:
+        """Check the loss, and return how the auxiliary results combine."""
         self._rows = Rows.from_values(
             [self.program.inputs[index] for index in self.batch], unfold(self.program).equations
         )
@@ -107,7 +123,7 @@ class _Proof:
             if not is_alike:
                 raise self._error(one, "depends on the number of rows")
             self._follow(one, other)
-        (loss,) = self.program.outputs
+        loss, *auxiliary = self.program.outputs
         found = self._found.get(loss, _SAME)
         if isinstance(found, _Linear) and found.scale != self._mean:
             raise StrategyError(
@@ -116,6 +132,27 @@ class _Proof:
             )
         if isinstance(found, _Fixed) and found.values is not None:
             raise StrategyError(f"mpmd_step: {self.label} depends on the number of rows: {_ADVICE}")
+        return tuple(map(self._combination, auxiliary))
+
+    def _combination(self, result: Value) -> Combination:
+        """Return how an auxiliary result of microbatches combines."""
+        if dims := self._rows.dims(result):
+            if dims == [0] and result.type.shape[0] == self._rows.count:
+                return Combination.ROWS
+        else:
+            found = self._found[result]
+            if found == _SAME or (isinstance(found, _Linear) and found.scale == self._mean):
+                return Combination.SAME if found == _SAME else Combination.MEAN
+            if isinstance(found, _Linear) and found.scale == 1:
+                return Combination.SUM
+            if isinstance(found, _Fixed) and found.values is not None:
+                one, other = (np.asarray(each, np.float64) for each in found.values)
+                if np.array_equal(one, other * float(self._mean)):  # such as the number of rows itself
+                    return Combination.SUM
+        raise StrategyError(
+            f"mpmd_step: {self.label} has an auxiliary result of type {result.type} that is neither a mean nor a sum "
+            f"over the rows of the batch, and does not have them as dim 0. {_AUXILIARY_ADVICE}"
+        )
 
     def _follow_captured(self) -> None:
         """Compare the arrays that the loss closes over, which it may compute from the number of rows."""
@@ -232,11 +269,17 @@ class _Proof:
         return array, array
 
     def _error(self, equation: Equation, problem: str) -> StrategyError:
-        return StrategyError(
-            f"mpmd_step: `{equation.op.name}` at {equation.source} in {self.label} {problem}: {_ADVICE}"
-        )
+        where = f"mpmd_step: `{equation.op.name}` at {equation.source} in {self.label} {problem}"
+        of_loss = live_equations(self.program.equations, self.program.outputs[:1])
+        if any(not set(equation.outputs).isdisjoint(each.outputs) for each in of_loss):
+            return StrategyError(f"{where}: {_ADVICE}")
+        return StrategyError(f"{where}, and an auxiliary result depends on it. {_AUXILIARY_ADVICE}")
 
 
+_AUXILIARY_ADVICE = (
+    "A pipeline computes the auxiliary results of each microbatch: return sums and means over the rows, or arrays with "
+    "the rows as dim 0, and compute what depends on several rows from these, in the step after the gradients."
+)
 _ADVICE = (
     "the pipeline returns the mean of the losses of the microbatches, so the loss must be the mean over the rows of "
     "the batch. For a weighted mean, divide the weights of the batch before the step."

@@ -107,6 +107,22 @@ def case_ordinary_step():
     return losses
 
 
+def case_auxiliary_results():
+    """Metrics of an ordinary step, which every process can read, and rows on the mesh of the last stage."""
+    found = []
+    for schedule, ranks in (("1f1b", 2), ("dualpipe", 2), ("zb-h1", 4)):
+        params, rows = training_steps.initial_params(), training_steps.batch()
+        train = mpmd_step(
+            training_steps.with_metrics, params, *rows, meshes=meshes(ranks), microbatches=4, schedule=schedule
+        )
+        _, metrics = train(params, *rows)
+        _, expected = sw.jit(training_steps.with_metrics)(params, *rows)
+        for name in ("correct", "embedded", "head", "losses", "nll", "loss", "perplexity"):
+            np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, err_msg=name)
+        found.append(float(metrics["nll"]))
+    return found
+
+
 def case_agreement():
     """Processes with different schedules get an error before a task runs."""
     stages, params = stages_and_params(LAYERS[:2])

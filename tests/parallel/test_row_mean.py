@@ -11,14 +11,17 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.errors import StrategyError
 from shardwise.models import Decoder
-from shardwise.parallel.row_mean import check_row_mean
+from shardwise.parallel.row_mean import Combination, check_row_mean
 
 ROWS, WIDTH = 6, 4
 RNG = np.random.default_rng(0)
 
 
 def programs(loss, weight_shape, rows=ROWS):
-    """The programs of a loss of weights, inputs and labels, and its constants, for ROWS and for twice as many."""
+    """The programs of a loss of weights, inputs and labels, and its constants, for ROWS and for twice as many.
+
+    The loss may return a pair of it and an auxiliary result.
+    """
 
     def program(count):
         types = [
@@ -26,7 +29,7 @@ def programs(loss, weight_shape, rows=ROWS):
             ArrayType((count, WIDTH), np.dtype("float32")),
             ArrayType((count,), np.dtype("int32")),
         ]
-        program, captured = build(lambda *leaves: [loss(*leaves)], types, "loss")
+        program, captured = build(lambda *leaves: sw.tree_util.tree_leaves(loss(*leaves)), types, "loss")
         return dce(inline(program)), captured
 
     return zip(program(rows), program(2 * rows), strict=True)
@@ -34,7 +37,7 @@ def programs(loss, weight_shape, rows=ROWS):
 
 def check(loss, weight_shape=(WIDTH, 8)):
     both, captured = programs(loss, weight_shape)
-    check_row_mean(*both, [1, 2], "the loss", captured)
+    return check_row_mean(*both, [1, 2], "the loss", captured)
 
 
 def cross_entropy(w, x, labels):
@@ -168,3 +171,58 @@ def test_the_loss_of_a_decoder_is_a_mean():
         return dce(inline(build(loss, types, "loss")[0]))
 
     check_row_mean(program(2), program(4), [len(leaves)], "the loss")
+
+
+MEAN, SUM, SAME, ROWS_OF_ALL = Combination.MEAN, Combination.SUM, Combination.SAME, Combination.ROWS
+AUXILIARY = {
+    "mean": (lambda w, x, labels: (x @ w).mean(), MEAN),
+    "mean of columns": (lambda w, x, labels: (x @ w).mean(0), MEAN),
+    "accuracy": (lambda w, x, labels: ((x @ w).argmax(1) == labels).mean(), MEAN),
+    "correct predictions": (lambda w, x, labels: ((x @ w).argmax(1) == labels).sum(), SUM),
+    "counts by label": (lambda w, x, labels: (labels[:, None] == np.arange(8)).sum(0), SUM),
+    "number of rows": (lambda w, x, labels: jnp.float32(x.shape[0]), SUM),
+    "number of elements": (lambda w, x, labels: jnp.full((2,), x.size), SUM),
+    "norm of weights": (lambda w, x, labels: jnp.sqrt((w**2).sum()), SAME),
+    "constant": (lambda w, x, labels: jnp.float32(3), SAME),
+    "logits": (lambda w, x, labels: x @ w, ROWS_OF_ALL),
+    "labels": (lambda w, x, labels: labels, ROWS_OF_ALL),
+}
+
+
+@pytest.mark.parametrize("name", AUXILIARY)
+def test_auxiliary_results_of_microbatches_combine_to_those_of_the_batch(name):
+    function, expected = AUXILIARY[name]
+    assert check(lambda w, x, labels: ((x @ w).mean(), function(w, x, labels))) == (expected,)
+    w, x = RNG.normal(size=(WIDTH, 8)).astype(np.float32), RNG.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    labels = RNG.integers(0, 8, ROWS).astype(np.int32)
+    parts = np.stack([function(w, x[k::3], labels[k::3]) for k in range(3)])
+    combine = {
+        MEAN: lambda: parts.mean(0),
+        SUM: lambda: parts.sum(0),
+        SAME: lambda: parts[0],
+        ROWS_OF_ALL: lambda: np.swapaxes(parts, 0, 1).reshape(-1, *parts.shape[2:]),
+    }
+    np.testing.assert_allclose(combine[expected](), function(w, x, labels), rtol=1e-5)
+
+
+OTHER_AUXILIARY = {
+    "perplexity": (lambda w, x, labels: jnp.exp((x @ w).mean()), "`exp` at .*test_row_mean.py.* not linear"),
+    "standard deviation": (lambda w, x, labels: (x @ w).std(), "computes rows from a value that depends on all rows"),
+    "maximum": (lambda w, x, labels: (x @ w).max(), "nor the sum of all, and an auxiliary result depends on it"),
+    "transposed rows": (lambda w, x, labels: (x @ w).T, r"f32\[8,6\] .*does not have them as dim 0"),
+    "flattened rows": (lambda w, x, labels: (x @ w).ravel(), r"f32\[48\] .*does not have them as dim 0"),
+    "root of the number of rows": (lambda w, x, labels: jnp.float32(len(x) ** 0.5), "neither a mean nor a sum"),
+    "sum over half of the rows": (lambda w, x, labels: (x @ w).sum() / len(x) ** 2, "neither a mean nor a sum"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_AUXILIARY)
+def test_other_auxiliary_results_are_rejected(name):
+    function, message = OTHER_AUXILIARY[name]
+    with pytest.raises(StrategyError, match=f"{message}.*in the step after the gradients"):
+        check(lambda w, x, labels: ((x @ w).mean(), function(w, x, labels)))
+
+
+def test_an_error_in_the_loss_is_not_reported_as_one_of_an_auxiliary_result():
+    with pytest.raises(StrategyError, match="For a weighted mean, divide the weights of the batch"):
+        check(lambda w, x, labels: ((x @ w).max(), x.mean()))

@@ -75,6 +75,7 @@ def mpmd_pipeline(
     spec: PartitionSpec | Sequence[PartitionSpec] | None = None,
     remat: bool | Policy = False,
     optimizer_copies: int = 2,
+    has_aux: bool = False,
 ) -> "MpmdPipeline":
     """Run stages as a pipeline of separate programs, each on its own mesh (MPMD).
 
@@ -95,6 +96,7 @@ def mpmd_pipeline(
             a policy of `checkpoint` that selects the residuals to save.
         optimizer_copies: the number of arrays like the parameters that the optimizer keeps; 2 for Adam. Parameters are
             gathered once per step, and gradients reduced once, if that fits in memory beside them.
+        has_aux: whether the last stage returns a pair (loss, aux), as for `value_and_grad`.
 
     Returns:
         An `MpmdPipeline`, whose method `value_and_grad` computes the loss and the gradients of a batch.
@@ -142,7 +144,24 @@ def mpmd_pipeline(
     specs = [spec or PartitionSpec()] * len(meshes) if spec is None or isinstance(spec, PartitionSpec) else list(spec)
     if len(specs) != len(meshes):
         raise StrategyError(f"mpmd_pipeline: there are {len(specs)} specs for {len(meshes)} meshes")
-    return MpmdPipeline(stages, meshes, schedule, specs, remat, optimizer_copies)
+    return MpmdPipeline(stages, meshes, schedule, specs, remat, optimizer_copies, has_aux)
+
+
+@final
+class StepResults(NamedTuple):
+    """What a pipeline computes of a batch.
+
+    Attributes:
+        loss: the mean loss of the microbatches, replicated on all devices.
+        aux: the auxiliary results of the microbatches, stacked along a new dim 0; None if there are none.
+        gradients: for each stage, a pytree of gradients like its parameters.
+        transfers: the transfers of the step, for arrays that follow it.
+    """
+
+    loss: Array
+    aux: Any
+    gradients: list[Any]
+    transfers: Transfers
 
 
 @final
@@ -160,6 +179,7 @@ class MpmdPipeline:
         specs: the PartitionSpec of activations on each mesh.
         remat: whether residuals are recomputed, or a policy.
         optimizer_copies: the number of arrays like the parameters that the optimizer keeps.
+        has_aux: whether the last stage returns a pair (loss, aux).
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",))
@@ -175,6 +195,7 @@ class MpmdPipeline:
         specs: Sequence[PartitionSpec],
         remat: bool | Policy,
         optimizer_copies: int,
+        has_aux: bool,
     ):
         self.schedule = schedule
         self._stages = stages
@@ -183,10 +204,11 @@ class MpmdPipeline:
         self._specs = specs
         self._remat = remat
         self._optimizer_copies = optimizer_copies
+        self._has_aux = has_aux
         self._programs: dict[Any, StagePrograms] = {}
         self._accumulations: dict[Any, Accumulation] = {}
         self._predictions: dict[Any, StagePrediction] = {}
-        self._boundary_types: dict[Any, list[Any]] = {}
+        self._known_types: dict[Any, _Types] = {}
         self._take_rows = jit(_take_rows, static_argnums=1)
         self._sum = jit(_sum)
         self._mean = jit(_mean, static_argnums=1)
@@ -198,7 +220,7 @@ class MpmdPipeline:
         name, ranks, microbatches = self.schedule.name, len(self.meshes), self.schedule.microbatches
         return f"<MPMD pipeline of {len(self._stages)} stages on {ranks} meshes, {name}, {microbatches} microbatches>"
 
-    def value_and_grad(self, params: Sequence[Any], batch: object, *targets: object) -> tuple[Array, list[Any]]:
+    def value_and_grad(self, params: Sequence[Any], batch: object, *targets: object) -> tuple[Any, list[Any]]:
         """Compute the mean loss of the microbatches, and its gradients.
 
         Args:
@@ -209,20 +231,22 @@ class MpmdPipeline:
 
         Returns:
             The loss, replicated on all devices; and for each stage, a pytree of gradients like its parameters, with
-            their shardings. The gradient of a leaf that is not floating-point is None.
+            their shardings. The gradient of a leaf that is not floating-point is None. With `has_aux`, a pair
+            (loss, aux) in place of the loss: the auxiliary results of the microbatches are stacked along a new dim 0,
+            on the mesh of the last stage.
 
         Raises:
             StrategyError: if there are not as many parameters as stages, if a batch is not divisible into the
-                microbatches, if the last stage does not return a scalar, if a mesh is abstract, or in a function that
-                is being traced.
+                microbatches, if the last stage does not return a scalar, or with `has_aux` a pair, if a mesh is
+                abstract, or in a function that is being traced.
         """
         if any(isinstance(leaf, Tracer) for leaf in tree_util.tree_leaves((params, batch, targets))):
             raise StrategyError(
                 f"{_CALL} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
                 "other transformations. Inside of them, use `pipeline`."
             )
-        loss, gradients, _ = self.run(params, batch, targets)
-        return loss, gradients
+        results = self.run(params, batch, targets)
+        return ((results.loss, results.aux) if self._has_aux else results.loss), results.gradients
 
     def run(
         self,
@@ -231,8 +255,8 @@ class MpmdPipeline:
         targets: Sequence[object],
         copies: Sequence[Copy] = (),
         follows: str = "",
-    ) -> tuple[Array, list[Any], Transfers]:
-        """Return the results of `value_and_grad`, and the transfers of the step, for arrays that follow it.
+    ) -> StepResults:
+        """Compute the loss, auxiliary results and gradients of a batch.
 
         Args:
             params, batch, targets: the arguments of `value_and_grad`.
@@ -273,7 +297,7 @@ class MpmdPipeline:
             self.schedule,
             programs,
             self._place(params, shardings, transfers),
-            types,
+            types.boundaries,
             lambda rank, index: rows(batch, 0, rank, index),
             lambda rank, index: tuple(rows(tree, len(self._stages) - 1, rank, index) for tree in goals),
             transfers,
@@ -281,7 +305,7 @@ class MpmdPipeline:
         for rank, task in self._launch_order:
             if self.is_local(rank):
                 step.run(rank, task)
-        return self._loss(step), self._gradients(step, params, shardings), transfers
+        return StepResults(self._loss(step), step.stacked_aux(), self._gradients(step, params, shardings), transfers)
 
     def simulate(self, hardware: str | Chip) -> Callable[..., PipelineSimulation]:
         """Return a function that predicts the time and memory of `value_and_grad`, without running it.
@@ -337,7 +361,7 @@ class MpmdPipeline:
         """Return whether this process has devices of a rank, so that it runs its tasks."""
         return NamedSharding(self.meshes[rank], PartitionSpec()).has_addressable_devices
 
-    def _connect(self, types: Sequence[Any], follows: str) -> Channels | None:
+    def _connect(self, types: "_Types", follows: str) -> Channels | None:
         """Connect the processes of all ranks, once, and compare what they run. Return None for one process."""
         devices = [device for mesh in self._device_meshes for device in mesh.flat_devices]
         processes = sorted({device.process_index for device in devices})
@@ -347,7 +371,7 @@ class MpmdPipeline:
             f"schedule {self.schedule.name!r} with digest {self.schedule.digest}",
             f"devices {[[device.id for device in mesh.flat_devices] for mesh in self._device_meshes]}",
             f"specs {list(map(str, self._specs))}",
-            f"types {types}",
+            f"types {types.boundaries} {types.aux}",
             *([f"update with digest {follows}"] if follows else []),
         ]
         description = "\n".join(lines)
@@ -429,15 +453,14 @@ class MpmdPipeline:
         stage: int,
         params: object,
         shardings: Sequence[Sharding],
-        boundary_types: Sequence[Any],
+        types: "_Types",
         goals: Sequence[object],
     ) -> StageTypes:
         """Return the types of a stage's parameters with these shardings, and of its other arguments and its result."""
         is_last = stage == len(self._stages) - 1
         targets = [microbatch_types(tree, self.schedule.microbatches) for tree in goals] if is_last else []
-        return StageTypes(
-            with_shardings(params, shardings), boundary_types[stage], tuple(targets), boundary_types[stage + 1]
-        )
+        x, result = types.boundaries[stage : stage + 2]
+        return StageTypes(with_shardings(params, shardings), x, tuple(targets), result, types.aux if is_last else None)
 
     def _stage_programs(self, stage: int, rank: int, types: StageTypes, chip: Chip) -> StagePrograms:
         """Return the programs of a stage on a rank for arguments of these types."""
@@ -490,25 +513,32 @@ class MpmdPipeline:
 
         return tree_util.tree_map(take, tree)
 
-    def _types(self, params: Sequence[Any], batch: object, targets: Sequence[object]) -> list[Any]:
-        """Return the types of the inputs of all stages and of the loss, for one microbatch."""
+    def _types(self, params: Sequence[Any], batch: object, targets: Sequence[object]) -> "_Types":
+        """Return the types between the stages."""
         x, *goals = (microbatch_types(tree, self.schedule.microbatches) for tree in (batch, *targets))
         param_types = list(map(types_of, params))
         leaves, structure = tree_util.tree_flatten((param_types, x, goals))
         key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        if key not in self._boundary_types:
-            types = [x]
+        if key not in self._known_types:
+            types, aux = [x], None
             for stage, (function, each) in enumerate(zip(self._stages, param_types, strict=True)):
                 is_last = stage == len(self._stages) - 1
                 types.append(eval_shape(function, each, types[-1], *(goals if is_last else ())))
+            if self._has_aux:
+                if not (isinstance(types[-1], tuple) and len(types[-1]) == 2):
+                    raise StrategyError(
+                        "mpmd_pipeline: with has_aux=True the last stage must return a pair (loss, aux), not "
+                        f"{types[-1]}"
+                    )
+                types[-1], aux = types[-1]
             loss = tree_util.tree_leaves(types[-1])
             if len(loss) != 1 or loss[0].shape or not jnp.issubdtype(loss[0].dtype, jnp.floating):
                 raise StrategyError(
                     f"mpmd_pipeline: the last stage must return a scalar loss, not {types[-1]}. Let it compute the "
                     "loss of a microbatch from its targets."
                 )
-            self._boundary_types[key] = types
-        return self._boundary_types[key]
+            self._known_types[key] = _Types(types, aux)
+        return self._known_types[key]
 
     def _gradients(self, step: Step, params: Sequence[Any], shardings: dict[Replica, list[Sharding]]) -> list[Any]:
         """Return the gradients of all stages on their first ranks. Other processes' gradients have no shards here."""
@@ -571,6 +601,19 @@ class MpmdPipeline:
         """Return one array from equal ones, which are replicated on the meshes of all ranks of this process."""
         shards = {shard.device: shard.data for array in arrays for shard in array.addressable_shards}
         return join_shards([shards[device] for device in self.everywhere.local_devices], type, self.everywhere)
+
+
+@final
+class _Types(NamedTuple):
+    """The types of what stages return for one microbatch.
+
+    Attributes:
+        boundaries: the types of the inputs of all stages, and of the loss.
+        aux: the types of the auxiliary results; None if there are none.
+    """
+
+    boundaries: list[Any]
+    aux: Any
 
 
 def _stage_key(stage: StagePrograms, chip: Chip) -> Any:

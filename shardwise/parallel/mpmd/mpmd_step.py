@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Any, final
@@ -27,7 +27,7 @@ from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.divisible_step import DivisibleStep, flatten
 from shardwise.parallel.mpmd.make_schedule import task_schedule
-from shardwise.parallel.mpmd.mpmd_pipeline import Copy, MpmdPipeline, mpmd_pipeline
+from shardwise.parallel.mpmd.mpmd_pipeline import Copy, MpmdPipeline, StepResults, mpmd_pipeline
 from shardwise.parallel.mpmd.predict import PipelineSimulation
 from shardwise.parallel.mpmd.split_stages import StagedModel
 from shardwise.parallel.mpmd.stage_rows import StageRows
@@ -38,6 +38,7 @@ from shardwise.parallel.mpmd.transfers import Transfers
 from shardwise.parallel.mpmd.update_homes import EVERYWHERE, LAYERS, Home, assign_homes
 from shardwise.parallel.paired_equations import paired_equations
 from shardwise.parallel.row_independence import Comparison
+from shardwise.parallel.row_mean import Combination
 from shardwise.runtime.array import empty_array, join_shards
 
 
@@ -79,8 +80,9 @@ def mpmd_step(
 
     Raises:
         StrategyError: if the loss is not differentiated once with respect to arguments, if it is not the mean over the
-            rows of the batch, if the step returns auxiliary results of it, if it cannot be divided, if the step mixes
-            arrays of several stages or layers after the gradients, or as `mpmd_pipeline` does.
+            rows of the batch, if an auxiliary result of it that the step uses is neither a sum nor a mean over the rows
+            and does not have the rows as dim 0, if the loss cannot be divided, if the step mixes arrays of several
+            stages or layers after the gradients, or as `mpmd_pipeline` does.
 
     Example:
         >>> def step(params, x):
@@ -102,7 +104,7 @@ def mpmd_step(
     if stages is None and not divisible.loss.has_boundaries:
         chosen = task_schedule(schedule, len(meshes), microbatches) if isinstance(schedule, str) else schedule
         stages = chosen.stages
-    divisible.loss.check_mean(microbatches)
+    combinations = divisible.loss.check_mean(microbatches)
     model = divisible.loss.divide(divisible.leaves, microbatches, stages)
     pipeline = mpmd_pipeline(
         model.stages,
@@ -112,8 +114,9 @@ def mpmd_step(
         spec=spec,
         remat=remat,
         optimizer_copies=optimizer_copies,
+        has_aux=bool(combinations),
     )
-    return MpmdStep(divisible, model, pipeline)
+    return MpmdStep(divisible, model, pipeline, combinations)
 
 
 @final
@@ -132,6 +135,7 @@ class MpmdStep:
         step: the step.
         model: the loss, divided into stages.
         pipeline: the pipeline that computes the loss and its gradients.
+        combinations: how the auxiliary results of microbatches combine.
         specs: the PartitionSpecs of the parameters of each stage; by default, arguments keep their shardings.
 
     Example:
@@ -149,6 +153,7 @@ class MpmdStep:
         step: DivisibleStep,
         model: StagedModel,
         pipeline: MpmdPipeline,
+        combinations: Sequence[Combination],
         specs: Sequence[Sequence[PartitionSpec]] | None = None,
     ):
         self.model = model
@@ -160,16 +165,9 @@ class MpmdStep:
         self._loss = step.loss
         self._structure = step.structure
         self._add = jit(jnp.add)
+        self._combine = jit(partial(_combine, combinations=tuple(combinations)))
         traced, roles = step.traced, step.roles
         program = traced.program
-        used = program.used
-        for value in traced.loss_inputs[1:]:
-            if value in used:
-                raise StrategyError(
-                    f"mpmd_step: {self._label} uses an auxiliary result of its loss, of type {value.type}: a pipeline "
-                    "computes the loss of each microbatch, and returns their mean alone. Compute other results in a "
-                    "program of their own."
-                )
         self._owners = dict(zip(roles.params, model.owners, strict=True))
         self._params_of = [
             [index for index, users in zip(roles.params, model.users, strict=True) if stage in users]
@@ -180,7 +178,7 @@ class MpmdStep:
             owner = self._owners.get(index, EVERYWHERE)
             is_placed = owner is None or index in roles.differentiated
             known.append((LAYERS if owner is None else owner) if is_placed else None)
-        known += [EVERYWHERE] * len(traced.loss.types)
+        known += [EVERYWHERE, *[len(model.stages) - 1] * (len(traced.loss.types) - 1)]
         known += [known[index] for index in traced.differentiated]
         known += [None] * len(traced.captured)
         self._homes = assign_homes(program, known, roles.next_outputs, self._label)
@@ -220,8 +218,8 @@ class MpmdStep:
         leaves = self._place(self._checked(args))
         params = [self._params(leaves, stage) for stage in range(len(self._ranks))]
         _, batch, *targets = self._loss.arguments(leaves)
-        loss, gradients, transfers = self.pipeline.run(params, batch, targets, self._copies, self._digest)
-        return self._update(leaves, loss, gradients, transfers)
+        results = self.pipeline.run(params, batch, targets, self._copies, self._digest)
+        return self._update(leaves, results)
 
     def place(self, *args: Any) -> tuple[Any, ...]:
         """Return the arguments, with the state divided among the stages as a call of the step returns it."""
@@ -409,10 +407,11 @@ class MpmdStep:
         shards = {shard.device: shard.data for shard in leaf.addressable_shards}
         return join_shards([shards[device] for device in replicated.local_devices], leaf.type, replicated)
 
-    def _update(self, leaves: Sequence[Any], loss: Any, gradients: Sequence[Any], transfers: Transfers) -> Any:
+    def _update(self, leaves: Sequence[Any], computed: StepResults) -> Any:
         """Run the step after its gradients, and return its results."""
-        by_leaf = self._gradients_by_leaf(gradients, transfers)
-        values = [*leaves, *([loss] * len(self._traced.loss.types)), *by_leaf, *self._captured]
+        transfers = computed.transfers
+        by_leaf = self._gradients_by_leaf(computed.gradients, transfers)
+        values = [*leaves, *self._loss_results(computed), *by_leaf, *self._captured]
         for index in self._roles.batch:
             if self._traced.program.inputs[index] in self._traced.program.used:
                 values[index] = self._placed(values[index], index)
@@ -436,6 +435,22 @@ class MpmdStep:
                 parts[index][stage] = array
         outputs = [self._joined(index, parts[index]) for index in parts]
         return self._traced.structure.unflatten(outputs)
+
+    def _loss_results(self, computed: StepResults) -> list[Any]:
+        """Return the loss and its auxiliary results of the batch; None for results that the step does not use."""
+        types = self._traced.loss.types
+        results = [computed.loss, *[None] * (len(types) - 1)]
+        if not self._loss.auxiliary:
+            return results
+        last = len(self._ranks) - 1
+        if self._is_local(last):
+            arrays = self._combine(computed.aux)
+        else:
+            replicated = NamedSharding(self._mesh(last), PartitionSpec())
+            arrays = [empty_array(types[index], replicated) for index in self._loss.auxiliary]
+        for index, array in zip(self._loss.auxiliary, arrays, strict=True):
+            results[index] = array
+        return results
 
     def _is_local(self, stage: int) -> bool:
         return self.pipeline.is_local(self._ranks[stage])
@@ -572,3 +587,19 @@ def _on_mesh(leaf: Any, mesh: Mesh | AbstractMesh) -> NamedSharding:
         return axes or None
 
     return NamedSharding(mesh, PartitionSpec(*map(kept, sharding.spec)))
+
+
+def _combine(stacks: Sequence[Any], combinations: Sequence[Combination]) -> list[Any]:
+    """Return the auxiliary results of a batch from those of its microbatches, which are stacked along dim 0."""
+
+    def combine(stack: Any, combination: Combination) -> Any:
+        if combination is Combination.MEAN:
+            return stack.mean(0)
+        if combination is Combination.SUM:
+            return stack.sum(0).astype(stack.dtype)
+        if combination is Combination.SAME:
+            return stack[0]
+        # Microbatch k of m has the rows k, k + m, … of the batch.
+        return jnp.swapaxes(stack, 0, 1).reshape((-1, *stack.shape[2:]))
+
+    return [combine(*pair) for pair in zip(stacks, combinations, strict=True)]

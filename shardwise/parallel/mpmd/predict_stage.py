@@ -58,10 +58,10 @@ def predict_stage(stage: StagePrograms, splits: bool, chip: Chip) -> StagePredic
         splits: whether its backward passes are split into input and weight gradients.
         chip: the hardware.
     """
-    _, x, targets, result = stage.types
+    _, x, targets, result, _ = stage.types
     params, totals = stage.gathered_types, stage.sum_types
     forward = _simulate(stage.forward, (params, x, targets), chip)
-    pull_back = forward.results[1]
+    pull_back = forward.results[2]
     cotangents = split_floats(result)[0]
     operands = (params, x, pull_back, cotangents)
     awaiting = 0

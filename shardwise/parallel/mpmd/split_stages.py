@@ -64,6 +64,7 @@ class StagedModel:
         layers: the number of layers of each stage, if a scan over layers was divided.
         users: for each leaf of the model's parameters, the stages that read it. The first of them is its owner, if it
             is not divided.
+        has_aux: whether the last stage returns a pair (loss, aux).
 
     Example:
         >>> model = lambda w, x: (jax.parallel.stage_boundary(x * w[0]) * w[1]).mean()
@@ -76,6 +77,7 @@ class StagedModel:
     structure: Any
     layers: tuple[int, ...]
     users: tuple[tuple[int, ...], ...]
+    has_aux: bool
 
     def split(self, params: object) -> list[list[Any]]:
         """Return the leaves of the model's parameters, or of a pytree like them, by stage."""
@@ -120,6 +122,7 @@ def split_stages(
     *targets: object,
     microbatches: int,
     stages: int | Sequence[int] | None = None,
+    has_aux: bool = False,
 ) -> StagedModel:
     """Divide a model into stages at its calls of `stage_boundary`, or between the layers that it scans.
 
@@ -132,6 +135,7 @@ def split_stages(
         stages: for a model that scans over the stacked weights of its layers and has no marks, the number of stages, or
             the number of layers of each stage. What is before the scan, such as an embedding, belongs to the first
             stage, and what is after it to the last.
+        has_aux: whether the model returns a pair (loss, aux), and so the last stage, for `mpmd_pipeline`.
 
     Returns:
         The stages, and functions that divide parameters and combine gradients.
@@ -146,7 +150,7 @@ def split_stages(
         >>> len(jax.parallel.split_stages(model, [2.0, 3.0], jnp.ones(4), microbatches=2).stages)
         2
     """
-    model_of = divide_model(model, params, batch, targets, microbatches, stages)
+    model_of = divide_model(model, params, batch, targets, microbatches, stages, has_aux)
     for users, owner, (path, _) in zip(
         model_of.users, model_of.owners, tree_util.tree_leaves_with_path(params), strict=True
     ):
@@ -165,23 +169,28 @@ def divide_model(
     targets: tuple[object, ...],
     microbatches: int,
     stages: int | Sequence[int] | None,
+    has_aux: bool = False,
 ) -> StagedModel:
     """Divide a model into stages, as `split_stages` does. Several stages may read a parameter."""
     param_leaves, param_structure = tree_util.tree_flatten(params)
     batch_leaves, batch_structure = tree_util.tree_flatten(batch)
     target_leaves, target_structure = tree_util.tree_flatten(targets)
     counts = len(param_leaves), len(batch_leaves), len(target_leaves)
+    result_structure: Any = None
 
     def flat_model(*leaves: Any) -> list[Any]:
+        nonlocal result_structure
         rest = iter(leaves)
         arguments = [[next(rest) for _ in range(count)] for count in counts]
-        return [
-            model(
-                tree_util.tree_unflatten(param_structure, arguments[0]),
-                tree_util.tree_unflatten(batch_structure, arguments[1]),
-                *tree_util.tree_unflatten(target_structure, arguments[2]),
-            )
-        ]
+        results = model(
+            tree_util.tree_unflatten(param_structure, arguments[0]),
+            tree_util.tree_unflatten(batch_structure, arguments[1]),
+            *tree_util.tree_unflatten(target_structure, arguments[2]),
+        )
+        if has_aux and not (isinstance(results, tuple) and len(results) == 2):
+            raise StrategyError(f"split_stages: with has_aux=True the model returns a pair (loss, aux), not {results}")
+        flat, result_structure = tree_util.tree_flatten(results)
+        return list(flat)
 
     rows = [type_of(leaf) for leaf in (*batch_leaves, *target_leaves)]
     types = [type.with_shape((type.shape[0] // microbatches, *type.shape[1:])) for type in rows]
@@ -195,8 +204,8 @@ def divide_model(
         return divisions[platform]
 
     found = division()
-    functions = [_stage_function(division, stage) for stage in range(len(found.programs))]
-    return StagedModel(tuple(functions), found.owners, param_structure, found.layers, found.users)
+    functions = [_stage_function(division, stage, result_structure) for stage in range(len(found.programs))]
+    return StagedModel(tuple(functions), found.owners, param_structure, found.layers, found.users, has_aux)
 
 
 def has_boundaries(program: Program) -> bool:
@@ -271,14 +280,14 @@ def _is_jit(op: Op) -> bool:
     return isinstance(op, Call)
 
 
-def _stage_function(division: Callable[[], _Division], stage: int) -> StageFunction:
-    """Return the function of a stage."""
+def _stage_function(division: Callable[[], _Division], stage: int, structure: Any) -> StageFunction:
+    """Return the function of a stage. `structure` is that of the model's results."""
 
     def run(params: Sequence[Any], x: object, *targets: object) -> Any:
         programs, captured, *_ = division()
         leaves = [as_operand(leaf) for leaf in (*params, *tree_util.tree_leaves((x, targets)))]
         outputs = replay(programs[stage], [*leaves, *captured])
-        return outputs if stage < len(programs) - 1 else outputs[0]
+        return outputs if stage < len(programs) - 1 else tree_util.tree_unflatten(structure, outputs)
 
     return run
 
@@ -288,7 +297,8 @@ class _Cut:
     """The stages of the values and equations of a program.
 
     Args:
-        program: the program of a model, from parameters, a microbatch and its targets to the loss.
+        program: the program of a model, from parameters, a microbatch and its targets to the loss and its
+            auxiliary results.
         counts: the numbers of leaves of parameters, microbatch and targets.
     """
 
@@ -307,7 +317,7 @@ class _Cut:
                 stage = max(stages) + (equation.op == _BOUNDARY)
                 self.stage_of.update(dict.fromkeys(equation.outputs, stage))
         self.stages = 1 + max(self.stage_of.values())
-        (loss,) = program.outputs
+        loss = program.outputs[0]
         if self.stage_of.get(loss) != self.stages - 1:
             raise StrategyError(
                 f"split_stages: the loss is computed in stage {self.stage_of.get(loss, 0)} of {self.stages}: the last "
@@ -326,13 +336,13 @@ class _Cut:
                 )
 
     def _values_before(self, stage: int) -> list[Value]:
-        """Return the values that stages before `stage` compute, and that it or later ones use."""
+        """Return the values that stages before `stage` compute, and that it or later ones use or return."""
         used = {
             value
             for equation in self.program.equations
             if any(self.stage_of.get(output, -1) >= stage for output in equation.outputs)
             for value in equation.inputs
-        }
+        }.union(self.program.outputs)
         return [value for value, computed in self.stage_of.items() if computed < stage and value in used]
 
     def _inputs(self, stage: int) -> Sequence[Value]:

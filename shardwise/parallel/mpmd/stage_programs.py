@@ -28,7 +28,7 @@ from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.accumulation import Accumulation, Specs, add, zeros
 from shardwise.parallel.mpmd.array_types import with_shardings
 
-StageFunction = Callable[..., Any]  # (params, x, *targets) → the input of the next stage, or the loss
+StageFunction = Callable[..., Any]  # (params, x, *targets) → the input of the next stage, the loss, or (loss, aux)
 
 
 @final
@@ -40,12 +40,14 @@ class StageTypes(NamedTuple):
         x: the input.
         targets: the further arguments of the last stage.
         result: the result.
+        aux: the auxiliary results of the last stage; None if the stage has none.
     """
 
     params: Any
     x: Any
     targets: tuple[Any, ...]
     result: Any
+    aux: Any = None
 
 
 @final
@@ -106,10 +108,10 @@ class StagePrograms:
         self.mesh = mesh
         self._spec = spec
         self._name = name
-        x, targets, result = map(self.with_shardings, types[1:])
-        self.types = StageTypes(types.params, x, targets, result)
+        self.types = StageTypes(types.params, *map(self.with_shardings, types[1:]))
         self.accumulation = accumulation
         self._has_input_gradient = has_input_gradient
+        self._has_aux = types.aux is not None
         self._function = function
         if remat is not False:
             self._function = checkpoint(function, policy=None if remat is True else remat)
@@ -142,6 +144,11 @@ class StagePrograms:
         """Return the sharding of a leaf of the stage's input or result."""
         return NamedSharding(self.mesh, PartitionSpec(*self._spec[:ndim]))
 
+    @property
+    def is_local(self) -> bool:
+        """Whether this process has devices of the mesh, so that it runs the programs."""
+        return self.sharding(0).has_addressable_devices
+
     def with_shardings(self, types: object) -> Any:
         """Return types of the stage's input or result with their shardings."""
         return tree_util.tree_map(
@@ -152,7 +159,7 @@ class StagePrograms:
         self, params: object, x: object, targets: tuple[Any, ...], cotangents: list[Any]
     ) -> tuple[Any, list[Array], list[Array]]:
         """Run the forward and the backward pass of a microbatch."""
-        y, pull_back = stage_vjp(self._function, params, x, targets)
+        y, _, pull_back = stage_vjp(self._function, params, x, targets, self._has_aux)
         param_cotangents, x_cotangents = pull_back(cotangents)
         return self._constrain(y), param_cotangents, self._constrain(x_cotangents) if self._has_input_gradient else []
 
@@ -168,10 +175,10 @@ class StagePrograms:
         return tree_util.tree_map(lambda leaf: with_sharding_constraint(leaf, self.sharding(leaf.ndim)), tree)
 
     def _forward(self, params: object, x: object, targets: tuple[object, ...]) -> Any:
-        """Return the result, and the vjp function without the residuals that are arguments."""
-        y, pull_back = stage_vjp(self._function, params, x, targets)
+        """Return the result, auxiliary results, and the vjp function without the residuals that are arguments."""
+        y, aux, pull_back = stage_vjp(self._function, params, x, targets, self._has_aux)
         pull_back.args_res = []  # the backward pass gets parameters and input again, without a copy
-        return self._constrain(y), pull_back
+        return self._constrain(y), self._constrain(aux), pull_back
 
     def _gradients(self, params: object, x: object, pull_back: Any, cotangents: list[Any]) -> tuple[Any, Any]:
         """Return the cotangents of the floating-point leaves of the parameters and of the input."""
@@ -237,17 +244,28 @@ class StagePrograms:
         )
 
 
-def stage_vjp(function: StageFunction, params: object, x: object, targets: tuple[object, ...]) -> tuple[Any, Any]:
-    """Return the result of a stage, and its vjp function for the floating-point leaves of parameters and input."""
+def stage_vjp(
+    function: StageFunction, params: object, x: object, targets: tuple[object, ...], has_aux: bool = False
+) -> tuple[Any, Any, Any]:
+    """Return the result of a stage, its auxiliary results, and its vjp function.
+
+    The vjp function is that of the floating-point leaves of parameters and input.
+
+    Args:
+        function: the function of the stage.
+        params, x, targets: its arguments.
+        has_aux: whether it returns a pair (loss, aux). Otherwise aux is None.
+    """
     param_floats, param_others, join_params = split_floats(params)
     x_floats, x_others, join_x = split_floats(x)
 
     def run(param_floats: list[Any], x_floats: list[Any]) -> tuple[list[Any], Any]:
-        y = function(join_params(param_floats, param_others), join_x(x_floats, x_others), *targets)
-        return split_floats(y)[0], y
+        results = function(join_params(param_floats, param_others), join_x(x_floats, x_others), *targets)
+        y, aux = results if has_aux else (results, None)
+        return split_floats(y)[0], (y, aux)
 
-    _, pull_back, y = vjp(run, param_floats, x_floats, has_aux=True)
-    return y, pull_back
+    _, pull_back, (y, aux) = vjp(run, param_floats, x_floats, has_aux=True)
+    return y, aux, pull_back
 
 
 @final

@@ -7,15 +7,20 @@ from typing import Any, final
 
 import numpy as np
 
+import shardwise.numpy as jnp
 from shardwise import tree_util
+from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import block_until_ready, device_put
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.named_sharding import NamedSharding
+from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.execute.transfer import transfer
 from shardwise.parallel.float_leaves import split_floats
 from shardwise.parallel.mpmd.stage_programs import StagePrograms
 from shardwise.parallel.mpmd.task import BACKWARD, FORWARD, INPUT, Task
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
 from shardwise.parallel.mpmd.transfers import Transfers
+from shardwise.runtime.array import empty_array
 
 Microbatch = tuple[int, int]  # a stage and a microbatch
 Replica = tuple[int, int]  # a stage and a rank that runs it
@@ -36,6 +41,7 @@ class Step:
         transfers: sends arrays between ranks.
         totals: the sums of the gradients of each stage on each of its ranks; reduced after the last task.
         losses: for each rank, the losses of the microbatches whose last stage it runs.
+        aux: for each microbatch whose last stage this process runs, the leaves of its auxiliary results.
     """
 
     schedule: TaskSchedule
@@ -47,6 +53,7 @@ class Step:
     transfers: Transfers
     totals: dict[Replica, list[Any]] = field(default_factory=dict)
     losses: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    aux: dict[int, list[Any]] = field(default_factory=dict)
     _saved: dict[Microbatch, tuple[Any, Any]] = field(default_factory=dict)  # the input and the vjp function
     _weights: dict[Microbatch, Callable[[list[Any]], list[Any]]] = field(default_factory=dict)
     _local: dict[str, list[Any]] = field(default_factory=dict)  # values that stay on their rank
@@ -83,6 +90,36 @@ class Step:
                 del self._gathered[replica]
         self._last_results[rank] = results
 
+    def stacked_aux(self) -> Any:
+        """Return the auxiliary results of all microbatches, stacked along a new dim 0, on the last stage's first rank.
+
+        They are None if there are none, and have no shards here if that rank belongs to another process.
+        """
+        last, count = self.schedule.stages - 1, self.schedule.microbatches
+        home = self.programs[last, self.schedule.rank_of[last, 0]]
+        leaves, structure = tree_util.tree_flatten(home.types.aux)
+        if not leaves:
+            return home.types.aux
+        types = [ArrayType(leaf.shape, leaf.dtype) for leaf in leaves]
+        targets = [home.sharding(type.ndim) for type in types]
+        for index in range(count):
+            programs = self.programs[last, self.schedule.rank_of[last, index]]
+            if programs is home:
+                continue
+            tag, sources = f"A{index}", [programs.sharding(type.ndim) for type in types]
+            if index in self.aux:
+                self.transfers.send(tag, self.aux[index], targets)
+            if home.is_local:
+                self.aux[index] = self.transfers.receive(tag, types, sources, targets)
+        shardings = [NamedSharding(home.mesh, PartitionSpec(None, *target.spec)) for target in targets]
+        if home.is_local:
+            stacked = _stack([self.aux[index] for index in range(count)])
+            arrays = [device_put(*pair) for pair in zip(stacked, shardings, strict=True)]
+        else:
+            stacked_types = [type.with_shape((count, *type.shape)) for type in types]
+            arrays = [empty_array(*pair) for pair in zip(stacked_types, shardings, strict=True)]
+        return tree_util.tree_unflatten(structure, arrays)
+
     def _gathered_params(self, replica: Replica) -> Any:
         """Return the parameters of a stage in the shardings in which its programs read them."""
         if replica not in self._gathered:
@@ -109,11 +146,12 @@ class Step:
         else:
             structure = tree_util.tree_structure(self.boundary_types[stage])
             x = tree_util.tree_unflatten(structure, self._receive(f"F{stage}.{index}", task, stage - 1, stage))
-        y, pull_back = programs.forward(params, x, self.targets(rank, index) if is_last else ())
+        y, aux, pull_back = programs.forward(params, x, self.targets(rank, index) if is_last else ())
         self._saved[stage, index] = x, pull_back
         results = tree_util.tree_leaves(y)
         if is_last:
             self.losses[rank].append(y)
+            self.aux[index] = [transfer(leaf, programs.sharding(leaf.ndim)) for leaf in tree_util.tree_leaves(aux)]
         else:
             self._send(f"F{stage + 1}.{index}", task, stage + 1, results)
         return results
@@ -161,3 +199,9 @@ class Step:
             for replica in ((stage, source), (task.stage, target))
         ]
         return self.transfers.receive(tag, array_types, *shardings)
+
+
+@jit
+def _stack(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the arrays of lists, in order, stacked along a new dim 0."""
+    return [jnp.stack(arrays) for arrays in zip(*lists, strict=True)]

@@ -20,7 +20,7 @@ from shardwise.parallel.linear_cotangents import check_linear_cotangents
 from shardwise.parallel.mpmd.split_stages import StagedModel, divide_model, has_boundaries, inputs_before_last_stage
 from shardwise.parallel.mpmd.step_roles import StepRoles
 from shardwise.parallel.mpmd.training_step import TrainingStep, loss_of_step
-from shardwise.parallel.row_mean import check_row_mean
+from shardwise.parallel.row_mean import Combination, check_row_mean
 from shardwise.random import wrap_key_data
 
 
@@ -31,6 +31,7 @@ class StepLoss:
     Attributes:
         early: the leaves of the batch that stages before the last one need.
         late: the other leaves of the batch that the loss reads.
+        auxiliary: the indices of the auxiliary results that the step uses, among the results of the loss.
         has_boundaries: whether it has calls of `stage_boundary`.
     """
 
@@ -54,6 +55,8 @@ class StepLoss:
             )
         self._rows = rows
         self._size = self._types[rows[0]].shape[0]
+        used = step.program.used
+        self.auxiliary = [index for index, value in enumerate(step.loss_inputs) if index and value in used]
         self._programs: dict[int, tuple[Program, list[Any]]] = {}  # by the number of rows
         program, _ = self._program(self._size)
         self.has_boundaries = has_boundaries(program)
@@ -62,8 +65,12 @@ class StepLoss:
         self.early = early or rows[:1]
         self.late = [index for index in rows if index not in self.early]
 
-    def check_mean(self, microbatches: int) -> None:
-        """Check that the loss is the mean over the rows of the batch: then it is the mean of those of microbatches."""
+    def check_mean(self, microbatches: int) -> tuple[Combination, ...]:
+        """Check that the loss is the mean over the rows of the batch: then it is the mean of those of microbatches.
+
+        Returns:
+            How the auxiliary results of microbatches combine.
+        """
         size = self._size
         if size % microbatches:
             raise StrategyError(
@@ -75,8 +82,9 @@ class StepLoss:
         (program, captured), (larger, others) = self._program(rows), self._program(more)
         check_linear_cotangents(program, label)
         positions = range(len(self._roles.params), len(self._roles.params) + len(self._rows))
-        check_row_mean(dce(inline(program)), dce(inline(larger)), positions, label, (captured, others))
+        combinations = check_row_mean(dce(inline(program)), dce(inline(larger)), positions, label, (captured, others))
         check_independent_rules(program, larger, (rows, more), label)
+        return combinations
 
     def _program(self, count: int) -> tuple[Program, list[Any]]:
         """Return the program of the loss for a number of rows, from parameters and batch, and what it closes over."""
@@ -87,7 +95,7 @@ class StepLoss:
                 for index, type in ((index, self._types[index]) for index in indices)
             ]
             try:
-                self._programs[count] = build(lambda *leaves: [self._loss(indices, leaves)], types, "loss")
+                self._programs[count] = build(lambda *leaves: self._results(indices, leaves), types, "loss")
             except (TypeError, ValueError, IndexError) as error:
                 if count == self._size:
                     raise
@@ -102,7 +110,7 @@ class StepLoss:
     def divide(self, leaves: Sequence[Any], microbatches: int, stages: int | Sequence[int] | None) -> StagedModel:
         """Return the stages of the loss."""
         params, batch, *targets = self.arguments(leaves)
-        return divide_model(self.model, params, batch, tuple(targets), microbatches, stages)
+        return divide_model(self.model, params, batch, tuple(targets), microbatches, stages, bool(self.auxiliary))
 
     def arguments(self, leaves: Sequence[Any]) -> list[list[Any]]:
         """Return the arguments of `model`: the parameters, the batch, and the targets if there are any."""
@@ -110,8 +118,9 @@ class StepLoss:
         return [params, early, late] if late else [params, early]
 
     def model(self, params: Sequence[Any], *batch: Sequence[Any]) -> Any:
-        """Return the loss."""
-        return self._loss(self._order, [*params, *(leaf for leaves in batch for leaf in leaves)])
+        """Return the loss; if the step uses auxiliary results, a pair of it and their list."""
+        loss, *auxiliary = self._results(self._order, [*params, *(leaf for leaves in batch for leaf in leaves)])
+        return (loss, auxiliary) if auxiliary else loss
 
     @property
     def _groups(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
@@ -121,8 +130,8 @@ class StepLoss:
     def _order(self) -> list[int]:
         return [index for group in self._groups for index in group]
 
-    def _loss(self, indices: Sequence[int], values: Sequence[Any]) -> Any:
-        """Return the loss for some leaves of the arguments; it does not depend on the others."""
+    def _results(self, indices: Sequence[int], values: Sequence[Any]) -> list[Any]:
+        """Return the loss and its auxiliary results for some leaves of the arguments, the only ones that it reads."""
         given = dict(zip(indices, values, strict=True))
         constant = set(indices).difference(self._roles.differentiated)
         leaves = [
@@ -133,7 +142,8 @@ class StepLoss:
             else given[index]
             for index, type in enumerate(self._types)
         ]
-        return loss_of_step(self._function, self._structure.unflatten(leaves))
+        results = loss_of_step(self._function, self._structure.unflatten(leaves))
+        return [results[index] for index in (0, *self.auxiliary)]
 
 
 def _placeholder(type: ArrayType) -> Any:

@@ -112,27 +112,27 @@ def trace_training_step(
     )
 
 
-def loss_of_step(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Return the loss that a step differentiates. The rest of the step does not run."""
+def loss_of_step(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    """Return the results of the loss that a step differentiates. The rest of the step does not run."""
     try:
         with differentiated_losses(_return_loss):
             function(*args)
     except _Loss as found:
-        return found.value
+        return found.results
     raise AssertionError("a step that was traced before differentiates a loss")
 
 
 @final
 class _Loss(BaseException):
-    """Ends a step with its loss. It is not an Exception, so that a step that handles errors does not handle it."""
+    """Ends a step with the results of its loss. It is not an Exception, so that the step does not handle it."""
 
-    def __init__(self, value: Any):
-        self.value = value
+    def __init__(self, results: list[Any]):
+        self.results = results
 
 
 def _return_loss(flat: Any, operands: list[Any], check: Check) -> Any:
     with differentiated_losses(None):
-        raise _Loss(flat(*operands)[0])
+        raise _Loss(flat(*operands))
 
 
 class _Recorder:

@@ -122,6 +122,32 @@ def test_activations_may_be_pytrees_with_integers():
     np.testing.assert_allclose(gradients, [3 * total, 2 * total], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "dualpipe"])
+def test_auxiliary_results_are_stacked_by_microbatch(name):
+    def last(w, x, y):
+        product = x @ w
+        return ((product - y) ** 2).mean(), {"product": product, "count": (y > 0).sum()}
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 16, 3)).astype(np.float32)
+    weights = list(rng.normal(size=(2, 3, 3)).astype(np.float32))
+    train = mpmd_pipeline([lambda w, x: jnp.tanh(x @ w), last], meshes(2), 4, name, has_aux=True)
+    (loss, aux), gradients = train.value_and_grad(weights, x, y)
+
+    def whole(weights):
+        return last(weights[1], jnp.tanh(x @ weights[0]), y)[0]
+
+    expected, expected_gradients = sw.value_and_grad(whole)(weights)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    sw.tree_util.tree_map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), gradients, expected_gradients)
+    hidden = np.tanh(x @ weights[0])
+    for index in range(4):
+        rows = slice(index, None, 4)
+        np.testing.assert_allclose(aux["product"][index], hidden[rows] @ weights[1], rtol=1e-4, atol=1e-6)
+        assert aux["count"][index] == (y[rows] > 0).sum()
+    assert aux["product"].sharding.mesh == meshes(2)[1]
+
+
 def test_errors():
     stages, params = stages_and_params([1, 1])
     train = mpmd_pipeline(stages, meshes(2), MICROBATCHES)
@@ -143,6 +169,10 @@ def test_errors():
     assert "not divisible into 4 microbatches" in message(train.value_and_grad, params, tokens[:-1], targets)
     no_loss = mpmd_pipeline([stages[0], lambda params, x: x], meshes(2), MICROBATCHES)
     assert "must return a scalar loss" in message(no_loss.value_and_grad, params, tokens)
+    no_pair = mpmd_pipeline([stages[0], lambda params, x: x.mean()], meshes(2), MICROBATCHES, has_aux=True)
+    assert "with has_aux=True the last stage must return a pair (loss, aux)" in message(
+        no_pair.value_and_grad, params, tokens
+    )
     explicit = [sw.make_mesh((1,), ("data",), sw.sharding.AxisType.Explicit, devices=[sw.devices()[0]])]
     assert "has Explicit axes: use meshes with Auto axes" in message(mpmd_pipeline, stages[:1], explicit, 4)
     assert "cannot be a part of one: call it outside of `jit`" in message(

@@ -90,6 +90,35 @@ def test_several_stages_read_a_parameter(schedule, ranks, size):
         assert new[name]["table"].sharding.mesh == options["meshes"][0]  # the first of them has it
 
 
+@pytest.mark.table(default=2)
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "size"), [("1f1b", 2, 2), ("dualpipe", 2, 2), ("zb-h1", 3, 1), ("zb-v", 2, 1)]
+)
+def test_auxiliary_results(schedule, ranks, size):
+    options = {"meshes": meshes(ranks, size), "schedule": schedule, "spec": P("data")}
+    _, (_, metrics) = check(training_steps.with_metrics, (initial_params(), *batch()), **options)
+    assert metrics["correct"].dtype == np.int32
+    assert len(metrics["nll"].sharding.device_set) == ranks * size  # every process can read it
+
+
+def test_large_auxiliary_results_stay_on_the_mesh_of_the_last_stage():
+    def step(params, tokens, targets):
+        def loss(params):
+            x = stage_boundary(params["table"][tokens])
+            logits = x @ params["head"]
+            log_p = sw.nn.log_softmax(logits)
+            return -jnp.take_along_axis(log_p, targets[..., None], -1).mean(), logits
+
+        (value, logits), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+        return tree_map(lambda p, g: p - g, params, gradients), (value, logits)
+
+    params = {name: initial_params()[name] for name in ("table", "head")}
+    tokens, targets = (x.reshape(8, 3).repeat(8, 1) for x in batch())
+    both = meshes(2, 2)
+    _, (_, (_, logits)) = check(step, (params, tokens, targets), meshes=both, spec=P("data"))
+    assert logits.shape == (8, 24, 32) and logits.sharding.mesh == both[1]
+
+
 @pytest.mark.slow
 def test_state_keeps_its_shardings():
     both = meshes(2, 4)
@@ -232,13 +261,13 @@ def accumulated(params, tokens, targets):
     return tree_map(lambda p, g: p - g / 4, params, total)
 
 
-def with_aux(params, tokens, targets):
+def with_deviation(params, tokens, targets):
     def loss(params):
         value = training_steps.loss_of(params, tokens, targets)
-        return value, 2 * value
+        return value, params["table"][tokens].std()
 
-    (_, aux), gradients = sw.value_and_grad(loss, has_aux=True)(params)
-    return tree_map(lambda p, g: p - g, params, gradients), aux
+    (_, deviation), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+    return tree_map(lambda p, g: p - g, params, gradients), deviation
 
 
 def summed(params, tokens, targets):
@@ -303,7 +332,7 @@ WRONG = {
     "no loss": (lambda params, tokens, targets: params, {}, "differentiates no loss"),
     "computed arguments": (cast_before, {}, "with respect to a computed array of type bf16"),
     "microbatches in the step": (accumulated, {}, "needs no loop over them"),
-    "auxiliary results": (with_aux, {}, "uses an auxiliary result of its loss"),
+    "auxiliary results that mix rows": (with_deviation, {}, "an auxiliary result depends on it"),
     "sum": (summed, {}, "is a sum over the rows"),
     "a mean for some numbers of rows": (divided_by_at_most_twelve, {}, "is not the mean over the rows"),
     "layers in dim 1": (with_metric(lambda g: g.sum(1).T), {}, r"result of type f32\[16,5\] .*layers are not dim 0"),

@@ -59,6 +59,22 @@ def test_model_without_boundaries_is_one_stage():
     np.testing.assert_allclose(staged.stages[0](staged.split(params)[0], *rows), model(params, *rows), rtol=1e-5)
 
 
+def test_a_model_with_auxiliary_results():
+    params, batch, y = arguments()
+
+    def with_aux(*args):
+        return model(*args), {"x": args[1]["x"].sum(), "weight": (args[0]["layers"][3] ** 2).sum()}
+
+    staged = split_stages(with_aux, params, batch, y, microbatches=MICROBATCHES, has_aux=True)
+    assert staged.has_aux and len(staged.stages) == 3
+    meshes = [Mesh(np.array([device]), ("data",)) for device in sw.devices()[:3]]
+    train = mpmd_pipeline(staged.stages, meshes, MICROBATCHES, has_aux=True)
+    (loss, aux), _ = train.value_and_grad(staged.split(params), batch, y)
+    np.testing.assert_allclose(loss, model(params, batch, y), rtol=1e-5)
+    np.testing.assert_allclose(aux["x"], [batch["x"][index::MICROBATCHES].sum() for index in range(2)], rtol=1e-4)
+    np.testing.assert_allclose(aux["weight"], [(params["layers"][3] ** 2).sum()] * 2, rtol=1e-5)
+
+
 def test_errors():
     params, batch, y = arguments()
 
@@ -80,6 +96,8 @@ def test_errors():
     assert "the parameter ['layers'][0] is used by the stages [0, 1]" in message(tied)
     assert "stage 0 of 2 uses a target" in message(early_target)
     assert "stage_boundary is inside `scan`" in message(in_a_loop)
+    with pytest.raises(StrategyError, match=r"with has_aux=True the model returns a pair \(loss, aux\)"):
+        split_stages(model, params, batch, y, microbatches=MICROBATCHES, has_aux=True)
     with pytest.raises(StrategyError, match="the last stage_boundary must be on the path"):
         split_stages(
             lambda params, batch, y: (stage_boundary(batch["x"]), (batch["x"] - y).mean())[1],

@@ -122,3 +122,33 @@ def tied_momentum(state, tokens, targets):
 def tied_state():
     params = {name: value for name, value in initial_params().items() if name != "head"}
     return {"params": params, "mean": zeros_like(params)}
+
+
+def loss_with_metrics(params, tokens, targets):
+    """A loss whose auxiliary results are computed in all stages, of floats and integers, and a number."""
+    embedded = params["table"][tokens]
+
+    def layer(x, w):
+        return x + jnp.tanh(x @ w["up"]) @ w["down"], None
+
+    logits = lax.scan(layer, embedded, params["layers"])[0] @ params["head"]
+    losses = -jnp.take_along_axis(sw.nn.log_softmax(logits), targets[:, None], 1)[:, 0]
+    metrics = {
+        "correct": (logits.argmax(-1) == targets).sum(),
+        "embedded": (embedded**2).mean(),
+        "head": (params["head"] ** 2).mean(),
+        "losses": losses,
+        "nll": losses.mean(),
+        "rows": len(tokens),
+        "tokens": tokens,
+    }
+    return losses.mean() + 1e-3 * (sw.nn.logsumexp(logits, -1) ** 2).mean(), (metrics, logits)
+
+
+def with_metrics(params, tokens, targets):
+    """Gradient descent whose rate depends on an auxiliary result. The logits, another one, are not used."""
+    loss = sw.value_and_grad(loss_with_metrics, has_aux=True)
+    (value, (metrics, _)), gradients = loss(params, tokens, targets)
+    rate = 0.1 / (1 + metrics["nll"])
+    new = tree_map(lambda p, g: p - rate * g, params, gradients)
+    return new, {**metrics, "loss": value, "perplexity": jnp.exp(metrics["nll"])}
