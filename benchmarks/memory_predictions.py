@@ -3,11 +3,11 @@
     python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE] [--recorded FILE]
 
 Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
-decoders, and later with the steps of `memory_models.py`, `memory_held_out.py`, `memory_held_out_2.py` and
-`memory_held_out_3.py`, each of which had been held out until its steps were predicted once. The steps of
-`memory_held_out_4.py` are held out. Each step is compiled and run in a process of its own, because the counters of an
-allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps on several
-devices are compiled for as many virtual devices of the CPU, and do not run.
+decoders, and later with the steps of `memory_models.py`, `memory_held_out.py`, `memory_held_out_2.py`,
+`memory_held_out_3.py` and `memory_held_out_4.py`, each of which had been held out until its steps were predicted once.
+The steps of `memory_held_out_5.py` are held out. Each step is compiled and run in a process of its own, because the
+counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps
+on several devices are compiled for as many virtual devices of the CPU, and do not run.
 
 With `--recorded`, nothing is compiled: predictions for an H200 are compared with the file that `--json` wrote there.
 Rows of other devices, or of steps whose program has changed since, are listed and left out.
@@ -40,6 +40,7 @@ from benchmarks import (
     memory_held_out_2,
     memory_held_out_3,
     memory_held_out_4,
+    memory_held_out_5,
     memory_models,
     models,
     predictions,
@@ -56,10 +57,11 @@ HELD_OUT_SETS = {
     "held out 2": memory_held_out_2,
     "held out 3": memory_held_out_3,
     "held out 4": memory_held_out_4,
+    "held out 5": memory_held_out_5,
 }
 SPLITS = DEVELOPED, LATER, *HELD_OUT_SETS
 SHARDED = {name: make for module in HELD_OUT_SETS.values() for name, make in module.SHARDED.items()}
-MESHES = memory_held_out_3.MESHES | memory_held_out_4.MESHES
+MESHES = memory_held_out_3.MESHES | memory_held_out_4.MESHES | memory_held_out_5.MESHES
 RECORDED_DEVICE = "NVIDIA H200"
 MESH = {"data": 4, "model": 2}  # of the sharded steps that have no other in `MESHES`
 

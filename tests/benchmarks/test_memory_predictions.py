@@ -8,7 +8,7 @@ import math
 from collections import Counter
 
 import shardwise as jax
-from benchmarks import memory_held_out_3, memory_held_out_4, memory_models
+from benchmarks import memory_held_out_3, memory_held_out_4, memory_held_out_5, memory_models
 from benchmarks.memory_predictions import (
     HELD_OUT_SETS,
     LATER,
@@ -35,7 +35,7 @@ def test_every_step_is_in_one_set():
 
 
 def test_sharded_steps_have_meshes():
-    for module in (memory_held_out_3, memory_held_out_4):
+    for module in (memory_held_out_3, memory_held_out_4, memory_held_out_5):
         assert {*module.MESHES} == {*module.SHARDED}
     sizes = {math.prod(mesh_shape(name).values()) for name in SHARDED}
     assert sizes == {2, 4, 8}
