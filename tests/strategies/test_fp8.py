@@ -88,6 +88,26 @@ def test_gradients_are_within_the_rounding_of_the_formats():
     assert max(jax.tree.leaves(errors)) < 0.2  # 3 bits of products in e4m3, 2 bits of cotangents in e5m2
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_create_measures_the_magnitudes_of_one_step(in_loop):
+    """It differentiates with respect to the scales alone, on which no result of a product depends."""
+    rng = np.random.default_rng(0)
+    params = {"up": rng.normal(size=(1, 8, 4)).astype(np.float32)}
+    x = rng.normal(size=(5, 8)).astype(np.float32)
+
+    def squares(params, x):
+        if not in_loop:
+            return jnp.mean((x @ params["up"][0]) ** 2)
+        return jnp.sum(lax.scan(lambda carry, w: (carry, jnp.mean((x @ w) ** 2)), 0.0, params["up"])[1])
+
+    scales = FP8Policy(precision=None).create(squares, params, x)
+    cotangent = x @ params["up"][0] / 10
+    largest = [np.abs(array).max() for array in (x, params["up"], cotangent)]
+    np.testing.assert_allclose(scales.history[:, 0], largest, rtol=1e-5)
+    limits = np.array(scales.limits)
+    np.testing.assert_array_equal(np.ravel(scales.scales["up"]), 2 ** np.ceil(np.log2(largest / limits)))
+
+
 def test_update():
     names = {"a": jnp.ones(3), "b": jnp.ones((2, 3))}
     state = strategies.FP8Scales(names, jnp.zeros((9, 2)), (448.0, 448.0, 57344.0))

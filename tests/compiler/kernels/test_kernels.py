@@ -156,6 +156,17 @@ def test_second_and_third_derivatives(op, operands):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3), ours, theirs)
 
 
+def test_the_gradient_of_some_operands_is_the_kernel():
+    """Without a tangent of x, that of x + delta is zero; the gradient of the scale is computed by the kernel still."""
+    x, scale = random(4, 24), random(24)
+
+    def loss(x, scale, delta):
+        return sum(jax.kernels.rms_norm(x, scale, residual=delta)).sum()
+
+    for operand in range(3):
+        assert "norm_grad" in str(jax.make_jaxpr(jax.grad(loss, operand))(x, scale, x))
+
+
 def test_explain_says_that_second_derivatives_are_plain_ops():
     def loss(scale, x):
         return jnp.sum(jax.kernels.rms_norm(x, scale) ** 3)
