@@ -70,6 +70,57 @@ def test_kernel_in_shard_map(check_vma):
     np.testing.assert_allclose(sw.jit(run)(x, y), x @ y, rtol=1e-4, atol=1e-5)
 
 
+def scale_twice(x_ref, w_ref, out_ref):
+    @pl.when(pl.program_id(0) >= 0)
+    def _():
+        out_ref[...] = sw.lax.fori_loop(0, 2, lambda _, total: total * w_ref[...], x_ref[...])
+
+
+def scaled_twice(x, w):
+    """Return x * w * w, by a kernel that GPUs compile, whose steps run in a loop elsewhere."""
+    block = pl.BlockSpec((2,), lambda i: (i,))
+    shared = pl.BlockSpec((2,), lambda i: (0,))
+    return pl.pallas_call(scale_twice, x, grid=(x.size // 2,), in_specs=[block, shared], out_specs=block)(x, w)
+
+
+def per_device(function):
+    mesh = sw.make_mesh((2,), ("rows",))
+    return sw.shard_map(function, mesh=mesh, in_specs=(P("rows"), P()), out_specs=P("rows"))
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        scaled_twice,
+        sw.checkpoint(scaled_twice),
+        sw.jit(sw.checkpoint(scaled_twice)),
+        per_device(scaled_twice),
+        per_device(sw.checkpoint(scaled_twice)),
+        lambda x, w: sw.vmap(per_device(scaled_twice), (0, None))(x[None], w)[0],
+        lambda x, w: per_device(sw.vmap(scaled_twice, (1, None), 1))(x[:, None], w)[:, 0],
+    ],
+    ids=[
+        "plain",
+        "checkpoint",
+        "jit checkpoint",
+        "shard_map",
+        "shard_map checkpoint",
+        "vmap shard_map",
+        "shard_map vmap",
+    ],
+)
+def test_derivatives_of_a_kernel_that_can_be_compiled(transformed):
+    x, w = numbers(8), numbers(2)
+    tiled = np.tile(w, 4)
+    x_ct, w_ct = sw.grad(lambda x, w: transformed(x, w).sum(), (0, 1))(x, w)
+    np.testing.assert_allclose(x_ct, tiled**2, rtol=1e-5)
+    np.testing.assert_allclose(w_ct, 2 * w * x.reshape(4, 2).sum(0), rtol=1e-5)
+    tangent = sw.jvp(transformed, (x, w), (x, w))[1]
+    np.testing.assert_allclose(tangent, 3 * x * tiled**2, rtol=1e-5)
+    second = sw.hessian(lambda w: transformed(x, w).sum())(w)
+    np.testing.assert_allclose(second, np.diag(2 * x.reshape(4, 2).sum(0)), rtol=1e-5, atol=1e-6)
+
+
 def test_kernel_has_its_name_in_programs():
     assert "in multiply" in str(sw.make_jaxpr(matmul)(numbers(8, 8), numbers(8, 8)))
 
