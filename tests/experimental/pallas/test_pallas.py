@@ -121,6 +121,18 @@ def test_derivatives_of_a_kernel_that_can_be_compiled(transformed):
     np.testing.assert_allclose(second, np.diag(2 * x.reshape(4, 2).sum(0)), rtol=1e-5, atol=1e-6)
 
 
+def test_grids_of_several_axes_with_x64():
+    x = numbers(8, 12).astype(np.float64)
+    with sw.enable_x64(True):
+        block = pl.BlockSpec((4, 4), lambda i, j: (i, j))
+        run = pl.pallas_call(
+            add, sw.ShapeDtypeStruct(x.shape, x.dtype), grid=(2, 3), in_specs=[block] * 2, out_specs=block
+        )
+        total = run(x, x / 3)
+        assert total.dtype == np.float64
+        np.testing.assert_array_equal(total, x + x / 3)
+
+
 def test_kernel_has_its_name_in_programs():
     assert "in multiply" in str(sw.make_jaxpr(matmul)(numbers(8, 8), numbers(8, 8)))
 
