@@ -215,6 +215,24 @@ def test_copies_pipelines_and_semaphores():
     np.testing.assert_array_equal(out, [x[0], *(2 * x[2:6]), *x[5:]])
 
 
+@pytest.mark.parametrize(
+    ("source", "destination", "expected"),
+    [
+        (lambda x: x.at[pl.ds(0, 2)], lambda out: out.at[2:4], [0, 0, 1, 2]),
+        (lambda x: x.at[pl.ds(0, 4)], lambda out: out, [1, 2, 3, 4]),
+        (lambda x: x.at[0], lambda out: out.at[0], [1, 0, 0, 0]),
+        (lambda x: (x.at[3], x.at[0:2]), lambda out: (out.at[0], out.at[1:3]), [4, 1, 2, 0]),
+    ],
+    ids=["slices", "a view and a Ref", "elements", "a pytree"],
+)
+def test_sync_copy_between_views(source, destination, expected):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = jnp.zeros(4)
+        pltpu.sync_copy(source(x_ref), destination(out_ref))
+
+    np.testing.assert_array_equal(pl.pallas_call(kernel, jnp.zeros(4))(jnp.arange(1.0, 5.0)), expected)
+
+
 def test_masked_elements_may_be_out_of_bounds():
     def kernel(x_ref, out_ref):
         start = pl.program_id(0) * 4
@@ -293,6 +311,8 @@ def test_errors_of_pallas_call(options, error, text):
         (lambda ref: pltpu.make_async_remote_copy(ref, ref), UnsupportedError, "To communicate, use the collectives"),
         (lambda ref: pl.semaphore_signal(ref, device_id=1), UnsupportedError, "Use the collectives of `lax`"),
         (lambda ref: pltpu.async_copy(ref, ref.at[1:], ref), ValueError, r"shape \(4,\) and the destination \(3,\)"),
+        (lambda ref: pltpu.sync_copy(ref, ref.at[1:]), ValueError, r"shape \(4,\) and the destination \(3,\)"),
+        (lambda ref: pltpu.sync_copy(ref.bitcast(jnp.int32), ref), TypeError, "int32 and the destination of float32"),
         (lambda ref: pl.run_scoped(lambda x: None, 3), TypeError, "3 is not the type of a buffer"),
         (lambda ref: ref.reshape(3)[...], ValueError, "has 4 elements"),
     ],
