@@ -283,6 +283,10 @@ BLOCK = pl.BlockSpec((2,), lambda i: (i,))
         ({"in_specs": [pl.BlockSpec((2,), lambda i: 0.5 * i)]}, TypeError, "an index of type f32"),
         ({"in_specs": [pl.BlockSpec((2,), lambda i: pl.ds(i, 2))]}, TypeError, "Return an integer scalar"),
         ({"in_specs": [pl.BlockSpec(("a",), lambda i: i)]}, TypeError, "'a' is not a block dim"),
+        ({"in_specs": [pl.BlockSpec((2.5,), lambda i: i)]}, TypeError, "2.5 is not a block dim"),
+        ({"in_specs": [pl.BlockSpec((pl.Element("a"),), lambda i: i)]}, TypeError, "is not a block dim"),
+        ({"in_specs": [pl.BlockSpec((pl.Element(2, (-1, 0)),), lambda i: i)]}, ValueError, "padding of .* is negative"),
+        ({"in_specs": [pl.BlockSpec((2,), lambda i: None)]}, TypeError, "the index map returned None"),
         ({"in_specs": [pl.BlockSpec((0,), lambda i: i)]}, ValueError, "has an empty dim"),
         ({"in_specs": [BLOCK, BLOCK]}, ValueError, "Write one BlockSpec for each of the operands"),
         ({"in_specs": [3]}, TypeError, "3 is not a BlockSpec"),
@@ -291,6 +295,9 @@ BLOCK = pl.BlockSpec((2,), lambda i: (i,))
         ({"grid": (1.5,)}, TypeError, "must be an integer"),
         ({"grid": (("a", 2),)}, UnsupportedError, "an axis with a name"),
         ({"input_output_aliases": {1: 0}}, ValueError, "there are 1 operands and 1 results"),
+        ({"input_output_aliases": {"x": 0}}, TypeError, "has 'x': 0. Write the index of the operand"),
+        ({"name": 3}, TypeError, "name must be a string, not 3"),
+        ({"grid_spec": 3}, TypeError, "grid_spec must be a GridSpec, not 3"),
         ({"grid_spec": pl.GridSpec()}, ValueError, "grid, in_specs and grid_spec are both given"),
         ({"scratch_shapes": ["VMEM"]}, TypeError, "'VMEM' is not the type of a buffer"),
     ],
@@ -329,3 +336,7 @@ def test_errors_without_a_kernel():
         pl.BlockSpec(memory_space="vmem")
     with pytest.raises(TypeError, match="index_map must be a function"):
         pl.BlockSpec(lambda i: i, (2,))
+    with pytest.raises(TypeError, match="block_shape must be a sequence"):
+        pl.BlockSpec(2, lambda i: i)
+    with pytest.raises(TypeError, match="num_scalar_prefetch must be an integer"):
+        pltpu.PrefetchScalarGridSpec("1")
