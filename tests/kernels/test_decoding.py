@@ -92,6 +92,17 @@ def test_lowering_vmap_and_gradient():
     np.testing.assert_allclose(gradient.sum(), 2 * q.shape[1] * q.shape[2], rtol=1e-4)  # two sequences have keys
 
 
+def test_gradients_ignore_what_pages_hold_after_the_keys_of_a_sequence():
+    q, k, v, tables, lengths = arguments(sequences=2, heads=4, key_heads=2, width=5, pages=4, size=2, listed=2)
+    tables, lengths = np.array([[0, 3], [1, 3]], np.int32), np.array([2, 1], np.int32)
+    grad = jax.grad(lambda *args: jnp.sum(jnp.sin(jax.kernels.paged_attention(*args, tables, lengths))), (0, 1, 2))
+    expected = grad(q, k, v)
+    k[:, 3], v[:, 3] = np.nan, np.inf
+    k[:, 1, 1] = np.inf
+    for actual, value in zip(grad(q, k, v), expected, strict=True):
+        np.testing.assert_array_equal(actual, value)
+
+
 def test_second_derivatives():
     q, k, v, tables, lengths = arguments(sequences=3, heads=4, key_heads=2, width=5, pages=7, size=3, listed=4)
     lengths = np.array([12, 1, 7], np.int32)
@@ -124,6 +135,7 @@ def test_wrong_operands_are_errors():
         ((q, k, v[:1], tables, lengths), "needs queries [B, H, D]"),
         ((q, k, v, tables[0], lengths), "tables and lengths must be i32[B, N] and i32[B]"),
         ((q, k, v, tables, lengths[:2]), "have different numbers of sequences"),
+        ((q, k[:, :0], v[:, :0], tables, lengths), "list pages, and"),
     ):
         with pytest.raises(TypeError, match=re.escape(expected)):
             jax.kernels.paged_attention(*operands)
