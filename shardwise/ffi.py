@@ -104,7 +104,7 @@ def ffi_call(
             aliases,
             bool(has_side_effect),
             _VMAP_METHODS[vmap_method],
-            _shared_dims([*types, *results]) if target_name in _batch_partitionable else 0,
+            _batch_dims([*types, *results]) if target_name in _batch_partitionable else 0,
         )
         if sharding_rule is not None:
             program = rewrite("ffi_call", types, op)
@@ -153,14 +153,14 @@ def _layouts(layouts: Sequence[Any] | None, count: int, parameter: str) -> tuple
     return tuple(None if order is None else tuple(map(int, order)) for order in orders)
 
 
-def _shared_dims(types: Sequence[ArrayType]) -> int:
-    """Return the number of leading dims that all arrays share."""
+def _batch_dims(types: Sequence[ArrayType]) -> int:
+    """Return the number of leading dims that all arrays share, without the last dim of those with the highest rank."""
     count = 0
     for sizes in zip(*(type.shape for type in types), strict=False):
         if len(set(sizes)) > 1:
             break
         count += 1
-    return count
+    return min(count, max((type.ndim for type in types), default=1) - 1) if count else 0
 
 
 def _attribute(name: str, value: object) -> str:
@@ -269,12 +269,23 @@ def _platform(function: str, platform: str) -> str:
 def register_ffi_target_as_batch_partitionable(name: str) -> None:
     """Let calls of a target be sharded along the leading dims that all its operands and results share.
 
+    The last dim of the arrays of the highest rank is not sharded: a call for rows `[..., D]` gets whole rows. If arrays
+    share further dims that the target does not compute one by one, as the matrices of a solver do, pass a
+    `sharding_rule` to `ffi_call` instead.
+
     Args:
         name: the name of the target.
+
+    Raises:
+        TypeError: if `name` is not a string.
 
     Example:
         >>> jax.ffi.register_ffi_target_as_batch_partitionable("rms_norm")
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"register_ffi_target_as_batch_partitionable: the name of a target must be a string, not {name!r}"
+        )
     _batch_partitionable.add(name)
 
 

@@ -79,6 +79,18 @@ def test_shardings():
         ffi._batch_partitionable.clear()
 
 
+def test_rows_of_a_batch_partitionable_target_are_not_sharded():
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    ffi.register_ffi_target_as_batch_partitionable("row_target")
+    try:
+        for spec, gathers in ((P("data"), 0), (P(None, "model"), 1), (P("data", "model"), 1)):
+            x = jax.ShapeDtypeStruct((8, 6), np.float32, sharding=NamedSharding(mesh, spec))
+            plan = jax.explain(ffi.ffi_call("row_target", x))(x)
+            assert plan.counts().get("all_gather", 0) == gathers
+    finally:
+        ffi._batch_partitionable.clear()
+
+
 def test_derivatives_are_the_users():
     @jax.custom_vjp
     def factor(x):
@@ -147,6 +159,7 @@ def test_names_of_attributes_that_are_no_identifiers():
         (lambda: ffi.ffi_call("t", jnp.ones(2), sharding_rule=3)(1.0), TypeError, "sharding_rule must be a string"),
         (lambda: ffi.register_ffi_target("t", None), TypeError, "must be a capsule"),
         (lambda: ffi.register_ffi_target("t", ctypes.pythonapi.Py_IncRef), TypeError, "must be a capsule"),
+        (lambda: ffi.register_ffi_target_as_batch_partitionable(1), TypeError, "must be a string, not 1"),
         (lambda: ffi.register_ffi_target(1, None), TypeError, "the name of a target must be a string, not 1"),
         (lambda: ffi.register_ffi_target("t", None, platform=None), ValueError, "platform must be 'cpu', 'cuda'"),
         (lambda: ffi.register_ffi_target("t", None, platform="abacus"), ValueError, "platform must be 'cpu', 'cuda'"),
@@ -172,8 +185,11 @@ def test_a_compiled_library(tmp_path):
     ffi.register_ffi_target("test_rms_norm", ffi.pycapsule(handler))
     x = RNG.standard_normal((8, 6)).astype(np.float32)
     expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-    call = ffi.ffi_call("test_rms_norm", jax.ShapeDtypeStruct(x.shape, x.dtype), sharding_rule="b k -> b k")
-    result = jax.jit(lambda x: call(x, epsilon=np.float32(1e-5)))(x)
-    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    rule = "b k -> b k", {"need_replication_factors": ("k",)}
+    call = ffi.ffi_call("test_rms_norm", jax.ShapeDtypeStruct(x.shape, x.dtype), sharding_rule=rule)
+    sharded = jax.device_put(x, NamedSharding(jax.make_mesh((4, 2), ("data", "model")), P("data", "model")))
+    for operand in (x, sharded):
+        result = jax.jit(lambda x: call(x, epsilon=np.float32(1e-5)))(operand)
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
     with pytest.raises(jax.errors.JaxRuntimeError, match="expected F32 but got F64"):
         call(jnp.asarray(x), epsilon=1e-5)  # a double, where the handler reads a float
