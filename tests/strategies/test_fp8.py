@@ -312,6 +312,8 @@ def test_types_create_a_state_of_the_same_structure():
     ("options", "message"),
     [
         ({"include": "up"}, r"include must be a sequence of patterns: write \('up',\)"),
+        ({"include": None}, "include must be a sequence of patterns, not None"),
+        ({"precision": "bfloat16"}, "precision must be a PrecisionPolicy or None, not 'bfloat16'"),
         ({"exclude": "("}, r"'\(' is not a regular expression"),
         ({"history": 0}, "history .0. must be an integer of at least 1"),
         ({"forward": jnp.bfloat16}, "forward must be float8_e4m3fn or float8_e5m2"),
@@ -336,6 +338,21 @@ def test_errors_of_functions():
     other = FP8Policy(include=("up",)).create(loss, params, tokens)
     with pytest.raises(StrategyError, match="the scales do not belong to this function: layers/down, layers/out"):
         LOSS(init(), other, random_tokens())
+
+
+@pytest.mark.parametrize(
+    ("maxima", "message"),
+    [
+        (None, "maxima must be the cotangent of these scales"),
+        ({"a": jnp.ones(3)}, "b differ"),
+        ({"a": jnp.ones(3), "b": jnp.ones(3)}, "b differ"),
+    ],
+    ids=["no state", "another function", "another number of layers"],
+)
+def test_errors_of_update(maxima, message):
+    state = strategies.FP8Scales({"a": jnp.ones(3), "b": jnp.ones((2, 3))}, jnp.zeros((9, 2)), (448.0, 448.0, 57344.0))
+    with pytest.raises(StrategyError, match=message):
+        state.update(maxima and strategies.FP8Scales(maxima, state.history, state.limits))
 
 
 def test_a_split_accumulator_is_one_of_gradients():
