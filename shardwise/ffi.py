@@ -13,12 +13,12 @@ from shardwise.base import _jaxlib
 from shardwise.base.unsupported import set_unsupported_names
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.control.ffi_call import FfiCall
-from shardwise.compiler.ir.mlir_string import mlir_string
+from shardwise.compiler.ir.mlir_string import attribute_name, mlir_string
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.hlo import element_type
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import UnsupportedError
-from shardwise.experimental.sharding_rule import factor_rule, parse_rule
+from shardwise.experimental.sharding_rule import factor_rule, parse_rule_and_options
 from shardwise.typing import ArrayLike
 
 _VMAP_METHODS = {**VMAP_METHODS, None: ""}  # as in JAX, one slice at a time by default
@@ -63,12 +63,15 @@ def ffi_call(
         `np.float32(x)` for others.
 
     Raises:
+        TypeError: if an argument is of a wrong type.
         ValueError: if a layout, an alias, `vmap_method` or `sharding_rule` is wrong.
         UnsupportedError: if `custom_call_api_version` is not 4, or there is a `legacy_backend_config`.
 
     Example:
         >>> jax.ffi.ffi_call("rms_norm", jax.ShapeDtypeStruct((8,), jnp.float32))(x, eps=1e-5)  # doctest: +SKIP
     """
+    if not isinstance(target_name, str):
+        raise TypeError(f"ffi_call: the name of a target must be a string, not {target_name!r}")
     if custom_call_api_version != 4 or legacy_backend_config is not None:
         raise UnsupportedError(
             f"ffi_call: {target_name!r} uses an older interface of custom calls; register a handler of the typed "
@@ -78,12 +81,9 @@ def ffi_call(
         known = ", ".join(map(repr, _VMAP_METHODS))
         raise ValueError(f"ffi_call: vmap_method must be one of {known}, not {vmap_method!r}")
     several = isinstance(result_shape_dtypes, Sequence)
-    results = tuple(
-        ArrayType(tuple(result.shape), np.dtype(result.dtype))
-        for result in (result_shape_dtypes if several else (result_shape_dtypes,))
-    )
+    results = tuple(map(_result_type, result_shape_dtypes if several else (result_shape_dtypes,)))
     result_layouts = output_layouts if several or output_layouts is None else (output_layouts,)
-    aliases = tuple(sorted((input_output_aliases or {}).items()))
+    aliases = _aliases(input_output_aliases)
 
     def call(*args: ArrayLike, **attributes: object) -> Any:
         types = [type_of(x, "ffi_call") for x in args]
@@ -104,35 +104,63 @@ def ffi_call(
             aliases,
             bool(has_side_effect),
             _VMAP_METHODS[vmap_method],
-            _shared_dims([*types, *results]) if target_name in _batch_partitionable else 0,
+            _batch_dims([*types, *results]) if target_name in _batch_partitionable else 0,
         )
         if sharding_rule is not None:
             program = rewrite("ffi_call", types, op)
-            text, options = (sharding_rule, {}) if isinstance(sharding_rule, str) else sharding_rule
-            op = replace(op, rule=factor_rule(parse_rule(text, **options), program, False))
+            op = replace(op, rule=factor_rule(parse_rule_and_options("ffi_call", sharding_rule), program, False))
         out = op(*(as_operand(x, "ffi_call") for x in args))
         return list(out) if several else out[0]
 
     return call
 
 
+def _result_type(result: Any) -> ArrayType:
+    if not (hasattr(result, "shape") and hasattr(result, "dtype")):
+        raise TypeError(
+            f"ffi_call: result_shape_dtypes has {result!r}, which has no shape and dtype. Use `ShapeDtypeStruct(shape, "
+            "dtype)`, or a sequence of them for several results."
+        )
+    return ArrayType(tuple(result.shape), np.dtype(result.dtype))
+
+
+def _aliases(aliases: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
+    found = {} if aliases is None else aliases
+    if not isinstance(found, Mapping) or not all(isinstance(index, int) for pair in found.items() for index in pair):
+        raise TypeError(
+            "ffi_call: input_output_aliases must be a dict from the index of an operand to the index of a result, not "
+            f"{aliases!r}"
+        )
+    return tuple(sorted(found.items()))
+
+
 def _layouts(layouts: Sequence[Any] | None, count: int, parameter: str) -> tuple[tuple[int, ...] | None, ...]:
     if layouts is None:
         return ()
+    if not isinstance(layouts, Sequence):
+        raise TypeError(f"ffi_call: {parameter} must be a sequence with a layout for each array, not {layouts!r}")
     if len(layouts) != count:
         raise ValueError(f"ffi_call: {parameter} has {len(layouts)} layouts for {count} arrays")
     orders = [getattr(layout, "major_to_minor", layout) for layout in layouts]
+    for order in orders:
+        if order is not None and not (
+            isinstance(order, Sequence) and all(isinstance(dim, (int, np.integer)) for dim in order)
+        ):
+            raise TypeError(
+                f"ffi_call: {parameter} has {order!r}. A layout lists the dims of an array from major to minor, or is "
+                "None for row-major; for a single result, pass its layout alone."
+            )
     return tuple(None if order is None else tuple(map(int, order)) for order in orders)
 
 
-def _shared_dims(types: Sequence[ArrayType]) -> int:
-    """Return the number of leading dims that all arrays share."""
+def _batch_dims(types: Sequence[ArrayType]) -> int:
+    """Return the number of leading dims that all arrays share, without the last dim of those with the highest rank."""
     count = 0
     for sizes in zip(*(type.shape for type in types), strict=False):
         if len(set(sizes)) > 1:
             break
         count += 1
-    return count
+    return min(count, max((type.ndim for type in types), default=1) - 1) if count else 0
 
 
 def _attribute(name: str, value: object) -> str:
@@ -140,7 +168,10 @@ def _attribute(name: str, value: object) -> str:
     if isinstance(value, str):
         return mlir_string(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_attribute(str(key), item)}" for key, item in sorted(value.items())) + "}"
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"ffi_call: the dict of attribute {name} has the key {wrong[0]!r}: keys must be strings")
+        items = [f"{attribute_name(key)} = {_attribute(key, item)}" for key, item in sorted(value.items())]
+        return "{" + ", ".join(items) + "}"
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(
@@ -174,6 +205,7 @@ def register_ffi_target(name: str, fn: Any, platform: str = "cpu", api_version: 
         kwargs: further arguments of jaxlib's registration.
 
     Raises:
+        TypeError: if `name` is not a string, or `fn` is neither a capsule nor a dict.
         ValueError: if the platform is unknown.
         UnsupportedError: if `api_version` is not 1.
 
@@ -181,9 +213,17 @@ def register_ffi_target(name: str, fn: Any, platform: str = "cpu", api_version: 
         >>> library = ctypes.cdll.LoadLibrary("librms.so")  # doctest: +SKIP
         >>> jax.ffi.register_ffi_target("rms_norm", jax.ffi.pycapsule(library.RmsNorm))  # doctest: +SKIP
     """
+    if not isinstance(name, str):
+        raise TypeError(f"register_ffi_target: the name of a target must be a string, not {name!r}")
     if api_version != 1:
         raise UnsupportedError(f"register_ffi_target: {name!r} has api_version {api_version}; 1 is supported")
-    _jaxlib.register_target(name, fn, _platform("register_ffi_target", platform), **kwargs)
+    platform_name = _platform("register_ffi_target", platform)
+    if fn is None or callable(fn) or isinstance(fn, (int, str)):
+        raise TypeError(
+            f"register_ffi_target: the handler of {name!r} must be a capsule, `pycapsule(library.Handler)`, or a dict "
+            f"of capsules, not {fn!r}"
+        )
+    _jaxlib.register_target(name, fn, platform_name, **kwargs)
 
 
 def register_ffi_type_id(name: str, obj: Any, platform: str = "cpu") -> None:
@@ -221,7 +261,7 @@ def register_ffi_type(name: str, type_registration: Any, platform: str = "cpu") 
 
 
 def _platform(function: str, platform: str) -> str:
-    if platform.lower() not in _PLATFORMS:
+    if not isinstance(platform, str) or platform.lower() not in _PLATFORMS:
         raise ValueError(f"{function}: platform must be 'cpu', 'cuda' or 'rocm', not {platform!r}")
     return _PLATFORMS[platform.lower()]
 
@@ -229,12 +269,23 @@ def _platform(function: str, platform: str) -> str:
 def register_ffi_target_as_batch_partitionable(name: str) -> None:
     """Let calls of a target be sharded along the leading dims that all its operands and results share.
 
+    The last dim of the arrays of the highest rank is not sharded: a call for rows `[..., D]` gets whole rows. If arrays
+    share further dims that the target does not compute one by one, as the matrices of a solver do, pass a
+    `sharding_rule` to `ffi_call` instead.
+
     Args:
         name: the name of the target.
+
+    Raises:
+        TypeError: if `name` is not a string.
 
     Example:
         >>> jax.ffi.register_ffi_target_as_batch_partitionable("rms_norm")
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"register_ffi_target_as_batch_partitionable: the name of a target must be a string, not {name!r}"
+        )
     _batch_partitionable.add(name)
 
 

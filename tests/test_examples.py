@@ -178,6 +178,15 @@ def test_results_are_compared_with_annotations() -> None:
     assert has_type((x,), tuple[sw.Array, ...]) and not has_type([x, 1], list[sw.Array])
 
 
+def run_example(name: str, text: str, folder: Path) -> None:
+    """Run the example of a docstring. Raises AssertionError if there is none, or a result differs."""
+    example = doctest.DocTestParser().get_doctest(text, {**SCOPE, "folder": folder}, name, None, 0)
+    assert example.examples, f"{name} has no example"
+    output: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(example, out=output.append).failed == 0, "".join(output)
+
+
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in NO_EXAMPLE])
 def test_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     function = FUNCTIONS[name]
@@ -186,8 +195,23 @@ def test_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         monkeypatch.setattr(importlib.import_module(module), attribute, checks_result(function))
     text = function.__doc__ or ""
     assert text, f"{name} has no docstring"
-    example = doctest.DocTestParser().get_doctest(text, {**SCOPE, "folder": tmp_path}, name, None, 0)
-    assert example.examples, f"{name} has no example"
-    output: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    assert runner.run(example, out=output.append).failed == 0, "".join(output)
+    run_example(name, text, tmp_path)
+
+
+def methods_with_examples() -> dict[str, str]:
+    """Return the docstrings of the methods and properties of public classes that have examples."""
+    found = {}
+    for name, member in FUNCTIONS.items():
+        for attribute, method in vars(member).items() if isinstance(member, type) else ():
+            text = getattr(getattr(method, "fget", method), "__doc__", None)
+            if isinstance(text, str) and ">>>" in text and attribute != "__doc__":
+                found[f"{name}.{attribute}"] = text
+    return found
+
+
+METHODS = methods_with_examples()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_example_of_a_method(name: str, tmp_path: Path) -> None:
+    run_example(name, METHODS[name], tmp_path)

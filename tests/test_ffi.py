@@ -79,6 +79,18 @@ def test_shardings():
         ffi._batch_partitionable.clear()
 
 
+def test_rows_of_a_batch_partitionable_target_are_not_sharded():
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    ffi.register_ffi_target_as_batch_partitionable("row_target")
+    try:
+        for spec, gathers in ((P("data"), 0), (P(None, "model"), 1), (P("data", "model"), 1)):
+            x = jax.ShapeDtypeStruct((8, 6), np.float32, sharding=NamedSharding(mesh, spec))
+            plan = jax.explain(ffi.ffi_call("row_target", x))(x)
+            assert plan.counts().get("all_gather", 0) == gathers
+    finally:
+        ffi._batch_partitionable.clear()
+
+
 def test_derivatives_are_the_users():
     @jax.custom_vjp
     def factor(x):
@@ -108,12 +120,17 @@ def text_of(**attributes):
         (np.array([1, 2]), "a = array<i64: 1, 2>"),
         (np.float32([1, 2]), "a = array<f32: 0x3F800000, 0x40000000>"),
         ({"b": 1, "c": "d"}, 'a = {b = 1 : i64, c = "d"}'),
+        ({"b c": 1, "2": {"d=1, e": 2}}, 'a = {"2" = {"d=1, e" = 2 : i64}, "b c" = 1 : i64}'),
     ],
 )
 def test_attributes(value, shown):
     text = text_of(a=value)
     assert shown in text
     assert "has_side_effect = true" in text
+
+
+def test_names_of_attributes_that_are_no_identifiers():
+    assert '"b c" = 1 : i64' in text_of(**{"b c": 1})
 
 
 @pytest.mark.parametrize(
@@ -131,6 +148,20 @@ def test_attributes(value, shown):
         (lambda: cholesky(positive(), custom_call_api_version=2), UnsupportedError, "an older interface"),
         (lambda: ffi.ffi_call("t", jnp.ones(2), input_layouts=[])(1.0), ValueError, "0 layouts for 1 arrays"),
         (lambda: ffi.ffi_call("t", jnp.ones(2), input_layouts=[(1,)])(jnp.ones(2)), ValueError, "is not a layout of"),
+        (lambda: text_of(a={1: 2}), TypeError, "has the key 1: keys must be strings"),
+        (lambda: ffi.ffi_call(None, jnp.ones(2)), TypeError, "the name of a target must be a string, not None"),
+        (lambda: ffi.ffi_call("t", None), TypeError, "result_shape_dtypes has None"),
+        (lambda: ffi.ffi_call("t", {"a": jnp.ones(2)}), TypeError, "which has no shape and dtype"),
+        (lambda: ffi.ffi_call("t", jnp.ones(2), input_output_aliases=[(0, 0)]), TypeError, "must be a dict"),
+        (lambda: ffi.ffi_call("t", jnp.ones(2), input_output_aliases={"x": 0}), TypeError, "the index of an operand"),
+        (lambda: ffi.ffi_call("t", jnp.ones(2), output_layouts=[(0,)])(1.0), TypeError, "pass its layout alone"),
+        (lambda: ffi.ffi_call("t", jnp.ones(2), input_layouts=0)(1.0), TypeError, "must be a sequence"),
+        (lambda: ffi.ffi_call("t", jnp.ones(2), sharding_rule=3)(1.0), TypeError, "sharding_rule must be a string"),
+        (lambda: ffi.register_ffi_target("t", None), TypeError, "must be a capsule"),
+        (lambda: ffi.register_ffi_target("t", ctypes.pythonapi.Py_IncRef), TypeError, "must be a capsule"),
+        (lambda: ffi.register_ffi_target_as_batch_partitionable(1), TypeError, "must be a string, not 1"),
+        (lambda: ffi.register_ffi_target(1, None), TypeError, "the name of a target must be a string, not 1"),
+        (lambda: ffi.register_ffi_target("t", None, platform=None), ValueError, "platform must be 'cpu', 'cuda'"),
         (lambda: ffi.register_ffi_target("t", None, platform="abacus"), ValueError, "platform must be 'cpu', 'cuda'"),
         (lambda: ffi.register_ffi_target("t", None, api_version=0), UnsupportedError, "1 is supported"),
         (lambda: jax.jit(ffi.ffi_call("no_such_target", jnp.ones(2)))(1.0), Exception, "no_such_target"),
@@ -154,8 +185,11 @@ def test_a_compiled_library(tmp_path):
     ffi.register_ffi_target("test_rms_norm", ffi.pycapsule(handler))
     x = RNG.standard_normal((8, 6)).astype(np.float32)
     expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-    call = ffi.ffi_call("test_rms_norm", jax.ShapeDtypeStruct(x.shape, x.dtype), sharding_rule="b k -> b k")
-    result = jax.jit(lambda x: call(x, epsilon=np.float32(1e-5)))(x)
-    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    rule = "b k -> b k", {"need_replication_factors": ("k",)}
+    call = ffi.ffi_call("test_rms_norm", jax.ShapeDtypeStruct(x.shape, x.dtype), sharding_rule=rule)
+    sharded = jax.device_put(x, NamedSharding(jax.make_mesh((4, 2), ("data", "model")), P("data", "model")))
+    for operand in (x, sharded):
+        result = jax.jit(lambda x: call(x, epsilon=np.float32(1e-5)))(operand)
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
     with pytest.raises(jax.errors.JaxRuntimeError, match="expected F32 but got F64"):
         call(jnp.asarray(x), epsilon=1e-5)  # a double, where the handler reads a float

@@ -31,6 +31,7 @@ MODULES = {
     "__main__": "launch/test_command_line.py",
     "base/object_store": "checkpoints/test_location_object_store.py",
     "ad": "api/transformations/test_vjp_function.py",
+    "kernels/integer_operands": "kernels/test_decoding.py",
     "kernels/losses": "compiler/kernels/test_kernels.py",
     "kernels/norms": "compiler/kernels/test_kernels.py",
     "runtime/kernel_failure": "kernels/test_user_kernels.py",

@@ -10,7 +10,7 @@ A rule names factors and holds for any rank. `factor_rule` resolves it to the pl
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.program import Program
@@ -148,6 +148,17 @@ def parse_rule(text: str, **options: Any) -> SdyShardingRule:
     if not arrow or "->" in right:
         raise ValueError(f"sharding_rule {text!r}: must have one `->` between the operands and the results")
     return SdyShardingRule(_parse_mappings(text, left), _parse_mappings(text, right), **options)
+
+
+def parse_rule_and_options(function: str, rule: object) -> SdyShardingRule:
+    """Parse a rule from a string, or from a tuple of a string and a dict of the options of SdyShardingRule."""
+    text, options = rule if isinstance(rule, tuple) and len(rule) == 2 else (rule, {})
+    if not isinstance(text, str) or not isinstance(options, Mapping):
+        raise TypeError(
+            f"{function}: sharding_rule must be a string such as '... k -> ... k', or a tuple of a string and a dict "
+            f"of options, not {rule!r}"
+        )
+    return parse_rule(text, **options)
 
 
 def _parse_mappings(rule: str, side: str) -> list[ArrayMapping]:

@@ -2,11 +2,10 @@
 
 import math
 
-import numpy as np
-
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, as_strong, compiled_function
 from shardwise.compiler.kernels.paged_attention import PagedAttention
+from shardwise.kernels.integer_operands import as_int32, check_integers
 from shardwise.typing import ArrayLike
 
 
@@ -43,12 +42,15 @@ def paged_attention(
         Array([[[3.333333..., 4.333333...]]], dtype=float32)
     """
     arrays = [as_strong(as_inexact(x, "paged_attention")) for x in (q, k_pages, v_pages)]
+    check_integers(page_tables, "paged_attention", "page_tables")
+    check_integers(lengths, "paged_attention", "lengths")
     tables, counts = (as_operand(x, "paged_attention") for x in (page_tables, lengths))
-    factor = 1 / math.sqrt(arrays[0].type.shape[-1]) if scale is None else float(scale)
+    width = math.prod(arrays[0].type.shape[-1:])
+    factor = 1 / math.sqrt(max(1, width)) if scale is None else float(scale)
     return _paged_attention(arrays[0], arrays[1], arrays[2], tables, counts, scale=factor)
 
 
 @compiled_function
 def _paged_attention(q: Array, k: Array, v: Array, tables: Array, lengths: Array, *, scale: float) -> Array:
     op = PagedAttention(scale)
-    return op(q, k, v, tables.astype(np.int32), lengths.astype(np.int32))[0]  # type: ignore[no-any-return]
+    return op(q, k, v, as_int32(tables), as_int32(lengths))[0]  # type: ignore[no-any-return]

@@ -7,8 +7,8 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.compiler.arrays.methods import Array
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, as_strong, compiled_function, type_of
-from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.kernels.grouped_dot import GroupedDot
+from shardwise.kernels.integer_operands import as_int32, check_integers
 from shardwise.typing import ArrayLike
 
 
@@ -35,9 +35,17 @@ def grouped_dot(x: ArrayLike, weights: ArrayLike, group_sizes: ArrayLike) -> Arr
                [7.],
                [7.]], dtype=float32)
     """
-    sizes = type_of(group_sizes, "grouped_dot")
-    if sizes.ndim != 1 or not is_integer(sizes.dtype):
-        raise TypeError(f"grouped_dot: group_sizes must be integers of rank 1, not {sizes}")
+    check_integers(group_sizes, "grouped_dot", "group_sizes")
+    rows, matrices, sizes = (type_of(operand, "grouped_dot") for operand in (x, weights, group_sizes))
+    if [type.ndim for type in (rows, matrices, sizes)] != [2, 3, 1] or rows.shape[1] != matrices.shape[1]:
+        raise TypeError(
+            "grouped_dot: needs a matrix [M, K], weights [G, K, N] and group_sizes [G], not "
+            f"{rows}, {matrices} and {sizes}"
+        )
+    if sizes.shape[0] != matrices.shape[0]:
+        raise TypeError(
+            f"grouped_dot: group_sizes is {sizes}, and the weights {matrices} have {matrices.shape[0]} groups"
+        )
     dtype = jnp.result_type(as_inexact(x, "grouped_dot"), as_inexact(weights, "grouped_dot"))
     left, right = (as_strong(jnp.asarray(operand, dtype)) for operand in (x, weights))
     return _grouped_dot(left, right, as_operand(group_sizes))  # type: ignore[no-any-return]
@@ -45,6 +53,6 @@ def grouped_dot(x: ArrayLike, weights: ArrayLike, group_sizes: ArrayLike) -> Arr
 
 @compiled_function
 def _grouped_dot(x: Array, weights: Array, sizes: Array) -> Any:
-    ends = jnp.cumsum(sizes.astype(np.int32))
+    ends = jnp.cumsum(as_int32(sizes))
     offsets = jnp.concatenate([jnp.zeros(1, np.int32), ends])
     return GroupedDot()(x, weights, offsets)[0]

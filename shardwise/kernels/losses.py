@@ -3,11 +3,9 @@
 from typing import Any
 
 from shardwise.compiler.arrays.methods import Array
-from shardwise.compiler.arrays.operands import as_inexact, as_strong, compiled_list_function, type_of
-from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, as_strong, compiled_list_function
 from shardwise.compiler.kernels.cross_entropy import CrossEntropy
-from shardwise.compiler.kernels.triton_ir import I32
-from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.kernels.integer_operands import as_int32, check_integers
 from shardwise.typing import ArrayLike
 
 
@@ -30,12 +28,11 @@ def cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
         >>> jax.kernels.cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3]))
         Array([1.386294..., 1.386294...], dtype=float32)
     """
-    if not is_integer(type_of(targets, "cross_entropy").dtype):
-        raise TypeError(f"cross_entropy: targets must be integers, not {type_of(targets)}")
+    check_integers(targets, "cross_entropy", "targets")
     return _cross_entropy(as_strong(as_inexact(logits, "cross_entropy")), targets)[0]  # type: ignore[no-any-return]
 
 
 @compiled_list_function
 def _cross_entropy(logits: Array, targets: Any) -> list[Any]:
-    picked, logsumexp = CrossEntropy()(logits, targets if targets.type.dtype == I32 else Convert(I32)(targets))
+    picked, logsumexp = CrossEntropy()(logits, as_int32(as_operand(targets)))
     return [logsumexp - picked]

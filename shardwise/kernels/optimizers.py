@@ -7,8 +7,9 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import tree
-from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.dtypes import DType, DTypeLike, is_float
+from shardwise.compiler.arrays.methods import Array
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.dtypes import DType, DTypeLike, is_float, is_integer, numpy_carrier
 from shardwise.compiler.kernels import adam as adam_kernel
 from shardwise.typing import ArrayLike
 
@@ -70,7 +71,8 @@ def adam(
         `init(params)`, which returns the state, and `apply(grads, state, params)`, which returns parameters and state.
 
     Raises:
-        TypeError: if `compute_dtype` is not a floating-point dtype; by `apply`, if gradients have other shapes.
+        TypeError: if `compute_dtype` is not a floating-point dtype, or the learning rate is not a number; by `apply`,
+            if parameters are not floats, gradients have other shapes, or the state is not an `AdamState`.
 
     Example:
         >>> optimizer = jax.kernels.adam(0.1, compute_dtype=jnp.bfloat16)
@@ -84,6 +86,8 @@ def adam(
     dtype: DType | None = None if compute_dtype is None else jnp.dtype(compute_dtype)
     if dtype is not None and not is_float(dtype):
         raise TypeError(f"adam: compute_dtype must be a floating-point dtype, not {dtype}")
+    if not callable(learning_rate):
+        _rate(learning_rate)
     op = adam_kernel.Adam(float(b1), float(b2), float(eps), float(weight_decay), dtype)
 
     def init(params: Any) -> AdamState:
@@ -92,18 +96,33 @@ def adam(
         return AdamState(jnp.zeros((), np.int32), mu, nu, compute)
 
     def apply(grads: Any, state: AdamState, params: Any) -> tuple[Any, AdamState]:
-        rate = learning_rate(state.count) if callable(learning_rate) else learning_rate
+        if not isinstance(state, AdamState):
+            raise TypeError(
+                f"adam: the second argument of `apply` must be the state that `init` returns, not {state!r:.80}"
+            )
+        rate = _rate(learning_rate(state.count) if callable(learning_rate) else learning_rate)
         count = state.count + 1
-        step = count.astype(np.float32)
-        corrections = [1 / (1 - np.float32(decay) ** step) for decay in (b1, b2)]
-        scalars = jnp.stack([jnp.asarray(rate, np.float32), *corrections])
+        step = count.astype(rate.dtype)
+        corrections = [1 / (1 - rate.dtype.type(decay) ** step) for decay in (b1, b2)]
+        scalars = jnp.stack([rate, *corrections])
         leaves, structure = tree.flatten(params)
         rows = zip(*(structure.flatten_up_to(x) for x in (grads, state.mu, state.nu)), strict=True)
-        updated = [
-            op(scalars, *(as_operand(x, "adam") for x in (leaf, *row))) for leaf, row in zip(leaves, rows, strict=True)
-        ]
-        columns = [structure.unflatten(column) for column in zip(*updated, strict=True)]
+        updated: list[list[Any]] = [[] for _ in range(3 if dtype is None else 4)]
+        for leaf, row in zip(leaves, rows, strict=True):
+            arrays = [as_operand(x, "adam") for x in (leaf, *row)]
+            results = op(scalars.astype(numpy_carrier(arrays[0].type.dtype)), *arrays)
+            for column, result in zip(updated, results, strict=True):
+                column.append(result)
+        columns = [structure.unflatten(column) for column in updated]
         new_params, mu, nu = columns[:3]
         return new_params, AdamState(count, mu, nu, columns[3] if dtype is not None else None)
 
     return FusedAdam(init, apply)
+
+
+def _rate(rate: ArrayLike) -> Array:
+    """Return the learning rate as a scalar of the widest float dtype that is enabled."""
+    type = type_of(rate, "adam: learning_rate")
+    if type.ndim or not (is_float(type.dtype) or is_integer(type.dtype)):
+        raise TypeError(f"adam: learning_rate must be a real number or a function that returns one, not {type}")
+    return jnp.asarray(rate, jnp.result_type(float))

@@ -13,11 +13,14 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.check_module import parse_module
 from shardwise.compiler.kernels.kernel import plain_program
 from shardwise.compiler.kernels.user_kernel import KernelDefinition, UserKernel
+from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.experimental.sharding_rule import BATCHING, SdyShardingRule, factor_rule, parse_rule
+from shardwise.errors import UnexpectedTracerError
+from shardwise.experimental.sharding_rule import BATCHING, SdyShardingRule, factor_rule, parse_rule_and_options
 from shardwise.typing import ArrayLike
 
 Grid = int | tuple[int, ...]
+_CAPTURED = "uses an array that is not an operand: pass it as one, because each device computes with its shards"
 
 
 def triton_kernel(
@@ -63,8 +66,9 @@ def triton_kernel(
         A function of arrays with the results of `plain`.
 
     Raises:
-        TypeError: if an argument is of a wrong type, or `ir` is a module and there are no `operand_types`.
-        ValueError: if the sharding rule, the grid, the number of warps or an alias is wrong.
+        TypeError: if an argument is of a wrong type, or `ir` is a module and there are no `operand_types`; when the
+            function is called, if `plain` uses arrays that are not operands.
+        ValueError: if the sharding rule, the grid, the number of warps or stages, or an alias is wrong.
         KernelError: if `ir` is a module that is not valid; if it is a function, when a call is compiled for a GPU.
 
     Example:
@@ -79,7 +83,18 @@ def triton_kernel(
         Array([0., 2., 4.], dtype=float32)
     """
     check_function("triton_kernel", plain)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"triton_kernel: name must be a string, not {name!r}")
     title = name or function_name(plain)
+    for parameter, function in (("gradient", gradient), ("supports", supports)):
+        if function is not None and not callable(function):
+            raise TypeError(f"triton_kernel: {parameter} of {title!r} must be a function, not {function!r}")
+    if not callable(grid):
+        _grid(title, grid, ())
+    if not callable(num_warps):
+        _warps(title, num_warps, ())
+    if not isinstance(num_stages, int) or num_stages < 1:
+        raise ValueError(f"triton_kernel: num_stages of {title!r} is {num_stages!r}; it must be a positive integer")
     if isinstance(ir, str):
         if operand_types is None:
             raise TypeError(
@@ -89,7 +104,7 @@ def triton_kernel(
         parse_module(title, ir)
     elif not callable(ir):
         raise TypeError(f"triton_kernel: ir must be a module or a function of types, not {ir!r}")
-    expected = None if operand_types is None else tuple(ArrayType(tuple(t.shape), t.dtype) for t in operand_types)
+    expected = None if operand_types is None else _operand_types(title, operand_types)
     rule, batched = _sharding_rule(sharding_rule)
     aliases = dict(input_output_aliases or {})
     structures: dict[tuple[ArrayType, ...], Any] = {}
@@ -103,7 +118,7 @@ def triton_kernel(
         operands = types[: len(expected)] if expected is not None else ()
         if expected is not None and tuple(type.plain for type in operands) != expected:
             return f"its module was made for {_list(expected)}, not for {_list(operands)}"
-        return "" if supports is None else str(supports(*types))
+        return "" if supports is None else supports(*types) or ""
 
     def launch(*types: ArrayType) -> tuple[tuple[int, int, int], int, int]:
         return _grid(title, grid, types), _warps(title, num_warps, types), num_stages
@@ -125,12 +140,33 @@ def triton_kernel(
     def call(*args: ArrayLike) -> Any:
         operands = [as_operand(x, title) for x in args]
         types = _types(operands)
-        definition.rule(plain_program(op, types))  # a wrong rule is an error at the call
+        definition.rule(_plain_program(title, op, types))  # a wrong rule is an error at the call
         _check_aliases(title, aliases, op, types)
         results = op(*operands)
         return structures[types].unflatten(list(results))
 
     return call
+
+
+def _operand_types(title: str, types: Sequence[Any]) -> tuple[ArrayType, ...]:
+    if not isinstance(types, Sequence) or not all(hasattr(type, "shape") and hasattr(type, "dtype") for type in types):
+        raise TypeError(
+            f"triton_kernel: operand_types of {title!r} must be a sequence of `ShapeDtypeStruct`s, not {types!r}"
+        )
+    return tuple(ArrayType(tuple(type.shape), type.dtype) for type in types)
+
+
+def _plain_program(title: str, op: UserKernel, types: tuple[ArrayType, ...]) -> Program:
+    """Return the program of other ops. Raises TypeError if it uses arrays that are not operands."""
+    try:
+        program = plain_program(op, types)
+    except UnexpectedTracerError as error:
+        raise TypeError(f"triton_kernel: {title!r} {_CAPTURED}. {error}") from None
+    for equation in program.walk():
+        if isinstance(equation.op, ArrayConstant):
+            array = equation.outputs[0].type
+            raise TypeError(f"triton_kernel: {title!r} {_CAPTURED}: {array} at {equation.source.place}")
+    return program
 
 
 def _types(operands: Sequence[Any]) -> tuple[ArrayType, ...]:
@@ -140,6 +176,11 @@ def _types(operands: Sequence[Any]) -> tuple[ArrayType, ...]:
 def _check_aliases(title: str, aliases: Mapping[int, int], op: UserKernel, operands: Sequence[ArrayType]) -> None:
     results = op.out_types(*operands)
     for operand, result in aliases.items():
+        if not (isinstance(operand, int) and isinstance(result, int)):
+            raise TypeError(
+                f"triton_kernel: input_output_aliases of {title!r} has {operand!r}: {result!r}; write the index of the "
+                "operand, and that of the result"
+            )
         if not (0 <= operand < len(operands) and 0 <= result < len(results)):
             raise ValueError(
                 f"triton_kernel: input_output_aliases of {title!r} has {operand}: {result}, and there are "
@@ -161,8 +202,7 @@ def _sharding_rule(
     """
     if rule is None:
         return lambda program: factor_rule(None, program, False), None
-    text, options = (rule, {}) if isinstance(rule, str) else rule
-    parsed = parse_rule(text, **options)
+    parsed = parse_rule_and_options("triton_kernel", rule)
     batched = [[_has_leading_dims(array) for array in arrays] for arrays in _mappings(parsed)]
     return lambda program: factor_rule(parsed, program, False), tuple(batched[0]) if all(batched[1]) else None
 

@@ -100,6 +100,10 @@ class FP8Policy:
     def __post_init__(self) -> None:
         if isinstance(self.include, str):
             raise StrategyError(f"FP8Policy: include must be a sequence of patterns: write ({self.include!r},)")
+        if not isinstance(self.include, Sequence):
+            raise StrategyError(f"FP8Policy: include must be a sequence of patterns, not {self.include!r}")
+        if self.precision is not None and not isinstance(self.precision, PrecisionPolicy):
+            raise StrategyError(f"FP8Policy: precision must be a PrecisionPolicy or None, not {self.precision!r}")
         object.__setattr__(self, "include", tuple(self.include))
         for pattern in (*self.include, self.exclude):
             try:

@@ -62,8 +62,10 @@ class FP8Scales:
                 magnitude, over all layers of a stacked parameter (current scaling). So no weight exceeds its scale.
 
         Raises:
-            StrategyError: if `params` does not have the parameter of a product.
+            StrategyError: if `maxima` is not the cotangent of this state, or `params` does not have the parameter of a
+                product.
         """
+        self._check(maxima)
         names = list(self.scales)
         parts = [jnp.reshape(maxima.scales[name], -1) for name in names]
         weights = [] if params is None else _largest_magnitudes(names, params)
@@ -82,6 +84,19 @@ class FP8Scales:
         parts = lax.split(scales, [self.scales[name].size for name in names])
         shaped = {name: jnp.reshape(part, self.scales[name].shape) for name, part in zip(names, parts, strict=True)}
         return replace(self, scales=shaped, history=history)
+
+    def _check(self, maxima: object) -> None:
+        """Raise StrategyError if `maxima` is not a cotangent of this state."""
+        if not isinstance(maxima, FP8Scales):
+            raise StrategyError(
+                "FP8Scales.update: maxima must be the cotangent of these scales, such as that of `jax.grad(loss, 1)`, "
+                f"not {maxima!r:.80}"
+            )
+        own, shapes = ({name: np.shape(array) for name, array in state.scales.items()} for state in (self, maxima))
+        if wrong := sorted({name for name, _ in own.items() ^ shapes.items()}):
+            raise StrategyError(
+                f"FP8Scales.update: maxima are those of the scales of another function: {', '.join(wrong[:8])} differ"
+            )
 
     def join(self, other: Self) -> Self:
         """Return the larger ones of two states of maxima, such as the cotangents of two microbatches."""

@@ -86,8 +86,8 @@ def mixed_precision(function: Callable[..., Any], policy: Policy | None = None) 
         A function with the same arguments; with an `FP8Policy`, the second one is an `FP8Scales`.
 
     Raises:
-        StrategyError: if a dtype of the policy is not a floating-point dtype. With an `FP8Policy`, when it is called,
-            if the scales were created for another function.
+        StrategyError: if `policy` is not a policy, or a dtype of it is not a floating-point dtype. With an
+            `FP8Policy`, when it is called, if the scales were created for another function.
 
     Example:
         >>> loss = jax.strategies.mixed_precision(lambda w, x: (x @ w).sum())
@@ -95,6 +95,11 @@ def mixed_precision(function: Callable[..., Any], policy: Policy | None = None) 
         (Array(6., dtype=float32), Array([3., 3.], dtype=float32))
     """
     chosen = PrecisionPolicy() if policy is None else policy
+    if isinstance(chosen, type) or not hasattr(chosen, "transform"):
+        raise StrategyError(
+            "mixed_precision: the second argument must be a PrecisionPolicy or an FP8Policy, such as "
+            f"`PrecisionPolicy(compute=jnp.bfloat16)`, not {policy!r}"
+        )
     return chosen.transform(function)
 
 

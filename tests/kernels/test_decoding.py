@@ -92,6 +92,34 @@ def test_lowering_vmap_and_gradient():
     np.testing.assert_allclose(gradient.sum(), 2 * q.shape[1] * q.shape[2], rtol=1e-4)  # two sequences have keys
 
 
+def test_gradients_ignore_what_pages_hold_after_the_keys_of_a_sequence():
+    q, k, v, tables, lengths = arguments(sequences=2, heads=4, key_heads=2, width=5, pages=4, size=2, listed=2)
+    tables, lengths = np.array([[0, 3], [1, 3]], np.int32), np.array([2, 1], np.int32)
+    grad = jax.grad(lambda *args: jnp.sum(jnp.sin(jax.kernels.paged_attention(*args, tables, lengths))), (0, 1, 2))
+    expected = grad(q, k, v)
+    k[:, 3], v[:, 3] = np.nan, np.inf
+    k[:, 1, 1] = np.inf
+    for actual, value in zip(grad(q, k, v), expected, strict=True):
+        np.testing.assert_array_equal(actual, value)
+
+
+def test_wide_integers_do_not_wrap():
+    q, k, v, *_ = arguments(sequences=1, heads=2, key_heads=2, width=5, pages=4, size=2, listed=1)
+    expected = jax.kernels.paged_attention(q, k, v, np.array([[3]]), np.array([2]))
+    with jax.enable_x64(True):
+        for page in (np.int64(2**32), np.uint32(2**32 - 1)):
+            result = jax.kernels.paged_attention(q, k, v, np.full((1, 1), page), np.full(1, page))
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_heads_without_elements():
+    pages = jnp.ones((2, 3, 4, 0))
+    assert (
+        jax.kernels.paged_attention(jnp.ones((1, 2, 0)), pages, pages, jnp.zeros((1, 1), int), jnp.ones(1, int)).size
+        == 0
+    )
+
+
 def test_second_derivatives():
     q, k, v, tables, lengths = arguments(sequences=3, heads=4, key_heads=2, width=5, pages=7, size=3, listed=4)
     lengths = np.array([12, 1, 7], np.int32)
@@ -124,6 +152,10 @@ def test_wrong_operands_are_errors():
         ((q, k, v[:1], tables, lengths), "needs queries [B, H, D]"),
         ((q, k, v, tables[0], lengths), "tables and lengths must be i32[B, N] and i32[B]"),
         ((q, k, v, tables, lengths[:2]), "have different numbers of sequences"),
+        ((1.0, k, v, tables, lengths), "needs queries [B, H, D]"),
+        ((q, k[:, :0], v[:, :0], tables, lengths), "list pages, and"),
+        ((q, k, v, tables * 0.5, lengths), "page_tables must be integers"),
+        ((q, k, v, tables, lengths > 0), "lengths must be integers"),
     ):
         with pytest.raises(TypeError, match=re.escape(expected)):
             jax.kernels.paged_attention(*operands)

@@ -164,13 +164,22 @@ def test_large_and_narrow_arrays_run_plain_ops():
     assert "a dtype that the kernel does not multiply" in GroupedOuter().obstacle(*narrow, offsets)
 
 
+def test_sizes_of_64_bits_do_not_wrap():
+    x, weights, _ = arguments()
+    sizes = np.zeros(len(weights), np.int64)
+    sizes[1] = 2**32  # more than there are rows
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax.kernels.grouped_dot(x, weights, sizes), x @ weights[1], rtol=1e-5, atol=1e-5)
+
+
 def test_wrong_operands_are_errors():
     x, weights, sizes = arguments()
     for operands, expected in (
-        ((x, weights, sizes[:4]), "do not fit"),
-        ((x, weights[:, :5], sizes), "do not fit"),
-        ((x[0], weights, sizes), "needs a matrix and floats of its dtype"),
-        ((x, weights, sizes.astype(np.float32)), "group_sizes must be integers of rank 1"),
+        ((x, weights, sizes[:4]), "groups"),
+        ((x, weights[:, :5], sizes), "needs a matrix [M, K], weights [G, K, N] and group_sizes [G]"),
+        ((x[0], weights, sizes), "needs a matrix [M, K], weights [G, K, N] and group_sizes [G]"),
+        ((x, weights, sizes[0]), "needs a matrix [M, K], weights [G, K, N] and group_sizes [G]"),
+        ((x, weights, sizes.astype(np.float32)), "group_sizes must be integers"),
     ):
         with pytest.raises(TypeError, match=re.escape(expected)):
             jax.kernels.grouped_dot(*operands)

@@ -1,5 +1,7 @@
 """kernels.adam: against a formula in float64 and Optax, its Triton IR, in-place updates, and shardings."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -67,6 +69,43 @@ def test_three_steps_with_a_schedule():
     for trees, index in ((params, 0), (state.mu, 1), (state.nu, 2)):
         for actual, row in zip(jax.tree.leaves(trees), expected, strict=True):
             np.testing.assert_allclose(actual, row[index], rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_of_64_bits():
+    with jax.enable_x64(True):
+        params, gradient = RNG.standard_normal(5), RNG.standard_normal(5)
+        optimizer = jax.kernels.adam(0.1, b2=0.99)
+        expected, state = (params, 0 * params, 0 * params), optimizer.init(params)
+        for count in (1, 2, 3):
+            params, state = optimizer.apply(gradient, state, params)
+            expected = formula([0.1, 1 / (1 - 0.9**count), 1 / (1 - 0.99**count)], expected[0], gradient, *expected[1:])
+        assert params.dtype == np.float64
+        for actual, value in zip((params, state.mu, state.nu), expected, strict=True):
+            np.testing.assert_allclose(actual, value, rtol=1e-13)
+
+
+@pytest.mark.parametrize("copy", [None, BF16])
+def test_trees_without_parameters(copy):
+    optimizer = jax.kernels.adam(0.1, compute_dtype=copy)
+    params, state = optimizer.apply({}, optimizer.init({}), {})
+    assert params == state.mu == state.nu == {} and state.count == 1
+    assert state.compute == (None if copy is None else {})
+
+
+def test_wrong_arguments_are_errors():
+    x = jnp.ones(3)
+    optimizer = jax.kernels.adam(0.1)
+    state = optimizer.init(x)
+    for call, expected in (
+        (lambda: jax.kernels.adam("0.1"), "learning_rate: needs an array or a number, not '0.1'"),
+        (lambda: jax.kernels.adam(x), "learning_rate must be a real number"),
+        (lambda: jax.kernels.adam(lambda count: 1j).apply(x, state, x), "learning_rate must be a real number"),
+        (lambda: optimizer.apply(x, tuple(state), x), "must be the state that `init` returns"),
+        (lambda: optimizer.apply(jnp.arange(3), optimizer.init(jnp.arange(3)), jnp.arange(3)), "must be floats"),
+        (lambda: optimizer.apply(jnp.ones(4), state, x), "the gradient of f32[3]"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(expected)):
+            call()
 
 
 def test_the_copy_is_that_of_the_parameters():

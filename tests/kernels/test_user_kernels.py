@@ -193,10 +193,21 @@ def test_a_failure_of_something_else_than_a_kernel(monkeypatch):
         ({"sharding_rule": "i j"}, ValueError, "must have one `->`"),
         ({"sharding_rule": "i -> i"}, ValueError, "operand 0 has rank 1 in the rule"),
         ({"input_output_aliases": {0: 1}}, ValueError, "has 0: 1, and there are 1 operands and 1 results"),
+        ({"name": 3}, TypeError, "name must be a string, not 3"),
+        ({"gradient": 3}, TypeError, "gradient of 'centred' must be a function"),
+        ({"supports": 3}, TypeError, "supports of 'centred' must be a function"),
+        ({"grid": 0}, ValueError, "must be one to three positive integers"),
+        ({"num_warps": "4"}, ValueError, "must be 1, 2, 4, 8, 16 or 32"),
+        ({"num_stages": 0}, ValueError, "must be a positive integer"),
+        ({"sharding_rule": 3}, TypeError, "sharding_rule must be a string"),
+        ({"operand_types": [3]}, TypeError, "must be a sequence of `ShapeDtypeStruct`s"),
+        ({"input_output_aliases": {"x": 0}}, TypeError, "has 'x': 0; write the index of the operand"),
+        ({"gradient": lambda *_: None}, TypeError, "returns None: return one cotangent"),
+        ({"gradient": lambda *_: ["a"]}, TypeError, "needs an array or a number, not 'a'"),
         ({"gradient": lambda *_: []}, TypeError, "returns 0 cotangents for 1 operands"),
         ({"gradient": lambda x, *_: [x[0][0]]}, TypeError, "returns f32[3] for operand 0, f32[2,3]"),
     ],
-    ids=["ir", "rule", "rank", "alias", "cotangents", "cotangent"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_definitions_are_errors(options, error, expected):
     with pytest.raises(error, match=re.escape(expected)):
@@ -214,6 +225,22 @@ def test_wrong_definitions_are_errors(options, error, expected):
 def test_wrong_launches_are_errors(options, expected):
     with pytest.raises(ValueError, match=expected):
         lowered(make(**options), np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("kind", ["jax", "numpy", "traced"])
+def test_arrays_that_are_not_operands_are_errors(kind):
+    x, array = jnp.ones((2, 3)), np.arange(3, dtype=np.float32)
+
+    def call(array):
+        return jax.kernels.triton_kernel(lambda x: x + array, ir=lambda *_: "", grid=1)(x)
+
+    with pytest.raises(TypeError, match="uses an array that is not an operand: pass it as one"):
+        jax.jit(call)(array) if kind == "traced" else call(jnp.asarray(array) if kind == "jax" else array)
+
+
+def test_supports_may_return_none():
+    function = make(supports=lambda *_: None)
+    assert "own kernels: 1" in str(jax.explain(function, hardware="h100")(jnp.ones((2, 3))))
 
 
 def on_host(x):

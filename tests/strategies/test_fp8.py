@@ -88,6 +88,26 @@ def test_gradients_are_within_the_rounding_of_the_formats():
     assert max(jax.tree.leaves(errors)) < 0.2  # 3 bits of products in e4m3, 2 bits of cotangents in e5m2
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_create_measures_the_magnitudes_of_one_step(in_loop):
+    """It differentiates with respect to the scales alone, on which no result of a product depends."""
+    rng = np.random.default_rng(0)
+    params = {"up": rng.normal(size=(1, 8, 4)).astype(np.float32)}
+    x = rng.normal(size=(5, 8)).astype(np.float32)
+
+    def squares(params, x):
+        if not in_loop:
+            return jnp.mean((x @ params["up"][0]) ** 2)
+        return jnp.sum(lax.scan(lambda carry, w: (carry, jnp.mean((x @ w) ** 2)), 0.0, params["up"])[1])
+
+    scales = FP8Policy(precision=None).create(squares, params, x)
+    cotangent = x @ params["up"][0] / 10
+    largest = [np.abs(array).max() for array in (x, params["up"], cotangent)]
+    np.testing.assert_allclose(scales.history[:, 0], largest, rtol=1e-5)
+    limits = np.array(scales.limits)
+    np.testing.assert_array_equal(np.ravel(scales.scales["up"]), 2 ** np.ceil(np.log2(largest / limits)))
+
+
 def test_update():
     names = {"a": jnp.ones(3), "b": jnp.ones((2, 3))}
     state = strategies.FP8Scales(names, jnp.zeros((9, 2)), (448.0, 448.0, 57344.0))
@@ -292,6 +312,8 @@ def test_types_create_a_state_of_the_same_structure():
     ("options", "message"),
     [
         ({"include": "up"}, r"include must be a sequence of patterns: write \('up',\)"),
+        ({"include": None}, "include must be a sequence of patterns, not None"),
+        ({"precision": "bfloat16"}, "precision must be a PrecisionPolicy or None, not 'bfloat16'"),
         ({"exclude": "("}, r"'\(' is not a regular expression"),
         ({"history": 0}, "history .0. must be an integer of at least 1"),
         ({"forward": jnp.bfloat16}, "forward must be float8_e4m3fn or float8_e5m2"),
@@ -316,6 +338,21 @@ def test_errors_of_functions():
     other = FP8Policy(include=("up",)).create(loss, params, tokens)
     with pytest.raises(StrategyError, match="the scales do not belong to this function: layers/down, layers/out"):
         LOSS(init(), other, random_tokens())
+
+
+@pytest.mark.parametrize(
+    ("maxima", "message"),
+    [
+        (None, "maxima must be the cotangent of these scales"),
+        ({"a": jnp.ones(3)}, "b differ"),
+        ({"a": jnp.ones(3), "b": jnp.ones(3)}, "b differ"),
+    ],
+    ids=["no state", "another function", "another number of layers"],
+)
+def test_errors_of_update(maxima, message):
+    state = strategies.FP8Scales({"a": jnp.ones(3), "b": jnp.ones((2, 3))}, jnp.zeros((9, 2)), (448.0, 448.0, 57344.0))
+    with pytest.raises(StrategyError, match=message):
+        state.update(maxima and strategies.FP8Scales(maxima, state.history, state.limits))
 
 
 def test_a_split_accumulator_is_one_of_gradients():

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import strategies
+from shardwise.errors import StrategyError
 from tests.strategies.mlp import PARAMS, X, Y, close, loss_of, on_mesh
 
 
@@ -24,3 +27,11 @@ def test_mixed_precision_casts_each_weight_once(mesh):
         close(sw.jit(step)(*args), expected, rtol=0.05, atol=2e-4)
     # FSDP gathers the weights of all microbatches once, after the cast: each device gets 3/4 of their bfloat16 bytes.
     assert sum(row.sent * row.times for row in gathers) == sum(p.size for p in PARAMS.values()) * 2 * 3 / 4
+
+
+@pytest.mark.parametrize(
+    "policy", [jnp.bfloat16, "bfloat16", strategies.FP8Policy, lambda: None], ids=["dtype", "name", "class", "function"]
+)
+def test_wrong_policies_are_errors(policy):
+    with pytest.raises(StrategyError, match="the second argument must be a PrecisionPolicy or an FP8Policy"):
+        strategies.mixed_precision(loss_of, policy)

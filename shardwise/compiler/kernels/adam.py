@@ -1,7 +1,7 @@
 """adam: the update of one parameter array by Adam, in one pass over memory and in place.
 
-    adam    rate and corrections f32[3], parameters, gradient, mean, square → new parameters, mean and square, and
-            optionally the parameters in a narrower dtype, with which the next step computes
+    adam    rate and corrections f32[3] (f64[3] for float64), parameters, gradient, mean, square → new parameters, mean
+            and square, and optionally the parameters in a narrower dtype, with which the next step computes
 
 All dims can be sharded: each device updates its shards.
 """
@@ -51,8 +51,11 @@ class Adam(KernelOp):
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         scalars, parameters, *rest = types
-        if scalars.shape != (3,) or scalars.dtype != F32:
-            raise TypeError(f"adam: the rate and the corrections must be f32[3], not {scalars}")
+        if not is_float(parameters.dtype):
+            raise TypeError(f"adam: parameters must be floats, not {parameters}")
+        expected = ArrayType((3,), numpy_carrier(parameters.dtype))
+        if scalars.plain.strong() != expected:
+            raise TypeError(f"adam: the rate and the corrections of {parameters} must be {expected}, not {scalars}")
         for role, type in zip(("gradient", "mean", "square"), rest, strict=True):
             if type.shape != parameters.shape or not is_float(type.dtype):
                 raise TypeError(f"adam: the {role} of {parameters} must be floats of their shape, not {type}")

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from shardwise.base.caches import registered_cache
 from shardwise.base.config import config
+from shardwise.compiler.control.call import Call
 from shardwise.compiler.control.linear_call import LinearCall
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.mlir_string import mlir_string
@@ -19,6 +20,7 @@ from shardwise.compiler.ir.program import Program, Source
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.kernels.triton_ir import TritonBuilder, supports_dtype
+from shardwise.compiler.ops.placement.retype import match_type
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.provenance import current_source
 from shardwise.compiler.transforms.inline import inline
@@ -169,6 +171,15 @@ class KernelOp(Op):
             ) from error
         call = LinearCall(program, len(primals) + len(results), transposed, second_derivative_scope(self.label))
         return results, call(*primals, *results, *(tangent for tangent in tangents if tangent is not None))
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Split `plain` if it is differentiated: its loops would compute primals and tangents together."""
+        if self.has_gradient:
+            return super().linearize(primals, tangents)
+        types = tuple(x.type.strong() for x in primals)
+        pairs = [zip(values, types, strict=True) for values in (primals, tangents)]
+        operands, active = ([x if x is None else match_type(x, type) for x, type in pair] for pair in pairs)
+        return Call(plain_program(self, types)).linearize(operands, active)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program = plain_program(self, tuple(unbatched_type(x, dim) for x, dim in zip(operands, dims, strict=True)))

@@ -128,13 +128,16 @@ class Norm(RowNorm):
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         rows, delta, *parameters = types if self.adds else (types[0], types[0], *types[1:])
+        function = "layer_norm" if self.centred else "rms_norm"
         if not rows.ndim or not is_float(rows.dtype):
-            raise TypeError(f"norm: needs rows of floats, not {rows}")
+            raise TypeError(f"{function}: needs rows of floats, not {rows}")
         if delta.plain != rows.plain:
-            raise TypeError(f"norm: x and the residual must have one type, not {rows} and {delta}")
+            raise TypeError(f"{function}: x and the residual must have one type, not {rows} and {delta}")
         for type in parameters:
             if type.shape != rows.shape[-1:] or not is_float(type.dtype):
-                raise TypeError(f"norm: scale and bias of {rows} must be floats of shape {rows.shape[-1:]}, not {type}")
+                raise TypeError(
+                    f"{function}: scale and bias of {rows} must be floats of shape {rows.shape[-1:]}, not {type}"
+                )
         return (rows.strong(),) * (2 if self.adds else 1)
 
     def factors(self, *types: ArrayType) -> FactorRule:

@@ -69,6 +69,8 @@ class PagedAttention(KernelOp):
             raise TypeError(
                 f"paged_attention: tables and lengths must be i32[B, N] and i32[B], not {tables}, {lengths}"
             )
+        if not k.shape[1] and tables.size:
+            raise TypeError(f"paged_attention: the tables {tables} list pages, and {k} has none")
         if not tables.shape[0] == lengths.shape[0] == q.shape[0]:
             raise TypeError(f"paged_attention: {q}, {tables} and {lengths} have different numbers of sequences")
         return (q.strong(),)
@@ -109,7 +111,10 @@ class PagedAttention(KernelOp):
         limits = [full(tables.type.shape, bound, I32) for bound in (0, pages - 1)]
         listed = Min()(Max()(tables, limits[0]), limits[1])
         pools: Any = (k, v)  # arrays or tracers, whose index is a gather
-        k, v = (Reshape((key_heads, sequences, keys, width))(pool[:, listed]) for pool in pools)
+        shape = (key_heads, sequences, keys, width)
+        # The rest of a page may hold anything, which gradients of scores that are zero must not be multiplied by.
+        is_held = Expr(Broadcast(shape, (1, 2))(is_key_of(lengths, keys)))
+        k, v = (where(is_held, Expr(Reshape(shape)(pool[:, listed])), 0.0).array for pool in pools)
         queries = Reshape((sequences, key_heads, heads // key_heads, width))(q)
         scores = Expr(Dot(((3,), (3,)), ((0, 1), (1, 0)), dtype=dtype)(queries, k)) * self.scale  # [B, K, G, keys]
         shape = scores.array.type.shape
@@ -119,8 +124,6 @@ class PagedAttention(KernelOp):
         weights = where(is_key, apply(Exp(), scores - largest), 0.0)
         total = apply(Max(), apply(Sum((3,)), weights), Expr(full(shape[:3], np.finfo(np.float32).tiny, dtype)))
         weights = weights / Expr(Broadcast(shape, (0, 1, 2))(total.array))
-        is_value = Expr(Broadcast(v.type.shape, (1, 2))(is_key_of(lengths, keys)))
-        v = where(is_value, Expr(v), 0.0).array  # the rest of a page may hold anything
         narrow = Convert(q.type.dtype)(weights.array)
         result = Dot(((3,), (2,)), ((0, 1), (1, 0)), dtype=dtype)(narrow, v)
         return [Convert(q.type.dtype)(Reshape(q.type.shape)(result))]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from shardwise.compiler.arrays.operands import as_operand, as_strong
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Program
@@ -81,11 +82,17 @@ class UserKernel(KernelOp):
     ) -> Sequence[Any]:
         assert self.definition.gradient is not None
         found = self.definition.gradient(operands, results, cotangents)
+        if not isinstance(found, Sequence):
+            raise TypeError(
+                f"the gradient of the kernel {self.title!r} returns {found!r}: return one cotangent per operand"
+            )
         if len(found) != len(operands):
             raise TypeError(
                 f"the gradient of the kernel {self.title!r} returns {len(found)} cotangents for {len(operands)} "
                 "operands: return one per operand, or None for an operand that has none"
             )
+        name = f"the gradient of the kernel {self.title!r}"
+        found = [None if ct is None else as_strong(as_operand(ct, name)) for ct in found]
         for index, (ct, operand) in enumerate(zip(found, operands, strict=True)):
             if ct is not None and ct.type.plain != operand.type.plain:
                 raise TypeError(

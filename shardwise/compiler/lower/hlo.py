@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import DType, DTypeLike, is_float, short_name
 from shardwise.compiler.ir.issue_groups import issue_groups
-from shardwise.compiler.ir.mlir_string import mlir_string
+from shardwise.compiler.ir.mlir_string import attribute_name, mlir_string
 from shardwise.compiler.ir.op import HloValue, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, ScalarLike
@@ -265,7 +265,7 @@ class Builder:
             for result, operand in written
         ]
         layouts = [", ".join(map(_layout, of)) for of in (operand_layouts, result_layouts)]
-        config = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+        config = ", ".join(f"{attribute_name(name)} = {value}" for name, value in attributes.items())
         text = (
             f"call_target_name = {mlir_string(target)}, api_version = 4 : i32, backend_config = {{{config}}}, "
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}], "

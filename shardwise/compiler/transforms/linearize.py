@@ -52,15 +52,18 @@ class LinearFrame(Frame):
     """A frame that stages ops on tangents.
 
     A user-defined rule may compute primals and tangents in one jitted function. Such a call is replayed op by op, so
-    that only its linear part is staged in this frame.
+    that only its linear part is staged in this frame. A call with rules of its own is staged whole: its transpose may
+    compute more than the transposed ops of its program, such as the magnitudes that float8 products measure.
     """
 
     def __init__(self, name: str):
         super().__init__(name, stages_all=False)
 
     def bind(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
-        if op.is_call and not all(op.programs[0].outputs_depending_on([self.owns(arg) for arg in args])):
-            return tuple(replay(op.programs[0], args))
+        if op.is_call and not op.opaque:
+            (program,) = op.programs
+            if not all(program.outputs_depending_on([self.owns(arg) for arg in args])):
+                return tuple(replay(program, args))
         return super().bind(op, args)
 
 

@@ -1,11 +1,13 @@
 """Copies between Refs. A copy is complete when it starts; its semaphore counts the bytes that are not waited for."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import shardwise.numpy as jnp
 from shardwise import tree
 from shardwise.api.ref import RefLike
+from shardwise.api.ref_view import RefViews
 
 
 @final
@@ -26,18 +28,7 @@ class AsyncCopyDescriptor:
     def start(self, priority: int = 0, *, add: bool = False) -> None:
         """Copy. With `add`, add to what the destination holds. The priority is ignored."""
         del priority
-        if tuple(self.src_ref.shape) != tuple(self.dst_ref.shape):
-            raise ValueError(
-                f"async copy: the source has shape {tuple(self.src_ref.shape)} and the destination "
-                f"{tuple(self.dst_ref.shape)}. Copy between views of the same shape, such as `ref.at[pl.ds(i, n)]`."
-            )
-        if self.src_ref.dtype != self.dst_ref.dtype:
-            raise TypeError(
-                f"async copy: the source is of {self.src_ref.dtype} and the destination of {self.dst_ref.dtype}. A "
-                "copy does not convert: read the Ref, and write the converted array."
-            )
-        value = self.src_ref[...]
-        self.dst_ref[...] = self.dst_ref[...] + value if add else value
+        _copy("async copy", self.src_ref, self.dst_ref, add)
         self.dst_sem[...] = self.dst_sem[...] + self._bytes
 
     def wait(self) -> None:
@@ -49,6 +40,22 @@ class AsyncCopyDescriptor:
     @property
     def _bytes(self) -> int:
         return int(self.dst_ref.size) * int(jnp.dtype(self.dst_ref.dtype).itemsize)
+
+
+def _copy(name: str, source: Any, destination: Any, add: bool) -> None:
+    """Write the elements of a Ref or view to another one of the same type, or add them to its elements."""
+    if tuple(source.shape) != tuple(destination.shape):
+        raise ValueError(
+            f"{name}: the source has shape {tuple(source.shape)} and the destination {tuple(destination.shape)}. Copy "
+            "between views of the same shape, such as `ref.at[pl.ds(i, n)]`."
+        )
+    if source.dtype != destination.dtype:
+        raise TypeError(
+            f"{name}: the source is of {source.dtype} and the destination of {destination.dtype}. A copy does not "
+            "convert: read the Ref, and write the converted array."
+        )
+    value = source[...]
+    destination[...] = destination[...] + value if add else value
 
 
 def make_async_copy(src_ref: RefLike, dst_ref: RefLike, sem: RefLike) -> AsyncCopyDescriptor:
@@ -108,15 +115,16 @@ def async_copy(
 
 
 def sync_copy(src_ref: RefLike, dst_ref: RefLike, *, add: bool = False) -> None:
-    """Copy between pytrees of Refs.
+    """Copy between pytrees of Refs and views.
 
     Args:
         src_ref: a pytree of Refs and views to read.
-        dst_ref: those to write, of the same structure.
+        dst_ref: the Refs and views to write, with the same structure, shapes and dtypes.
         add: whether to add to what the destinations hold.
 
     Raises:
-        ValueError: if the structures differ.
+        ValueError: if the structures or shapes differ.
+        TypeError: if the dtypes differ.
 
     Example:
         >>> def kernel(x_ref, out_ref):
@@ -124,8 +132,5 @@ def sync_copy(src_ref: RefLike, dst_ref: RefLike, *, add: bool = False) -> None:
         >>> pallas.pallas_call(kernel, jnp.zeros(2))(jnp.ones(2))
         Array([1., 1.], dtype=float32)
     """
-
-    def copy(source: Any, destination: Any) -> None:
-        destination[...] = destination[...] + source[...] if add else source[...]
-
-    tree.map(copy, src_ref, dst_ref)
+    copies = partial(_copy, "sync_copy", add=add)
+    tree.map(copies, src_ref, dst_ref, is_leaf=lambda node: isinstance(node, RefViews))  # a view is a pytree, too

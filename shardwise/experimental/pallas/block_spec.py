@@ -1,5 +1,6 @@
 """BlockSpec: which block of an array each step of a grid sees, and the kinds of dims of a block."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
@@ -55,15 +56,18 @@ def as_block_dim(dim: Any, where: str) -> BlockDim:
     """Return an entry of a block shape as a block dim. `where` says which block shape it is, for the error."""
     if dim is None:
         return squeezed
-    if isinstance(dim, (Blocked, Element, Squeezed, BoundedSlice)):
-        return dim
+    kind = dim if isinstance(dim, (Blocked, Element, Squeezed, BoundedSlice)) else Blocked(dim)
+    padding = kind.padding if isinstance(kind, Element) else ()
     try:
-        return Blocked(int(dim))
-    except (TypeError, ValueError) as error:
+        sizes = [operator.index(size) for size in (block_size(kind), *padding)]
+    except TypeError as error:
         raise TypeError(
             f"{where}: {dim!r} is not a block dim. Use an integer, None, or one of pl.Blocked, pl.Element, pl.Squeezed "
-            "and pl.BoundedSlice."
+            "and pl.BoundedSlice, with integers."
         ) from error
+    if any(size < 0 for size in sizes[1:]):
+        raise ValueError(f"{where}: the padding of {dim!r} is negative: use numbers of elements of at least 0")
+    return kind if kind is dim else Blocked(sizes[0])
 
 
 def block_size(dim: BlockDim) -> int:
@@ -108,7 +112,8 @@ class BlockSpec:
         pipeline_mode: how the block is buffered; ignored.
 
     Raises:
-        TypeError: if `index_map` is not callable, or `memory_space` is not a memory space.
+        TypeError: if `block_shape` is not a sequence, `index_map` is not callable, or `memory_space` is not a memory
+            space.
 
     Example:
         >>> pallas.BlockSpec((8, 128), lambda i, j: (i, j)).block_shape
@@ -125,6 +130,11 @@ class BlockSpec:
             raise TypeError(
                 f"BlockSpec: index_map must be a function of the grid's indices, not {self.index_map!r}. The block "
                 "shape comes first: `BlockSpec((8, 128), lambda i, j: (i, j))`."
+            )
+        if self.block_shape is not None and not isinstance(self.block_shape, Sequence):
+            raise TypeError(
+                f"BlockSpec: block_shape must be a sequence with one entry per dim of the array, not "
+                f"{self.block_shape!r}: write `BlockSpec((8, 128), ...)`"
             )
         check_memory_space("BlockSpec", self.memory_space)
 

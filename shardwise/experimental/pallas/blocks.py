@@ -123,6 +123,8 @@ class BlockMapping:
                 f"{self.where}: the index map returned {entry!r} for dim {dim}, whose block dim is {kind}. "
                 f"Return {expected}."
             )
+        if entry is None:
+            raise TypeError(f"{self.where}: the index map returned None. Return one index per dim of the array.")
         start = jnp.asarray(entry.start if is_slice else entry)
         if start.shape or not is_integer(start.dtype):
             raise TypeError(

@@ -60,6 +60,7 @@ def run_grid(
 def _unravel(number: Any, sizes: Sequence[Any]) -> tuple[Any, ...]:
     """Return the indices of a step, of which the last one is the fastest."""
     indices: list[Any] = []
+    number = number.astype(jnp.int32)  # of a loop with `enable_x64`, it has 64 bits
     for axis in range(len(sizes) - 1, -1, -1):
         size = sizes[axis]
         if isinstance(size, int) and size == 1:
@@ -70,7 +71,7 @@ def _unravel(number: Any, sizes: Sequence[Any]) -> tuple[Any, ...]:
             divisor = jnp.asarray(size, jnp.int32)
             indices.append(lax.rem(number, divisor))
             number = lax.div(number, divisor)
-    return tuple(index.astype(jnp.int32) for index in reversed(indices))
+    return tuple(reversed(indices))
 
 
 def _run_step(

@@ -55,7 +55,8 @@ class PrefetchScalarGridSpec(GridSpec):
         grid, in_specs, out_specs, scratch_shapes: as of `GridSpec`.
 
     Raises:
-        ValueError: if `num_scalar_prefetch` is negative.
+        TypeError: if `num_scalar_prefetch` is not an integer.
+        ValueError: if it is negative.
 
     Example:
         >>> pallas.tpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(4,)).num_scalar_prefetch
@@ -71,6 +72,10 @@ class PrefetchScalarGridSpec(GridSpec):
         scratch_shapes: object = (),
     ):
         super().__init__(grid, in_specs, out_specs, scratch_shapes)
+        if not isinstance(num_scalar_prefetch, int):
+            raise TypeError(
+                f"PrefetchScalarGridSpec: num_scalar_prefetch must be an integer, not {num_scalar_prefetch!r}"
+            )
         if num_scalar_prefetch < 0:
             raise ValueError(
                 f"PrefetchScalarGridSpec: num_scalar_prefetch must be the number of operands that come first, not "

@@ -80,9 +80,13 @@ def pallas_call(
     """
     if not callable(kernel):
         raise TypeError(f"pallas_call: the kernel must be a function of Refs, not {kernel!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"pallas_call: name must be a string, not {name!r}")
     title = name or function_name(kernel)
     if grid_spec is None:
         grid_spec = GridSpec(grid, in_specs, out_specs, scratch_shapes)
+    elif not isinstance(grid_spec, GridSpec):
+        raise TypeError(f"pallas_call of {title!r}: grid_spec must be a GridSpec, not {grid_spec!r}")
     else:
         separate = {"grid": grid, "scratch_shapes": scratch_shapes}
         repeated = [parameter for parameter, value in separate.items() if value not in ((), [])]
@@ -177,7 +181,9 @@ def _block_mappings(title: str, parameter: str, kind: str, specs: object, values
 
 def _check_aliases(title: str, aliases: dict[int, int], arrays: Sequence[Any], types: Sequence[Any]) -> None:
     for operand, result in aliases.items():
-        where = f"pallas_call of {title!r}: input_output_aliases has {operand}: {result}"
+        where = f"pallas_call of {title!r}: input_output_aliases has {operand!r}: {result!r}"
+        if not (isinstance(operand, int) and isinstance(result, int)):
+            raise TypeError(f"{where}. Write the index of the operand, and that of the result.")
         if not (0 <= operand < len(arrays) and 0 <= result < len(types)):
             raise ValueError(
                 f"{where}, and there are {len(arrays)} operands and {len(types)} results, counted from 0 in the "

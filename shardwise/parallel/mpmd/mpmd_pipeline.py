@@ -328,7 +328,7 @@ class MpmdPipeline:
             >>> stages = [lambda w, x: x @ w, lambda w, x: (x @ w).mean()]
             >>> train = jax.parallel.mpmd_pipeline(stages, meshes, 8, "1f1b", spec=P("data"))
             >>> w, x = (jax.ShapeDtypeStruct((rows, 4096), jnp.bfloat16) for rows in (4096, 1 << 16))
-            >>> 0.1 < train.simulate("h100")([w, w], x).bubble < 0.2
+            >>> 0.2 < train.simulate("h100")([w, w], x).bubble < 0.3
             True
         """
         target = chip(hardware)

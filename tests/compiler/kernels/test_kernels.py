@@ -156,6 +156,36 @@ def test_second_and_third_derivatives(op, operands):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3), ours, theirs)
 
 
+def test_the_gradient_of_some_operands_is_the_kernel():
+    """Without a tangent of x, that of x + delta is zero; the gradient of the scale is computed by the kernel still."""
+    x, scale = random(4, 24), random(24)
+
+    def loss(x, scale, delta):
+        return sum(jax.kernels.rms_norm(x, scale, residual=delta)).sum()
+
+    for operand in range(3):
+        assert "norm_grad" in str(jax.make_jaxpr(jax.grad(loss, operand))(x, scale, x))
+
+
+@pytest.mark.parametrize("target", [np.int64(2**32 + 1), np.uint32(2**32 - 1), np.int64(-(2**40))])
+def test_wide_targets_do_not_wrap(target):
+    logits = random(1, 5)
+    with jax.enable_x64(True):
+        loss = jax.kernels.cross_entropy(logits, np.array([target]))
+    np.testing.assert_allclose(loss, np.log(np.exp(logits).sum(-1)), rtol=1e-6)  # the logit of such a target is 0
+
+
+def test_errors_of_norms_name_the_function():
+    x = jnp.ones((3, 4))
+    for call, expected in (
+        (lambda: jax.kernels.rms_norm(x, jnp.ones(3)), "rms_norm: scale and bias of"),
+        (lambda: jax.kernels.layer_norm(1.0, x, x), "layer_norm: needs rows of floats"),
+        (lambda: jax.kernels.rms_norm(x, x[0], residual=x[0]), "rms_norm: x and the residual must have one type"),
+    ):
+        with pytest.raises(TypeError, match=expected):
+            call()
+
+
 def test_explain_says_that_second_derivatives_are_plain_ops():
     def loss(scale, x):
         return jnp.sum(jax.kernels.rms_norm(x, scale) ** 3)

@@ -70,6 +70,69 @@ def test_kernel_in_shard_map(check_vma):
     np.testing.assert_allclose(sw.jit(run)(x, y), x @ y, rtol=1e-4, atol=1e-5)
 
 
+def scale_twice(x_ref, w_ref, out_ref):
+    @pl.when(pl.program_id(0) >= 0)
+    def _():
+        out_ref[...] = sw.lax.fori_loop(0, 2, lambda _, total: total * w_ref[...], x_ref[...])
+
+
+def scaled_twice(x, w):
+    """Return x * w * w, by a kernel that GPUs compile, whose steps run in a loop elsewhere."""
+    block = pl.BlockSpec((2,), lambda i: (i,))
+    shared = pl.BlockSpec((2,), lambda i: (0,))
+    return pl.pallas_call(scale_twice, x, grid=(x.size // 2,), in_specs=[block, shared], out_specs=block)(x, w)
+
+
+def per_device(function):
+    mesh = sw.make_mesh((2,), ("rows",))
+    return sw.shard_map(function, mesh=mesh, in_specs=(P("rows"), P()), out_specs=P("rows"))
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        scaled_twice,
+        sw.checkpoint(scaled_twice),
+        sw.jit(sw.checkpoint(scaled_twice)),
+        per_device(scaled_twice),
+        per_device(sw.checkpoint(scaled_twice)),
+        lambda x, w: sw.vmap(per_device(scaled_twice), (0, None))(x[None], w)[0],
+        lambda x, w: per_device(sw.vmap(scaled_twice, (1, None), 1))(x[:, None], w)[:, 0],
+    ],
+    ids=[
+        "plain",
+        "checkpoint",
+        "jit checkpoint",
+        "shard_map",
+        "shard_map checkpoint",
+        "vmap shard_map",
+        "shard_map vmap",
+    ],
+)
+def test_derivatives_of_a_kernel_that_can_be_compiled(transformed):
+    x, w = numbers(8), numbers(2)
+    tiled = np.tile(w, 4)
+    x_ct, w_ct = sw.grad(lambda x, w: transformed(x, w).sum(), (0, 1))(x, w)
+    np.testing.assert_allclose(x_ct, tiled**2, rtol=1e-5)
+    np.testing.assert_allclose(w_ct, 2 * w * x.reshape(4, 2).sum(0), rtol=1e-5)
+    tangent = sw.jvp(transformed, (x, w), (x, w))[1]
+    np.testing.assert_allclose(tangent, 3 * x * tiled**2, rtol=1e-5)
+    second = sw.hessian(lambda w: transformed(x, w).sum())(w)
+    np.testing.assert_allclose(second, np.diag(2 * x.reshape(4, 2).sum(0)), rtol=1e-5, atol=1e-6)
+
+
+def test_grids_of_several_axes_with_x64():
+    x = numbers(8, 12).astype(np.float64)
+    with sw.enable_x64(True):
+        block = pl.BlockSpec((4, 4), lambda i, j: (i, j))
+        run = pl.pallas_call(
+            add, sw.ShapeDtypeStruct(x.shape, x.dtype), grid=(2, 3), in_specs=[block] * 2, out_specs=block
+        )
+        total = run(x, x / 3)
+        assert total.dtype == np.float64
+        np.testing.assert_array_equal(total, x + x / 3)
+
+
 def test_kernel_has_its_name_in_programs():
     assert "in multiply" in str(sw.make_jaxpr(matmul)(numbers(8, 8), numbers(8, 8)))
 
@@ -152,6 +215,24 @@ def test_copies_pipelines_and_semaphores():
     np.testing.assert_array_equal(out, [x[0], *(2 * x[2:6]), *x[5:]])
 
 
+@pytest.mark.parametrize(
+    ("source", "destination", "expected"),
+    [
+        (lambda x: x.at[pl.ds(0, 2)], lambda out: out.at[2:4], [0, 0, 1, 2]),
+        (lambda x: x.at[pl.ds(0, 4)], lambda out: out, [1, 2, 3, 4]),
+        (lambda x: x.at[0], lambda out: out.at[0], [1, 0, 0, 0]),
+        (lambda x: (x.at[3], x.at[0:2]), lambda out: (out.at[0], out.at[1:3]), [4, 1, 2, 0]),
+    ],
+    ids=["slices", "a view and a Ref", "elements", "a pytree"],
+)
+def test_sync_copy_between_views(source, destination, expected):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = jnp.zeros(4)
+        pltpu.sync_copy(source(x_ref), destination(out_ref))
+
+    np.testing.assert_array_equal(pl.pallas_call(kernel, jnp.zeros(4))(jnp.arange(1.0, 5.0)), expected)
+
+
 def test_masked_elements_may_be_out_of_bounds():
     def kernel(x_ref, out_ref):
         start = pl.program_id(0) * 4
@@ -202,6 +283,10 @@ BLOCK = pl.BlockSpec((2,), lambda i: (i,))
         ({"in_specs": [pl.BlockSpec((2,), lambda i: 0.5 * i)]}, TypeError, "an index of type f32"),
         ({"in_specs": [pl.BlockSpec((2,), lambda i: pl.ds(i, 2))]}, TypeError, "Return an integer scalar"),
         ({"in_specs": [pl.BlockSpec(("a",), lambda i: i)]}, TypeError, "'a' is not a block dim"),
+        ({"in_specs": [pl.BlockSpec((2.5,), lambda i: i)]}, TypeError, "2.5 is not a block dim"),
+        ({"in_specs": [pl.BlockSpec((pl.Element("a"),), lambda i: i)]}, TypeError, "is not a block dim"),
+        ({"in_specs": [pl.BlockSpec((pl.Element(2, (-1, 0)),), lambda i: i)]}, ValueError, "padding of .* is negative"),
+        ({"in_specs": [pl.BlockSpec((2,), lambda i: None)]}, TypeError, "the index map returned None"),
         ({"in_specs": [pl.BlockSpec((0,), lambda i: i)]}, ValueError, "has an empty dim"),
         ({"in_specs": [BLOCK, BLOCK]}, ValueError, "Write one BlockSpec for each of the operands"),
         ({"in_specs": [3]}, TypeError, "3 is not a BlockSpec"),
@@ -210,6 +295,9 @@ BLOCK = pl.BlockSpec((2,), lambda i: (i,))
         ({"grid": (1.5,)}, TypeError, "must be an integer"),
         ({"grid": (("a", 2),)}, UnsupportedError, "an axis with a name"),
         ({"input_output_aliases": {1: 0}}, ValueError, "there are 1 operands and 1 results"),
+        ({"input_output_aliases": {"x": 0}}, TypeError, "has 'x': 0. Write the index of the operand"),
+        ({"name": 3}, TypeError, "name must be a string, not 3"),
+        ({"grid_spec": 3}, TypeError, "grid_spec must be a GridSpec, not 3"),
         ({"grid_spec": pl.GridSpec()}, ValueError, "grid, in_specs and grid_spec are both given"),
         ({"scratch_shapes": ["VMEM"]}, TypeError, "'VMEM' is not the type of a buffer"),
     ],
@@ -230,6 +318,8 @@ def test_errors_of_pallas_call(options, error, text):
         (lambda ref: pltpu.make_async_remote_copy(ref, ref), UnsupportedError, "To communicate, use the collectives"),
         (lambda ref: pl.semaphore_signal(ref, device_id=1), UnsupportedError, "Use the collectives of `lax`"),
         (lambda ref: pltpu.async_copy(ref, ref.at[1:], ref), ValueError, r"shape \(4,\) and the destination \(3,\)"),
+        (lambda ref: pltpu.sync_copy(ref, ref.at[1:]), ValueError, r"shape \(4,\) and the destination \(3,\)"),
+        (lambda ref: pltpu.sync_copy(ref.bitcast(jnp.int32), ref), TypeError, "int32 and the destination of float32"),
         (lambda ref: pl.run_scoped(lambda x: None, 3), TypeError, "3 is not the type of a buffer"),
         (lambda ref: ref.reshape(3)[...], ValueError, "has 4 elements"),
     ],
@@ -246,3 +336,7 @@ def test_errors_without_a_kernel():
         pl.BlockSpec(memory_space="vmem")
     with pytest.raises(TypeError, match="index_map must be a function"):
         pl.BlockSpec(lambda i: i, (2,))
+    with pytest.raises(TypeError, match="block_shape must be a sequence"):
+        pl.BlockSpec(2, lambda i: i)
+    with pytest.raises(TypeError, match="num_scalar_prefetch must be an integer"):
+        pltpu.PrefetchScalarGridSpec("1")

@@ -7,7 +7,8 @@ from dataclasses import field, replace
 from typing import Any, NamedTuple, final
 
 from shardwise.base.caches import registered_cache
-from shardwise.compiler.ir.op import BatchAxis, LocalContext
+from shardwise.compiler.control.make_varying import cast_to_varying, make_varying
+from shardwise.compiler.ir.op import BatchAxis, LocalContext, varying
 from shardwise.compiler.ir.operand import Operand
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
@@ -132,12 +133,15 @@ class PallasKernel(KernelOp):
         return sum(type.nbytes for type in (*operands, *results))
 
     def plain(self, *operands: Any) -> list[Any]:
+        axes = varying([x.type for x in operands])  # the program is of replicated arrays
+        operands = tuple(cast_to_varying(x, axes) for x in operands)
         if not self.batch:
-            return list(replay(self.interpreted, operands))
+            return list(replay(make_varying(self.interpreted, axes) if axes else self.interpreted, operands))
         outer, *inner = self.batch
         one = replace(self, batch=tuple(inner))
         dims = [0 if has else None for has in outer.has_dim]
-        results, out_dims = vmap(plain_program(one, one.in_types()), BatchAxis(outer.size), operands, dims)
+        types = tuple(type.with_varying(axes) for type in one.in_types())
+        results, out_dims = vmap(plain_program(one, types), BatchAxis(outer.size), operands, dims)
         return [batch_dim_at(x, dim, 0, outer.size) for x, dim in zip(results, out_dims, strict=True)]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
