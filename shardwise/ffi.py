@@ -305,9 +305,14 @@ def pycapsule(funcptr: Any) -> Any:
     Args:
         funcptr: the function.
 
+    Raises:
+        TypeError: if it is a number or a string, which `ctypes` would take for an address.
+
     Example:
         >>> jax.ffi.pycapsule(ctypes.cdll.LoadLibrary("librms.so").RmsNorm)  # doctest: +SKIP
     """
+    if funcptr is None or isinstance(funcptr, (int, str, bytes)):
+        raise TypeError(f"pycapsule: expected a function of a library that ctypes has loaded, not {funcptr!r}")
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     return new(ctypes.cast(funcptr, ctypes.c_void_p), None, None)

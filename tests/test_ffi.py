@@ -174,6 +174,12 @@ def test_wrong_arguments(call, error, message):
         call()
 
 
+@pytest.mark.parametrize("address", [None, 0, 4096, "RmsNorm", b"RmsNorm"])
+def test_a_capsule_is_made_of_a_loaded_function(address):
+    with pytest.raises(TypeError, match="expected a function of a library that ctypes has loaded"):
+        ffi.pycapsule(address)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_compiled_library(tmp_path):
