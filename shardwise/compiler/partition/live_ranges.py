@@ -175,7 +175,7 @@ class LiveRanges:
         self.chip = chip
         self.platform = "" if chip is None else chip.platform
         self.local = local
-        self.program = local.program if as_written else _as_compiled(local, self.platform)
+        self.program = local.program if as_written else _as_compiled(local, chip)
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
@@ -681,9 +681,13 @@ class LiveRanges:
         return self._matrices.get(value, value.type.shape)
 
 
-def _as_compiled(local: LocalProgram, platform: str) -> Program:
-    """Return the program of a device as XLA rewrites it on a platform."""
-    return cpu_program(local.program) if platform == CPU else local.program_on_gpu if platform == GPU else local.program
+def _as_compiled(local: LocalProgram, chip: Chip | None) -> Program:
+    """Return the program of a device as XLA rewrites it for its platform."""
+    if chip is not None and chip.platform == CPU:
+        return cpu_program(local.program)
+    if chip is not None and chip.platform == GPU:
+        return local.program_on_gpu(triton_chip(local, chip))
+    return local.program
 
 
 def _matrix_shape(equation: Equation) -> tuple[int, ...]:
