@@ -14,8 +14,10 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
+from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse
@@ -212,8 +214,11 @@ class FusedExpressions:
             (value,) = equation.outputs
             self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=True)
             self.fused[value], self.members[value] = self.roots[equation].reads, self.roots[equation].members
-        elif equation in self.accumulations:
+        elif equation in self.accumulations or self._is_added_to_convolution(equation):
             self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=False)
+        elif self._is_added_by_library(equation):
+            (value,) = equation.outputs
+            self.fused[value], self.members[value] = self._reads(equation), [equation]
         elif self._is_scattered_later(equation):
             (value,) = equation.outputs
             self.fused[value], self.members[value] = self._reads(equation), self._members(equation)
@@ -237,14 +242,51 @@ class FusedExpressions:
         return self.accumulations.get(equation)
 
     def _fuses(self, equation: Equation) -> bool:
-        if equation in self.accumulations or equation in self.folded:
+        if equation in self.accumulations or equation in self.folded or self._is_added_to_convolution(equation):
             return False
         fusion = equation.op.fusion
         if self.platform == "cpu" and isinstance(equation.op, Concatenate):
             return _is_fused_concatenation(equation)
         if self.platform == "cpu" and fusion.duplicates == "on CPU":
             return True
+        if self.platform == "gpu" and isinstance(equation.op, ArgExtremum):
+            return True
         return fusion.fuses or (bool(self.platform) and (fusion.is_indexed or is_outer_product(equation)))
+
+    def _is_added_by_library(self, equation: Equation) -> bool:
+        """Return whether cuDNN adds an array, or a bias, to the result of a convolution before it writes that."""
+        if not self._is_forward_convolution(equation):
+            return False
+        (value,) = equation.outputs
+        uses = self.uses.get(value, ())
+        if len(uses) != 1 or uses[0].op.name != "add" or value in self.outputs:
+            return False
+        first = uses[0].inputs[0]
+        other = self._producers.get(first)
+        return first is value or other is None or not self._is_forward_convolution(other)
+
+    def _computes_operand(self, use: Equation, value: Value) -> bool:
+        """Return whether an update computes a value that it writes, or cuDNN reads a bias for each channel instead."""
+        if _fuses_update(use, value):
+            return True
+        producer = self._producers[value]
+        is_bias = producer.op.name == "broadcast" and producer.inputs[0].type.size == value.type.shape[-1]
+        return is_bias and self._is_added_to_convolution(use)
+
+    def _is_forward_convolution(self, equation: Equation) -> bool:
+        """Return whether an equation is a convolution on a GPU, without groups of channels, and no gradient."""
+        op = equation.op
+        if self.platform != "gpu" or not isinstance(op, Conv) or op.out[0] != op.lhs[0]:
+            return False
+        has_groups = any(letter in op.rhs and letter in op.out and not letter.isdigit() for letter in op.lhs)
+        return not has_groups and not self.is_reversed(equation.inputs[1])
+
+    def _is_added_to_convolution(self, equation: Equation) -> bool:
+        """Return whether an equation adds to the result of a convolution, so that cuDNN reads the other operand."""
+        if self.platform != "gpu" or equation.op.name != "add":
+            return False
+        producers = [self._producers.get(value) for value in equation.inputs]
+        return any(producer is not None and self._is_added_by_library(producer) for producer in producers)
 
     def _is_view(self, equation: Equation) -> bool:
         fusion = equation.op.fusion
@@ -341,7 +383,7 @@ class FusedExpressions:
         (value,) = equation.outputs
         if equation in self.calls:
             return self.calls[equation] is not equation
-        if equation.op.reduced_dims is not None:
+        if equation.op.reduced_dims is not None or isinstance(equation.op, ArgExtremum):
             return False
         is_in_row_kernel = self.platform and (self._is_normalized(equation) or self._is_standardized(equation))
         if is_in_row_kernel and len(self.uses.get(value, ())) > 1:
@@ -360,7 +402,7 @@ class FusedExpressions:
             if not uses:
                 return True
         for use in uses:
-            if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
+            if not self._fuses(use) and not (self.platform == "gpu" and self._computes_operand(use, value)):
                 return False
         if len(uses) == 1 or equation.op.fusion.duplicates == "always" or self._meet(uses, value):
             return True

@@ -6,7 +6,7 @@ for Hopper. It runs only if XLA may compute products with kernels of its own.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import Full
-from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Pad
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
@@ -61,24 +61,48 @@ def split_products(program: Program, chip: Chip) -> Program:
     return program.with_equations(equations) if changed else program
 
 
+class _Operand(NamedTuple):
+    """An operand of a product: its value, and its contracting and batch dims."""
+
+    value: Value
+    contract: tuple[int, ...]
+    batch: tuple[int, ...]
+
+
 def _split(equation: Equation, chip: Chip, producers: Mapping[Value, Equation]) -> list[Equation]:
     """Return the equations that compute a product in parts; only the equation itself if XLA does not split it."""
     op = equation.op
     if not isinstance(op, Dot) or is_outer_product(equation) or equation.inputs[0].type.dtype == np.int32:
         return [equation]
-    if not all(_are_adjacent(dims) for dims in op.contract):
+    operands = [
+        _without_transpose(_Operand(value, op.contract[side], op.batch[side]), producers)
+        for side, value in enumerate(equation.inputs)
+    ]
+    if not all(_are_adjacent(operand.contract) for operand in operands):
         return [equation]
-    types = tuple([value.type for value in equation.inputs])
     (result,) = equation.outputs
     sums = accumulation_dtype(result.type.dtype)
     left, right = (_source_width(value, producers) for value in equation.inputs)
     widths = _Widths(left, right, result.type.dtype.itemsize, sums.itemsize)
-    shape = product_shape(op, types)
+    shape = product_shape(op, tuple([value.type for value in equation.inputs]))
     parts = min(_PARTS, key=lambda parts: _cost(shape, parts, widths, chip.cores))
     if parts == 1:
         return [equation]
     multiple = parts * max(1, _ALIGNMENT // min(left, right))
-    return _in_parts(equation, op, parts, math.ceil(shape[3] / multiple) * multiple, sums)
+    return _in_parts(equation, operands, parts, math.ceil(shape[3] / multiple) * multiple, sums)
+
+
+def _without_transpose(operand: _Operand, producers: Mapping[Value, Equation]) -> _Operand:
+    """Return an operand before the transpose that computes it, unless that orders several dims of the result."""
+    producer = producers.get(operand.value)
+    if producer is None or not isinstance(producer.op, Transpose):
+        return operand
+    order = producer.op.permutation
+    free = [dim for index, dim in enumerate(order) if index not in (*operand.contract, *operand.batch)]
+    contract, batch = ([order[dim] for dim in dims] for dims in (operand.contract, operand.batch))
+    if free != sorted(free) or not _are_adjacent(tuple(contract)):
+        return operand
+    return _Operand(producer.inputs[0], tuple(contract), tuple(batch))
 
 
 def _are_adjacent(dims: tuple[int, ...]) -> bool:
@@ -110,12 +134,12 @@ def _cost(shape: tuple[int, int, int, int], parts: int, widths: _Widths, cores: 
     return product + _LAUNCH + (written + batch * m * n * widths.result) * _SUMMED_BYTE
 
 
-def _in_parts(equation: Equation, op: Dot, parts: int, padded: int, sums: DType) -> list[Equation]:
+def _in_parts(equation: Equation, operands: Sequence[_Operand], parts: int, padded: int, sums: DType) -> list[Equation]:
     """Return a product as a batch of `parts` products, and the sum of their results.
 
     Args:
         equation: the product.
-        op: its op.
+        operands: its operands.
         parts: the number of parts.
         padded: the size of the contracting dim, with zeros behind its elements.
         sums: the dtype of the results of the parts.
@@ -127,9 +151,8 @@ def _in_parts(equation: Equation, op: Dot, parts: int, padded: int, sums: DType)
         equations.append(equation.replace(op=op, inputs=operands, outputs=[Value(type)]))
         return equations[-1].outputs[0]
 
-    operands, dims = [], []
-    for side, value in enumerate(equation.inputs):
-        contracted = op.contract[side]
+    divided, dims = [], []
+    for value, contracted, batch in operands:
         first, behind = contracted[0], value.type.shape[contracted[-1] + 1 :]
         before, size = value.type.shape[:first], math.prod([value.type.shape[dim] for dim in contracted])
         whole = value
@@ -138,12 +161,14 @@ def _in_parts(equation: Equation, op: Dot, parts: int, padded: int, sums: DType)
             none = (0,) * matrix.type.ndim
             high = (*none[:first], padded - size, *none[first + 1 :])
             whole = apply(Pad(none, high, none), matrix, apply(Full((), Scalar.from_value(0, value.type.dtype))))
-        operands.append(apply(Reshape((*before, parts, padded // parts, *behind)), whole))
-        moved = [dim if dim < first else dim + 2 - len(contracted) for dim in op.batch[side]]
+        divided.append(apply(Reshape((*before, parts, padded // parts, *behind)), whole))
+        moved = [dim if dim < first else dim + 2 - len(contracted) for dim in batch]
         dims.append((first + 1, (first, *moved)))
-    contract, batch = ((dims[0][0],), (dims[1][0],)), (dims[0][1], dims[1][1])
-    product = apply(Dot(contract, batch, None if sums == operands[0].type.dtype else sums, op.precision), *operands)
-    total = apply(Sum((0,)), product)
+    (left, left_batch), (right, right_batch) = dims
+    dtype = None if sums == divided[0].type.dtype else sums
+    assert isinstance(equation.op, Dot)
+    op = Dot(((left,), (right,)), (left_batch, right_batch), dtype, equation.op.precision)
+    total = apply(Sum((0,)), apply(op, *divided))
     if total.type.dtype != equation.outputs[0].type.dtype:
         total = apply(Convert(equation.outputs[0].type.dtype, equation.outputs[0].type.weak), total)
     equations[-1] = equations[-1].replace(outputs=equation.outputs)

@@ -47,6 +47,11 @@ PROGRAMS = {
     "several contracting dims": (lambda x, y: jnp.einsum("abi,abj->ij", x, y), [(4, 4096, 8), (4, 4096, 6)]),
     "a contracting dim that is padded": (lambda x, y: x.T @ y, [(16382, 8), (16382, 6)]),
     "batches": (lambda x, y: jnp.einsum("aib,ajb->bij", x, y), [(65536, 3, 2), (65536, 4, 2)]),
+    "transposed operands": (lambda x, y: x.T @ y, [(16384, 8), (16384, 6)]),
+    "transposed batches": (
+        lambda x, y: jnp.transpose(x, (2, 1, 0)) @ jnp.transpose(y, (2, 0, 1)),
+        [(65536, 3, 2), (65536, 4, 2)],
+    ),
     "the minor dim": (lambda x, y: x @ y, [(8, 16384), (16384, 6)]),
     "a loop": (lambda x, y: lax.fori_loop(0, 2, lambda _, c: c + x.T @ y, jnp.zeros((8, 6))), [(16384, 8), (16384, 6)]),
 }
