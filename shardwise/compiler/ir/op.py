@@ -322,7 +322,7 @@ class Op:
     def workspace_bytes(self, *types: ArrayType) -> int | None:
         """Return the bytes that a GPU's library needs while the op runs on operands of these types, beside its results.
 
-        None means as many as for a matrix product, which is a spec of the chip.
+        None means a block of the result in f32 for each core of the chip.
         """
         return 0
 

@@ -14,8 +14,10 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
+from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse
@@ -212,8 +214,11 @@ class FusedExpressions:
             (value,) = equation.outputs
             self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=True)
             self.fused[value], self.members[value] = self.roots[equation].reads, self.roots[equation].members
-        elif equation in self.accumulations:
+        elif equation in self.accumulations or self._is_added_to_convolution(equation):
             self.roots[equation] = Root(self._reads(equation), self._members(equation), fuses=False)
+        elif self._is_added_by_library(equation):
+            (value,) = equation.outputs
+            self.fused[value], self.members[value] = self._reads(equation), [equation]
         elif self._is_scattered_later(equation):
             (value,) = equation.outputs
             self.fused[value], self.members[value] = self._reads(equation), self._members(equation)
@@ -237,14 +242,51 @@ class FusedExpressions:
         return self.accumulations.get(equation)
 
     def _fuses(self, equation: Equation) -> bool:
-        if equation in self.accumulations or equation in self.folded:
+        if equation in self.accumulations or equation in self.folded or self._is_added_to_convolution(equation):
             return False
         fusion = equation.op.fusion
         if self.platform == "cpu" and isinstance(equation.op, Concatenate):
             return _is_fused_concatenation(equation)
         if self.platform == "cpu" and fusion.duplicates == "on CPU":
             return True
+        if self.platform == "gpu" and isinstance(equation.op, ArgExtremum):
+            return True
         return fusion.fuses or (bool(self.platform) and (fusion.is_indexed or is_outer_product(equation)))
+
+    def _is_added_by_library(self, equation: Equation) -> bool:
+        """Return whether cuDNN adds an array, or a bias, to the result of a convolution before it writes that."""
+        if not self._is_forward_convolution(equation):
+            return False
+        (value,) = equation.outputs
+        uses = self.uses.get(value, ())
+        if len(uses) != 1 or uses[0].op.name != "add" or value in self.outputs:
+            return False
+        first = uses[0].inputs[0]
+        other = self._producers.get(first)
+        return first is value or other is None or not self._is_forward_convolution(other)
+
+    def _computes_operand(self, use: Equation, value: Value) -> bool:
+        """Return whether an update computes a value that it writes, or cuDNN reads a bias for each channel instead."""
+        if _fuses_update(use, value):
+            return True
+        producer = self._producers[value]
+        is_bias = producer.op.name == "broadcast" and producer.inputs[0].type.size == value.type.shape[-1]
+        return is_bias and self._is_added_to_convolution(use)
+
+    def _is_forward_convolution(self, equation: Equation) -> bool:
+        """Return whether an equation is a convolution on a GPU, without groups of channels, and no gradient."""
+        op = equation.op
+        if self.platform != "gpu" or not isinstance(op, Conv) or op.out[0] != op.lhs[0]:
+            return False
+        has_groups = any(letter in op.rhs and letter in op.out and not letter.isdigit() for letter in op.lhs)
+        return not has_groups and not self.is_reversed(equation.inputs[1])
+
+    def _is_added_to_convolution(self, equation: Equation) -> bool:
+        """Return whether an equation adds to the result of a convolution, so that cuDNN reads the other operand."""
+        if self.platform != "gpu" or equation.op.name != "add":
+            return False
+        producers = [self._producers.get(value) for value in equation.inputs]
+        return any(producer is not None and self._is_added_by_library(producer) for producer in producers)
 
     def _is_view(self, equation: Equation) -> bool:
         fusion = equation.op.fusion
@@ -341,9 +383,10 @@ class FusedExpressions:
         (value,) = equation.outputs
         if equation in self.calls:
             return self.calls[equation] is not equation
-        if equation.op.reduced_dims is not None:
+        if equation.op.reduced_dims is not None or isinstance(equation.op, ArgExtremum):
             return False
-        if self.platform and self._is_normalized(equation) and len(self.uses.get(value, ())) > 1:
+        is_in_row_kernel = self.platform and (self._is_normalized(equation) or self._is_standardized(equation))
+        if is_in_row_kernel and len(self.uses.get(value, ())) > 1:
             return False
         uses = self._consumers(value, value)
         if not uses:
@@ -359,7 +402,7 @@ class FusedExpressions:
             if not uses:
                 return True
         for use in uses:
-            if not self._fuses(use) and not (self.platform == "gpu" and _fuses_update(use, value)):
+            if not self._fuses(use) and not (self.platform == "gpu" and self._computes_operand(use, value)):
                 return False
         if len(uses) == 1 or equation.op.fusion.duplicates == "always" or self._meet(uses, value):
             return True
@@ -387,7 +430,7 @@ class FusedExpressions:
         return divisor is not None and divisor.op.name == "broadcast"
 
     def _is_prologue(self, value: Value, reads: Reads, members: Sequence[Equation]) -> bool:
-        """Return whether products of XLA compute a value as an operand: elementwise ops that read one array each do.
+        """Return whether products of XLA compute an operand: elementwise ops that read one array each do, and views.
 
         Others, such as a value times its own sigmoid, read more than they write.
         """
@@ -395,7 +438,8 @@ class FusedExpressions:
             return False
         return all(
             self._is_broadcast(member.outputs[0])
-            or (member.op.is_elementwise and sum([not self._is_broadcast(x) for x in member.inputs]) == 1)
+            or member.op.fusion.is_view
+            or (member.op.is_elementwise and sum([not self._is_broadcast(x) for x in member.inputs]) <= 1)
             for member in members
         )
 
@@ -426,6 +470,80 @@ class FusedExpressions:
             return False
         x, y = equation.inputs
         return self.rows.get(x) is y or self.rows.get(y) is x
+
+    def _is_standardized(self, equation: Equation) -> bool:
+        """Return whether an equation multiplies centered rows by a reduction of theirs, as layer normalization does.
+
+        XLA computes it in a kernel with the reductions on GPUs, and stores the result, unless a library reads
+        elementwise results of it, which are stored instead.
+        """
+        if self.platform != "gpu" or not equation.op.is_elementwise or len(equation.inputs) != 2:
+            return False
+        (value,) = equation.outputs
+        for rows, scale in (equation.inputs, equation.inputs[::-1]):
+            center = self._producers.get(rows)
+            if center is None or len(center.inputs) != 2 or self._reduced_rows(scale, value) is not rows:
+                continue
+            for x, y in (center.inputs, center.inputs[::-1]):
+                if self._reduced_rows(x, value) is self._row_source(y, value):
+                    return not any(self._is_read_by_library(use.outputs[0], value) for use in self.uses.get(value, ()))
+        return False
+
+    def _reduced_rows(self, value: Value, examiner: Value) -> Value | None:
+        """Return the rows of whose reductions elementwise ops of one operand compute a value; None if there are none.
+
+        Args:
+            value: the value.
+            examiner: the value whose storage depends on this.
+        """
+        while (producer := self._producers.get(value)) is not None:
+            if producer.op.reduced_dims is not None:
+                is_row = len(producer.op.reduced_dims) == 1 and is_complete_per_row(producer)
+                return self._row_source(producer.inputs[0], examiner) if is_row else None
+            operand = producer.inputs[0] if producer.op.only_moves else self._only_operand(producer)
+            if operand is None:
+                return None
+            value = operand
+        return None
+
+    def _row_source(self, value: Value, examiner: Value) -> Value:
+        """Return the value of which elementwise ops of one operand compute a value, and nothing else.
+
+        Args:
+            value: the value.
+            examiner: the value whose storage depends on this.
+        """
+        while (producer := self._producers.get(value)) is not None:
+            self._add_examiner(value, examiner)
+            operand = self._only_operand(producer)
+            if operand is None or len(self.uses.get(value, ())) > 1:
+                break
+            value = operand
+        return value
+
+    def _only_operand(self, equation: Equation) -> Value | None:
+        """Return the only operand of an elementwise equation or a view, apart from equal elements; else None."""
+        if not (equation.op.is_elementwise or equation.op.fusion.is_view):
+            return None
+        operands = {value for value in equation.inputs if not self._has_equal_elements(value)}
+        return operands.pop() if len(operands) == 1 else None
+
+    def _has_equal_elements(self, value: Value) -> bool:
+        """Return whether a value is a constant, or a scalar that is broadcast."""
+        producer = self._producers.get(value)
+        if producer is not None and producer.op.name == "broadcast":
+            value = producer.inputs[0]
+        return value.type.size == 1 or (producer is not None and isinstance(producer.op, Full))
+
+    def _is_read_by_library(self, value: Value, examiner: Value) -> bool:
+        """Return whether a library reads a value, or an elementwise result of it."""
+        for use in self._consumers(value, examiner):
+            if self._only_operand(use) is value:
+                if self._is_read_by_library(use.outputs[0], examiner):
+                    return True
+            elif not self._fuses(use) and not (self.chip is not None and is_triton_product(use, self.chip)):
+                return True
+        return False
 
     def _consumers(self, value: Value, examiner: Value) -> list[Equation]:
         """Return the consumers of a value and its views; empty if the value or a view is a program output.

@@ -22,6 +22,7 @@ from typing import NamedTuple, final
 from shardwise.compiler.dtypes import is_bfloat16
 from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.cpu_program import cpu_program
 from shardwise.compiler.partition.kernels import Kernel, KernelGroups
@@ -175,7 +176,7 @@ class LiveRanges:
         self.chip = chip
         self.platform = "" if chip is None else chip.platform
         self.local = local
-        self.program = local.program if as_written else _as_compiled(local, self.platform)
+        self.program = local.program if as_written else _as_compiled(local, chip)
         self.on_host = on_host
         self.frames: list[Frame] = []
         self._launches: list[_Launch] = []
@@ -231,7 +232,7 @@ class LiveRanges:
 
     def _workspace(self, kernel: Kernel) -> int:
         """Return the bytes that only a kernel needs."""
-        return workspace_bytes(kernel.root, self.chip, all_in_library=self._triton_chip is None)
+        return workspace_bytes(_computed_by_library(kernel), self.chip, all_in_library=self._triton_chip is None)
 
     @property
     def _time(self) -> int:
@@ -291,10 +292,11 @@ class LiveRanges:
                             self._copied_again.add(writes[-1])
                         if self.platform == CPU and equation.op.is_product and not is_outer_product(equation):
                             self._matrices[value] = self._matrices[stored] = _matrix_shape(equation)
+                        contraction = _computed_by_library(kernel).op
                         if (
                             self.platform == GPU
-                            and equation.op.is_contraction
-                            and (workspace or not equation.op.is_product)
+                            and contraction.is_contraction
+                            and (workspace or not contraction.is_product)
                         ):
                             self._of_libraries.add(writes[-1])
             self._launches.append(launch := _Launch(time, kernel, reads, writes, self._starts[-1]))
@@ -681,9 +683,18 @@ class LiveRanges:
         return self._matrices.get(value, value.type.shape)
 
 
-def _as_compiled(local: LocalProgram, platform: str) -> Program:
-    """Return the program of a device as XLA rewrites it on a platform."""
-    return cpu_program(local.program) if platform == CPU else local.program_on_gpu if platform == GPU else local.program
+def _as_compiled(local: LocalProgram, chip: Chip | None) -> Program:
+    """Return the program of a device as XLA rewrites it for its platform."""
+    if chip is not None and chip.platform == CPU:
+        return cpu_program(local.program)
+    if chip is not None and chip.platform == GPU:
+        return local.program_on_gpu(triton_chip(local, chip))
+    return local.program
+
+
+def _computed_by_library(kernel: Kernel) -> Equation:
+    """Return the equation for which a kernel may call a library: its root, or a convolution to which the root adds."""
+    return next((equation for equation in kernel.equations if isinstance(equation.op, Conv)), kernel.root)
 
 
 def _matrix_shape(equation: Equation) -> tuple[int, ...]:
@@ -717,6 +728,8 @@ def _read_in_place(kernel: Kernel, storage: Mapping[Value, Value], platform: str
         storage: for views, the value whose memory they share.
         platform: the platform.
     """
+    if platform == GPU and isinstance(_computed_by_library(kernel).op, Conv):
+        return frozenset()
     scattered: set[Value] = set()
     read: set[Value] = set()
     for equation in reversed(kernel.equations):

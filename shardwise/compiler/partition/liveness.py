@@ -145,7 +145,7 @@ def stored_bytes(local: LocalProgram, chip: Chip) -> int:
 
 
 def _compiled(local: LocalProgram, chip: Chip) -> Program:
-    return local.program_on_gpu if chip.platform == GPU else local.program
+    return local.program_on_gpu(triton_chip(local, chip)) if chip.platform == GPU else local.program
 
 
 def _most_workspace(program: Program, chip: Chip | None) -> int:

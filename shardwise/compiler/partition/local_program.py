@@ -14,6 +14,7 @@ from shardwise.compiler.ops.collective.collectives import AllToAll, Collective
 from shardwise.compiler.ops.collective.ragged_exchange import RaggedAllToAll
 from shardwise.compiler.partition.gpu_program import gpu_program
 from shardwise.compiler.partition.kernels import KernelGroups, group_kernels
+from shardwise.compiler.partition.split_products import split_products
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
@@ -176,10 +177,20 @@ class LocalProgram:
         most = max(shared)
         return known[shared.index(most)] if most else None
 
+    def program_on_gpu(self, chip: Chip | None) -> Program:
+        """Return the program as XLA compiles it for GPUs; cached.
+
+        Args:
+            chip: the GPU, if XLA may compute products with kernels of its own (`triton_chip`).
+        """
+        if chip not in self._programs_on_gpu:
+            program = gpu_program(self.program)
+            self._programs_on_gpu[chip] = program if chip is None else split_products(program, chip)
+        return self._programs_on_gpu[chip]
+
     @cached_property
-    def program_on_gpu(self) -> Program:
-        """The program as XLA compiles it for GPUs."""
-        return gpu_program(self.program)
+    def _programs_on_gpu(self) -> dict[Chip | None, Program]:
+        return {}
 
     @cached_property
     def _kernel_groups(

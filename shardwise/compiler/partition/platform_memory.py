@@ -18,6 +18,7 @@ from shardwise.compiler.partition.triton_products import is_triton_product
 from shardwise.compiler.plan.chip import Chip
 
 CPU, GPU = "cpu", "gpu"
+_BLOCK = 128 * 128  # the elements of a result that one core of a GPU computes
 
 
 class OperandCopy(NamedTuple):
@@ -57,10 +58,16 @@ def workspace_bytes(equation: Equation, chip: Chip | None, all_in_library: bool 
     types = tuple(value.type for value in equation.inputs)
     if not op.is_product:
         size = op.workspace_bytes(*types)
-        return chip.product_workspace if size is None else size
+        return _partial_results_bytes(equation, chip) if size is None else size
     if all_in_library and min(product_shape(op, types)[1:3]) > 1:
         return chip.product_workspace
     return 0 if is_triton_product(equation, chip) else chip.product_workspace
+
+
+def _partial_results_bytes(equation: Equation, chip: Chip) -> int:
+    """Return the bytes of results in f32 of all cores, which a library adds: each core has at most one block."""
+    (result,) = equation.outputs
+    return chip.cores * 4 * min(result.type.size, _BLOCK)
 
 
 def operand_copies(

@@ -383,9 +383,10 @@ def test_the_peak_is_listed_and_bounded():
     local = local_of(sw.grad(lambda w, x: layers(x, w).sum()), *matrices(1, 4, N, N), *matrices(1))
     for hardware in (None, chip("cpu"), H200):
         held, levels = peak(local, (), hardware)
-        assert held == sum(value.bytes for level in levels for value in level.live.values())
+        if hardware is not H200:  # there, XLA splits the products, whose levels are listed as written
+            assert held == sum(value.bytes for level in levels for value in level.live.values())
         assert held <= total_bytes(local.program, hardware)
-    assert peak_bytes(local, (), H200) <= stored_bytes(local, H200) < total_bytes(local.program, H200)
+    assert peak_bytes(local, (), H200) <= stored_bytes(local, H200) < total_bytes(local.program_on_gpu(H200), H200)
     assert live_value_bytes(local) <= peak_bytes(local)
 
 
@@ -414,7 +415,8 @@ class TestGpu:
         large = sw.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
         assert self.peak(lambda x: x @ x, large) == 2 * large.size * 2 + H200.product_workspace
         thin = sw.ShapeDtypeStruct((4096, 16), jnp.bfloat16)
-        assert self.peak(lambda x: x.T @ x, thin) == 2 * (thin.size + 16 * 16)
+        parts = (32 + 1) * 4 * 16 * 16  # XLA splits the product, and sums the parts in f32
+        assert self.peak(lambda x: x.T @ x, thin) == 2 * (thin.size + 16 * 16) + parts
 
     def test_the_heap_has_gaps(self):
         """The step of mlp × 16 has 105 MiB of live temporaries in a heap of 113 MiB on an H200."""
@@ -437,7 +439,8 @@ class TestGpu:
         thin = sw.ShapeDtypeStruct((4096, 128), jnp.bfloat16)
         peak = self.peak(lambda x, y: (x @ x)[:1, :1] + (y.T @ y)[:1, :1], large, thin)
         alone = self.peak(lambda y: y.T @ y, thin)
-        assert alone == 2 * (thin.size + 128 * 128)
+        parts = (32 + 1) * 4 * 128 * 128  # XLA splits the product, and sums the parts in f32
+        assert alone == 2 * (thin.size + 128 * 128) + parts
         assert peak >= 2 * (2 * large.size + thin.size + 2) + H200.product_workspace
 
     def test_long_rows_are_sorted_by_cub_with_scratch_memory(self):
@@ -564,6 +567,53 @@ class TestGpu:
         array, rows = 2 * q.size, 4 * 1024 * 4
         # q k v, their gradients, the output and its cotangent, the sums in f32, and two numbers per query
         assert self.peak(sw.grad(loss, (0, 1, 2)), q, q, q) == 8 * array + 2 * array + 2 * rows
+
+    def test_an_argmin_computes_its_operand(self):
+        """The step of vector quantization stores the products with all codes, and no distances of them."""
+        types = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8192, 64), (64, 4096), (8192, 1))]
+        operands, products = sum(type.size for type in types), 8192 * 4096
+        peak = self.peak(lambda x, y, z: jnp.argmin(z - x @ y, 1), *types)
+        assert peak == 4 * (operands + products + 8192) + H200.product_workspace
+
+    def test_a_convolution_reads_the_array_that_is_added_to_its_result(self):
+        """The step of guided sampling broadcasts an embedding of each image, which cuDNN adds to a result."""
+        image, kernel = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 32, 32, 64), (3, 3, 64, 64))]
+        embedding, bias = sw.ShapeDtypeStruct((8, 1, 1, 64), np.float32), sw.ShapeDtypeStruct((64,), np.float32)
+
+        def convolve(x, kernel, y):
+            return y + lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+        assert self.peak(convolve, image, kernel, embedding) == 4 * (3 * image.size + kernel.size + embedding.size)
+        assert self.peak(convolve, image, kernel, bias) == 4 * (2 * image.size + kernel.size + bias.size)
+
+    def test_gradients_of_kernels_need_the_results_of_all_cores(self):
+        """Of 79 such gradients in f32 in compiled steps, none needs more, but for those of few channels."""
+
+        def gradient(x, y):
+            names = ("CHWN", "IHWO", "HWNC")
+            return lax.conv_general_dilated(x, y, (1, 1), ((1, 1), (1, 1)), dimension_numbers=names)
+
+        x = sw.ShapeDtypeStruct((8, 32, 32, 64), np.float32)
+        kernel = 3 * 3 * 64 * 64
+        assert self.peak(gradient, x, x) == 4 * (2 * x.size + kernel + H200.cores * 128 * 128)
+        few = sw.ShapeDtypeStruct((8, 32, 32, 3), np.float32)
+        assert self.peak(gradient, few, x) == 4 * (2 * (few.size + x.size) + 3 * 3 * 3 * 64)
+
+    def test_standardized_rows_are_stored_if_no_library_reads_them(self):
+        """The step of the point cloud stores rows before their scale and relu, which its products compute."""
+        x, scale, w = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((32768, 64), (64,), (64, 32))]
+
+        def loss(x, scale, w):
+            centered = x - x.mean(-1, keepdims=True)
+            rows = centered * lax.rsqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
+            h = jnp.maximum(rows * scale, 0.0)
+            return h @ w, h.reshape(512, 64, 64).max(1), rows.sum(0)
+
+        local = local_of(loss, x, scale, w)
+        kernels = local.kernel_groups(local.program, "gpu", H200).kernels
+        stored = {value for kernel in kernels for value in kernel.writes}
+        rows = [e for e in local.program.equations if e.op.name == "mul" and e.outputs[0].type.size == x.size]
+        assert [equation.outputs[0] in stored for equation in rows] == [True, False]
 
     def test_convolutions_of_volumes_need_copies_and_those_of_images_nothing(self):
         """249 of 389 convolutions of f32 in the recorded steps have no workspace: of images, 196 of 231.

@@ -26,12 +26,19 @@ def local_of(function, *args):
         (((16384, 96), (96, 96)), True),  # of the recorded step of the mesh simulator
         (((4096, 4096), (4096, 4096)), False),
         (((4096, 4096), (4096, 1)), True),  # a vector
-        (((96, 64), (64, 96)), True),  # shorter than the gap between kernels
+        (((96, 64), (64, 96)), True),  # as fast as the library's, within the autotuner's tolerance
+        (((4096, 256), (256, 512)), True),  # of the recorded step of retrieval
+        (((8192, 64), (64, 4096)), False),  # of vector quantization: its time is that of writing the result
     ],
 )
 def test_the_autotuner_selects_the_library_for_products_that_compute(shapes, expected):
     (product,) = local_of(lambda x, y: x @ y, *[array(*shape) for shape in shapes]).program.equations
     assert is_triton_product(product, H200) == expected
+
+
+def test_the_library_computes_complex_products():
+    (product,) = local_of(lambda x, y: x @ y, *[array(96, 96, dtype=np.complex64)] * 2).program.equations
+    assert not is_triton_product(product, H200)
 
 
 def test_other_ops_are_no_products():

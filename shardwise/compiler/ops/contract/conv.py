@@ -60,6 +60,7 @@ class Roles(NamedTuple):
 
 
 _IMAGE_RANK = 4  # two spatial dims, the batch and the channels
+_FEW_CHANNELS = 8  # cuDNN pads fewer
 
 
 @final
@@ -90,16 +91,19 @@ class Conv(Op):
     precision: tuple[str, str] = ("DEFAULT", "DEFAULT")
 
     def workspace_bytes(self, *types: ArrayType) -> int | None:
-        """cuDNN copies arrays of three spatial dims to make their channels the last dim: both operands and the result.
+        """cuDNN copies both operands and the result if there are not two spatial dims, to make channels the last dim.
 
-        Most algorithms for images that XLA's autotuner selects need no workspace. Those for one spatial dim, and for
-        the gradients of kernels, do if the dtype is f32, of a size that is not known before.
+        Most algorithms for images that XLA's autotuner selects need no workspace. Those for gradients of kernels do if
+        the dtype is f32: those of few channels copy both operands, and the others add the results of several cores.
         """
         x, kernel = types
-        if x.ndim > _IMAGE_RANK:
-            return x.nbytes + kernel.nbytes + self.out_type(x, kernel).nbytes
-        is_kernel_gradient = self.out[0] != self.lhs[0]
-        return None if x.dtype.itemsize == 4 and (is_kernel_gradient or x.ndim < _IMAGE_RANK) else 0
+        out = self.out_type(x, kernel)
+        if x.ndim > _IMAGE_RANK or (x.ndim < _IMAGE_RANK and x.dtype.itemsize == 4):
+            return x.nbytes + kernel.nbytes + out.nbytes
+        if x.dtype.itemsize != 4 or self.out[0] == self.lhs[0]:
+            return 0
+        channels = [size for letter, size in zip(self.out, out.shape, strict=True) if not letter.isdigit()]
+        return x.nbytes + kernel.nbytes if min(channels) <= _FEW_CHANNELS else None
 
     def copied_bytes(self, platform: str, *types: ArrayType) -> tuple[int, ...]:
         """cuDNN pads both ends of a dim alike. What one end has more is padded before, in a copy of the array.
