@@ -19,6 +19,7 @@ from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse
+from shardwise.compiler.partition.code_duplication import emitted_members
 from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
 from shardwise.compiler.partition.triton_products import is_triton_product
@@ -131,6 +132,8 @@ class FusedExpressions:
             expressions.column_major = expressions._find_column_major()
         for equation in program.equations:
             expressions._add(equation)
+        if platform == "cpu":
+            expressions._store_duplicated_code()
         return expressions
 
     def rewritten(self, program: Program) -> "FusedExpressions":
@@ -221,6 +224,26 @@ class FusedExpressions:
             self._fuse(equation)
         else:
             self.roots[equation] = Root(self._reads(equation), [equation], fuses=False)
+
+    def _store_duplicated_code(self) -> None:
+        """Store values whose code CPU kernels would contain too often (`code_duplication.py`)."""
+        for equation in reversed(self.program.equations):
+            root = self.roots.get(equation)
+            if root is None or not root.fuses or equation in self.calls:
+                continue
+            members = emitted_members(root.members)
+            if len(members) == len(root.members):
+                continue
+            computed = {value for member in members for value in member.outputs}
+            reads: dict[Value, int] = {}
+            for value in dict.fromkeys(chain.from_iterable(member.inputs for member in members)):
+                if value not in computed:
+                    home = self.storage.get(value, value)
+                    reads[home] = root.reads.get(home, value.type.nbytes)
+                    producer = self._producers.get(home)
+                    if producer is not None and producer not in self.roots:
+                        self.roots[producer] = Root(self.fused[home], self.members[home], fuses=True)
+            self.roots[equation] = root._replace(reads=reads, members=members)
 
     def _add_rows(self, equation: Equation) -> None:
         """Record the rows of a reduction, or of an equation that broadcasts the results of one again."""

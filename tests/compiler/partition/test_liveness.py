@@ -68,6 +68,12 @@ def attention(q, k, v):
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
+def products_of_pairs(x, times):
+    for _ in range(times):
+        x = x[::2] * x[1::2]
+    return x
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -290,6 +296,7 @@ PROGRAMS = {
         lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", jnp.exp(q), k).max(-1),
         matrices(2, 4, N, 4, 32),
     ),
+    "a value that several levels of slices read": (lambda x: products_of_pairs(jnp.sin(x), 7), matrices(1, 64 * N, N)),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
         [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
