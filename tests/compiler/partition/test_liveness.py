@@ -74,6 +74,16 @@ def products_of_pairs(x, times):
     return x
 
 
+def likelihood(w, x, y):
+    logits = x @ w
+    return jnp.sum(y * logits - nn.softplus(logits))
+
+
+def centered_products(x, y):
+    product = x * y
+    return (product + x * (-product).sum(-1, keepdims=True)) @ y.mT
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -297,6 +307,11 @@ PROGRAMS = {
         matrices(2, 4, N, 4, 32),
     ),
     "a value that several levels of slices read": (lambda x: products_of_pairs(jnp.sin(x), 7), matrices(1, 64 * N, N)),
+    "sums of transposed rows": (
+        lambda w, v, x, y: sw.vmap(lambda w, v: likelihood(w, x, y) - likelihood(v, x, y))(w, v),
+        [*matrices(2, 32, N), *matrices(1, 16 * N, N), *matrices(1, 16 * N)],
+    ),
+    "the sum of negated rows": (centered_products, matrices(2, 4, N, 8 * N)),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
         [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
