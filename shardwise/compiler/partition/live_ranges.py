@@ -254,7 +254,7 @@ class LiveRanges:
         places = {equation: place for place, equation in enumerate(program.equations)}
         is_body = outer is not None and is_loop(outer.program.equations[outer.place].op)
         if self._schedule is None:
-            order, ready = execution_order(groups.kernels, self.platform, program.inputs, is_body)
+            order, ready = execution_order(groups, self.platform, program.inputs, is_body)
         else:
             order, ready = self._schedule.kernels(program), ()
         times: list[int] = []  # of the kernels in order

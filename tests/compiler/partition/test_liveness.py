@@ -342,6 +342,19 @@ def test_the_cached_peak_depends_on_donated_inputs_and_hardware():
     assert peak_bytes(local, (0,)) < peak_bytes(local)
 
 
+def test_copies_for_the_gradient_of_a_kernel_run_after_other_consumers_on_cpu():
+    """The gradient of the second kernel reads a copy of a cotangent that the first convolution's gradient reads."""
+
+    def loss(w, v, x):
+        return (convolved(nn.relu(convolved(x, w)), v) ** 2).sum()
+
+    args = [*matrices(2, 3, 3, 32, 32), *matrices(1, 16, 32, 32, 32)]
+    local = local_of(sw.grad(loss, (0, 1)), *args)
+    kernels = Liveness.from_program(local, (), chip("cpu")).ranges.kernels
+    assert [kernel.root.op.name for kernel in kernels][-4:] == ["conv", "select", "conv", "conv"]
+    assert [kernel.root.outputs[0].type.shape[0] for kernel in kernels][-4:] == [16, 16, 3, 3]
+
+
 def test_a_gradient_step_needs_what_xla_assigns_on_cpu():
     def step(w, v, x):
         gradients = sw.grad(two_layers, (0, 1))(w, v, x)
