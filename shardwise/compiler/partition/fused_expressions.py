@@ -610,8 +610,9 @@ class FusedExpressions:
         )
 
     def is_flattened(self, value: Value) -> bool:
-        """Return whether only products read a value, as matrices of another shape. On CPU, it is stored as such."""
-        uses = self.uses.get(value, ())
+        """Return whether only products read a value from memory, as matrices of another shape. CPUs store those."""
+        is_computed_again = self._producers.get(value) in self.duplicated
+        uses = [use for use in self.uses.get(value, ()) if not (is_computed_again and self._fuses_on_cpu(use))]
         return (
             bool(uses)
             and value not in self.outputs

@@ -22,6 +22,7 @@ from typing import NamedTuple, final
 from shardwise.compiler.dtypes import is_bfloat16
 from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.cpu_program import cpu_program
 from shardwise.compiler.partition.kernels import Kernel, KernelGroups
@@ -187,7 +188,7 @@ class LiveRanges:
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
         self._copies: dict[tuple[Buffer, OperandCopy, Frame | None], Buffer] = {}
         self._stack_copies: list[Buffer] = []  # that loops read
-        self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
+        self._stored_shapes: dict[Value, tuple[int, ...]] = {}  # of results of products and gathers on CPU
         self._copied_again: set[Buffer] = set()  # results that are computed again for their copies
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
         self.copied_arguments: dict[Buffer, int] = {}
@@ -289,8 +290,8 @@ class LiveRanges:
                         values[value] = writes[-1]
                         if groups.expressions.is_copied_again(value):
                             self._copied_again.add(writes[-1])
-                        if self.platform == CPU and equation.op.is_product and not is_outer_product(equation):
-                            self._matrices[value] = self._matrices[stored] = _matrix_shape(equation)
+                        if self.platform == CPU and (shape := _stored_shape(equation)) is not None:
+                            self._stored_shapes[value] = self._stored_shapes[stored] = shape
                         if (
                             self.platform == GPU
                             and equation.op.is_contraction
@@ -622,7 +623,8 @@ class LiveRanges:
         if launch.in_place is None:
             launch.in_place = _read_in_place(launch.kernel, groups.storage, self.platform)
         reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
-        if self.platform == CPU and not self._has_one_shape(launch, new.value, reads):
+        is_fused = groups.expressions.roots[launch.kernel.root].fuses
+        if self.platform == CPU and is_fused and not self._has_one_shape(launch, new.value, reads):
             return False
         return bool(reads) and all(value in launch.in_place for value in reads)
 
@@ -669,21 +671,29 @@ class LiveRanges:
         """
         shapes = {self._stored_shape(value) for value, _ in launch.reads if value.type.size == new.type.size}
         others = [value for value, _ in launch.reads if 1 < value.type.size != new.type.size]
+        is_flattened = self._groups(self.frames[launch.time // 2].program).expressions.is_flattened(new)
         if len(shapes) == 1 and not others:
-            return True
-        groups = self._groups(self.frames[launch.time // 2].program)
-        if groups.expressions.is_flattened(new):
+            return not is_flattened or shapes != {new.type.shape}
+        if is_flattened:
             return False
         return {self._stored_shape(value) for value in reads} == {new.type.shape}
 
     def _stored_shape(self, value: Value) -> tuple[int, ...]:
-        """Return the shape of a value in memory: results of products are matrices on CPU."""
-        return self._matrices.get(value, value.type.shape)
+        """Return the shape of a value in memory."""
+        return self._stored_shapes.get(value, value.type.shape)
 
 
 def _as_compiled(local: LocalProgram, platform: str) -> Program:
     """Return the program of a device as XLA rewrites it on a platform."""
     return cpu_program(local.program) if platform == CPU else local.program_on_gpu if platform == GPU else local.program
+
+
+def _stored_shape(equation: Equation) -> tuple[int, ...] | None:
+    """Return the shape in which XLA stores a result on CPU: that of matrices, or of windows; None for other results."""
+    if isinstance(equation.op, Gather):
+        _, indices = equation.inputs
+        return (math.prod(indices.type.shape[:-1]), *equation.op.sizes)
+    return _matrix_shape(equation) if equation.op.is_product and not is_outer_product(equation) else None
 
 
 def _matrix_shape(equation: Equation) -> tuple[int, ...]:

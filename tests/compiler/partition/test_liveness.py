@@ -84,6 +84,11 @@ def centered_products(x, y):
     return (product + x * (-product).sum(-1, keepdims=True)) @ y.mT
 
 
+def masked_windows(x, indices, y):
+    rows = jnp.tanh(x)[indices]
+    return jnp.where((indices > 3)[:, None], rows, 0) @ y, rows.sum(1)
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -312,6 +317,14 @@ PROGRAMS = {
         [*matrices(2, 32, N), *matrices(1, 16 * N, N), *matrices(1, 16 * N)],
     ),
     "the sum of negated rows": (centered_products, matrices(2, 4, N, 8 * N)),
+    "gathered windows that kernels of another shape read": (
+        masked_windows,
+        [*matrices(1), *matrices(1, 16 * N, dtype=np.int32), *matrices(1, N, 4)],
+    ),
+    "a value that a product reads as a matrix of another shape": (
+        lambda x, weights: jnp.einsum("b,bij->ij", weights, jnp.sort(x) * 2),
+        [*matrices(1, 8, N, N), *matrices(1, 8)],
+    ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
         [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
