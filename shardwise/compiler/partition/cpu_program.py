@@ -5,7 +5,7 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 - The quotient of a value and a broadcast value is the product with the broadcast reciprocal.
 - Products of narrow floats are computed in f32, and rounded; what is then converted to f32 is not rounded.
 - Reductions of f16 are computed in f32, and rounded.
-- Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
+- Values are gathered, scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
 - Two transposes are one. The reduction of a transposed value to a vector reduces the value, and the sum of negated
   floats is the negated sum.
 - The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
@@ -40,6 +40,7 @@ from shardwise.compiler.ops.elementwise.min_max import Max, Relu
 from shardwise.compiler.ops.elementwise.powers import OneMinusSquare, Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log1p
+from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
@@ -136,8 +137,8 @@ class _Rewriter:
             return simplified
         if isinstance(op, Scatter) and op.batch:
             return self._current_results(*self._without_batch(op, inputs))
-        is_slow = isinstance(op, Sort) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
-        if is_slow and any(_is_unsupported(value) for value in inputs):
+        is_widened = isinstance(op, (Gather, Sort)) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
+        if is_widened and any(_is_unsupported(value) for value in inputs):
             return self._widened(op, inputs)
         if op.reduced_dims is not None and any(value.type.dtype == np.float16 for value in inputs):
             return self._widened(op, inputs)

@@ -7,7 +7,8 @@ body occurs once. The intervals are those of XLA:
 - A kernel's operands are live until the kernel ends, and all its results from its start. An elementwise result, or the
   result of an update, reuses the buffer of an operand of the same size whose last use it is.
 - The carry of a loop is one buffer. The initial value is copied to it if it is read later or belongs to the caller. The
-  new carry is written to it directly, if the body does not read the old carry afterwards.
+  new carry is written to it directly, if the body does not read the old carry afterwards. On CPU, other values use the
+  buffer between the last read of the old carry and the new carry.
 - A copy of an operand that a library needs (`platform_memory.py`) is made once. If nothing else reads the operand, the
   kernel that computes it writes the copy.
 - A stack is written in place. A slice that only the stack reads is written to it directly, if a fused kernel computes
@@ -15,6 +16,7 @@ body occurs once. The intervals are those of XLA:
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
@@ -79,6 +81,7 @@ class Buffer:
         shared_with: the buffer whose memory this one uses; None if it has its own.
         replaces: the buffer that this one overwrites in place.
         complete: the time at which the loop that computes it ends; 0 for other buffers.
+        free: the first and the last time at which a carry is not live: between its last read and the new carry.
         copy_of: the buffer of which it is a copy, for a library; None for other buffers.
     """
 
@@ -91,10 +94,19 @@ class Buffer:
     shared_with: "Buffer | None" = None
     replaces: "Buffer | None" = None
     complete: int = 0
+    free: tuple[int, int] | None = None
     copy_of: "Buffer | None" = None
 
     def use(self, time: int) -> None:
         self.end = max(self.end, time)
+
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """The first and the last times at which it is live."""
+        if self.free is None:
+            return [(self.start, self.end)]
+        first, last = self.free
+        return [(self.start, first - 1), (last + 1, self.end)]
 
     @property
     def owner(self) -> "Buffer":
@@ -523,11 +535,14 @@ class LiveRanges:
                 new.shared_with = stack
             elif self.platform == GPU:  # a copy that runs beside other kernels, and ends as late as it can
                 new.use(last)
+        counts = Counter([carry for carry, *_ in self._new_carries])  # several for the branches of a conditional
         for old, new, last_read, last in self._new_carries:
             if new.shared_with is not None or new is old:
                 continue
             if last_read < new.start or (last_read == new.start and self.can_replace(old, new)):
                 new.shared_with = old
+                if self.platform == CPU and last_read < new.start and counts[old] == 1:
+                    old.free = last_read + 1, new.start - 1
             else:
                 new.use(last)
         for initial, carry, start in self._initial:

@@ -325,6 +325,14 @@ PROGRAMS = {
         lambda x, weights: jnp.einsum("b,bij->ij", weights, jnp.sort(x) * 2),
         [*matrices(1, 8, N, N), *matrices(1, 8)],
     ),
+    "rows in bfloat16 that a loop gathers": (
+        lambda rows, i: lax.scan(lambda i, _: ((i + (2 * rows[i]).sum(-1).astype(np.int32)) % 7, None), i, length=4)[0],
+        [*matrices(1, 16 * N, N, dtype=jnp.bfloat16), *matrices(1, N, dtype=np.int32)],
+    ),
+    "the memory of a carry that a body has read": (
+        lambda x, w: lax.fori_loop(0, 4, lambda _, x: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w), x),
+        [*matrices(1, 16 * N, N), *matrices(1)],
+    ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
         [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
