@@ -366,7 +366,7 @@ class FusedExpressions:
             return self.calls[equation] is not equation
         if equation.op.reduced_dims is not None:
             return False
-        if self.platform and self._is_normalized(equation) and len(self.uses.get(value, ())) > 1:
+        if self.platform == "gpu" and self._is_normalized(equation) and len(self.uses.get(value, ())) > 1:
             return False
         uses = self._consumers(value, value)
         if not uses:
@@ -518,7 +518,9 @@ class FusedExpressions:
 
     def _is_broadcast(self, value: Value) -> bool:
         producer = self._producers.get(value)
-        return producer is not None and (producer.op.is_constant or producer.op.name in ("broadcast", "iota"))
+        if producer is None or producer in self.calls:
+            return False
+        return producer.op.is_constant or producer.op.name in ("broadcast", "iota")
 
     def _find_accumulations(self) -> dict[Equation, Value]:
         """Return the additions whose other operand XLA updates, unless that is the result of a scatter, too."""

@@ -89,6 +89,11 @@ def masked_windows(x, indices, y):
     return jnp.where((indices > 3)[:, None], rows, 0) @ y, rows.sum(1)
 
 
+def equal_to_largest(x, y):
+    is_largest = x == x.max(-1, keepdims=True)
+    return (is_largest.astype(np.float32) * y).sum(-1) + jnp.where(is_largest, y, 0)[:, 0]
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -332,6 +337,11 @@ PROGRAMS = {
     "the memory of a carry that a body has read": (
         lambda x, w: lax.fori_loop(0, 4, lambda _, x: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w), x),
         [*matrices(1, 16 * N, N), *matrices(1)],
+    ),
+    "a comparison with the maximum of each row": (equal_to_largest, matrices(2, 16 * N, N)),
+    "the gradient of the maximum of each row": (
+        sw.grad(lambda x, y: (x.max(-1) * y).sum()),
+        [*matrices(1, 16 * N, N), *matrices(1, 16 * N)],
     ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
