@@ -5,7 +5,9 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 - The quotient of a value and a broadcast value is the product with the broadcast reciprocal.
 - Products of narrow floats are computed in f32, and rounded; what is then converted to f32 is not rounded.
 - Reductions of f16 are computed in f32, and rounded.
-- Values are scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
+- Values are gathered, scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
+- Two transposes are one. The reduction of a transposed value to a vector reduces the value, and the sum of negated
+  floats is the negated sum.
 - The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
 - Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
 - The index vectors of a scatter have an element for each batch dim.
@@ -38,15 +40,19 @@ from shardwise.compiler.ops.elementwise.min_max import Max, Relu
 from shardwise.compiler.ops.elementwise.powers import OneMinusSquare, Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log1p
+from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Qr
+from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, blocked_scan
+from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.reduce.window_argmax import WindowOp
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Transpose
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
 from shardwise.compiler.special.gamma_erf import ErfInv
@@ -125,11 +131,14 @@ class _Rewriter:
         """Return the results of the ops that replace an op; None if it stays."""
         if isinstance(op, Div):
             return self._divided(*inputs)
+        if isinstance(op, Transpose):
+            return self._transposed(op, *inputs)
+        if isinstance(op, Reduce) and (simplified := self._reduced(op, *inputs)) is not None:
+            return simplified
         if isinstance(op, Scatter) and op.batch:
-            op, inputs = self._without_batch(op, inputs)
-            return self._rewritten(op, inputs) or [self._apply(op, *inputs)]
-        is_slow = isinstance(op, Sort) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
-        if is_slow and any(_is_unsupported(value) for value in inputs):
+            return self._current_results(*self._without_batch(op, inputs))
+        is_widened = isinstance(op, (Gather, Sort)) or (isinstance(op, Scatter) and _windows(inputs[1]) > 1)
+        if is_widened and any(_is_unsupported(value) for value in inputs):
             return self._widened(op, inputs)
         if op.reduced_dims is not None and any(value.type.dtype == np.float16 for value in inputs):
             return self._widened(op, inputs)
@@ -177,6 +186,35 @@ class _Rewriter:
             return None
         reciprocal = self._apply(Div(), self._full(divisor.type, 1), divisor)
         return [self._apply(Mul(), x, self._apply(broadcast.op, reciprocal))]
+
+    def _transposed(self, op: Transpose, x: Value) -> list[Value] | None:
+        """Return the result of two transposes, as that of one; None if no transpose computes the operand."""
+        first = self._producers.get(x)
+        if first is None or not isinstance(first.op, Transpose):
+            return None
+        order = tuple([first.op.permutation[dim] for dim in op.permutation])
+        (x,) = first.inputs
+        return [x if order == tuple(range(len(order))) else self._apply(Transpose(order), x)]
+
+    def _reduced(self, op: Reduce, x: Value) -> list[Value] | None:
+        """Return the reduction of an operand before it is transposed or negated; None for other operands.
+
+        XLA negates a sum of floats instead, and reduces to a vector or a scalar without transposing.
+        """
+        producer = self._producers.get(x)
+        if producer is None:
+            return None
+        if isinstance(producer.op, Neg) and isinstance(op, Sum) and is_float(x.type.dtype):
+            return [self._apply(Neg(), *self._current_results(op, list(producer.inputs)))]
+        if isinstance(producer.op, Transpose) and x.type.ndim - len(op.dims) < 2:
+            permutation = producer.op.permutation
+            op = replace(op, dims=tuple(sorted([permutation[dim] for dim in op.dims])))
+            return self._current_results(op, list(producer.inputs))
+        return None
+
+    def _current_results(self, op: Op, inputs: list[Value]) -> list[Value]:
+        """Return the result of an op, or of the ops that replace it."""
+        return self._rewritten(op, inputs) or [self._apply(op, *inputs)]
 
     def _multiplied(self, op: Dot | Conv, inputs: list[Value]) -> list[Value] | None:
         """Return the rounded result of a product of narrow floats, which is computed in f32."""

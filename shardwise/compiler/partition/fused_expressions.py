@@ -21,6 +21,7 @@ from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse
+from shardwise.compiler.partition.code_duplication import emitted_members
 from shardwise.compiler.partition.library_fusion import concatenation_of, library_calls
 from shardwise.compiler.partition.product_shape import is_matrix, is_outer_product
 from shardwise.compiler.partition.triton_products import is_triton_product
@@ -133,6 +134,8 @@ class FusedExpressions:
             expressions.column_major = expressions._find_column_major()
         for equation in program.equations:
             expressions._add(equation)
+        if platform == "cpu":
+            expressions._store_duplicated_code()
         return expressions
 
     def rewritten(self, program: Program) -> "FusedExpressions":
@@ -226,6 +229,26 @@ class FusedExpressions:
             self._fuse(equation)
         else:
             self.roots[equation] = Root(self._reads(equation), [equation], fuses=False)
+
+    def _store_duplicated_code(self) -> None:
+        """Store values whose code CPU kernels would contain too often (`code_duplication.py`)."""
+        for equation in reversed(self.program.equations):
+            root = self.roots.get(equation)
+            if root is None or not root.fuses or equation in self.calls:
+                continue
+            members = emitted_members(root.members)
+            if len(members) == len(root.members):
+                continue
+            computed = {value for member in members for value in member.outputs}
+            reads: dict[Value, int] = {}
+            for value in dict.fromkeys(chain.from_iterable(member.inputs for member in members)):
+                if value not in computed:
+                    home = self.storage.get(value, value)
+                    reads[home] = root.reads.get(home, value.type.nbytes)
+                    producer = self._producers.get(home)
+                    if producer is not None and producer not in self.roots:
+                        self.roots[producer] = Root(self.fused[home], self.members[home], fuses=True)
+            self.roots[equation] = root._replace(reads=reads, members=members)
 
     def _add_rows(self, equation: Equation) -> None:
         """Record the rows of a reduction, or of an equation that broadcasts the results of one again."""
@@ -385,7 +408,7 @@ class FusedExpressions:
             return self.calls[equation] is not equation
         if equation.op.reduced_dims is not None or isinstance(equation.op, ArgExtremum):
             return False
-        is_in_row_kernel = self.platform and (self._is_normalized(equation) or self._is_standardized(equation))
+        is_in_row_kernel = self.platform == "gpu" and (self._is_normalized(equation) or self._is_standardized(equation))
         if is_in_row_kernel and len(self.uses.get(value, ())) > 1:
             return False
         uses = self._consumers(value, value)
@@ -477,7 +500,7 @@ class FusedExpressions:
         XLA computes it in a kernel with the reductions on GPUs, and stores the result, unless a library reads
         elementwise results of it, which are stored instead.
         """
-        if self.platform != "gpu" or not equation.op.is_elementwise or len(equation.inputs) != 2:
+        if not equation.op.is_elementwise or len(equation.inputs) != 2:
             return False
         (value,) = equation.outputs
         for rows, scale in (equation.inputs, equation.inputs[::-1]):
@@ -613,7 +636,9 @@ class FusedExpressions:
 
     def _is_broadcast(self, value: Value) -> bool:
         producer = self._producers.get(value)
-        return producer is not None and (producer.op.is_constant or producer.op.name in ("broadcast", "iota"))
+        if producer is None or producer in self.calls:
+            return False
+        return producer.op.is_constant or producer.op.name in ("broadcast", "iota")
 
     def _find_accumulations(self) -> dict[Equation, Value]:
         """Return the additions whose other operand XLA updates, unless that is the result of a scatter, too."""
@@ -705,8 +730,9 @@ class FusedExpressions:
         )
 
     def is_flattened(self, value: Value) -> bool:
-        """Return whether only products read a value, as matrices of another shape. On CPU, it is stored as such."""
-        uses = self.uses.get(value, ())
+        """Return whether only products read a value from memory, as matrices of another shape. CPUs store those."""
+        is_computed_again = self._producers.get(value) in self.duplicated
+        uses = [use for use in self.uses.get(value, ()) if not (is_computed_again and self._fuses_on_cpu(use))]
         return (
             bool(uses)
             and value not in self.outputs

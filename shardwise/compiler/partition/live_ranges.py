@@ -7,7 +7,8 @@ body occurs once. The intervals are those of XLA:
 - A kernel's operands are live until the kernel ends, and all its results from its start. An elementwise result, or the
   result of an update, reuses the buffer of an operand of the same size whose last use it is.
 - The carry of a loop is one buffer. The initial value is copied to it if it is read later or belongs to the caller. The
-  new carry is written to it directly, if the body does not read the old carry afterwards.
+  new carry is written to it directly, if the body does not read the old carry afterwards. On CPU, other values use the
+  buffer between the last read of the old carry and the new carry.
 - A copy of an operand that a library needs (`platform_memory.py`) is made once. If nothing else reads the operand, the
   kernel that computes it writes the copy.
 - A stack is written in place. A slice that only the stack reads is written to it directly, if a fused kernel computes
@@ -15,6 +16,7 @@ body occurs once. The intervals are those of XLA:
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
@@ -23,6 +25,7 @@ from shardwise.compiler.dtypes import is_bfloat16
 from shardwise.compiler.ir.control import Binding, Control
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.cpu_program import cpu_program
 from shardwise.compiler.partition.kernels import Kernel, KernelGroups
@@ -79,6 +82,7 @@ class Buffer:
         shared_with: the buffer whose memory this one uses; None if it has its own.
         replaces: the buffer that this one overwrites in place.
         complete: the time at which the loop that computes it ends; 0 for other buffers.
+        free: the first and the last time at which a carry is not live: between its last read and the new carry.
         copy_of: the buffer of which it is a copy, for a library; None for other buffers.
     """
 
@@ -91,10 +95,19 @@ class Buffer:
     shared_with: "Buffer | None" = None
     replaces: "Buffer | None" = None
     complete: int = 0
+    free: tuple[int, int] | None = None
     copy_of: "Buffer | None" = None
 
     def use(self, time: int) -> None:
         self.end = max(self.end, time)
+
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """The first and the last times at which it is live."""
+        if self.free is None:
+            return [(self.start, self.end)]
+        first, last = self.free
+        return [(self.start, first - 1), (last + 1, self.end)]
 
     @property
     def owner(self) -> "Buffer":
@@ -188,7 +201,7 @@ class LiveRanges:
         self._starts: list[int] = []  # when the current program, and those that enclose it, started
         self._copies: dict[tuple[Buffer, OperandCopy, Frame | None], Buffer] = {}
         self._stack_copies: list[Buffer] = []  # that loops read
-        self._matrices: dict[Value, tuple[int, ...]] = {}  # results of products, with the shape that XLA gives them
+        self._stored_shapes: dict[Value, tuple[int, ...]] = {}  # of results of products and gathers on CPU
         self._copied_again: set[Buffer] = set()  # results that are computed again for their copies
         self._of_libraries: set[Buffer] = set()  # results of a GPU's libraries, which XLA does not overwrite in place
         self.copied_arguments: dict[Buffer, int] = {}
@@ -255,7 +268,7 @@ class LiveRanges:
         places = {equation: place for place, equation in enumerate(program.equations)}
         is_body = outer is not None and is_loop(outer.program.equations[outer.place].op)
         if self._schedule is None:
-            order, ready = execution_order(groups.kernels, self.platform, program.inputs, is_body)
+            order, ready = execution_order(groups, self.platform, program.inputs, is_body)
         else:
             order, ready = self._schedule.kernels(program), ()
         times: list[int] = []  # of the kernels in order
@@ -290,8 +303,8 @@ class LiveRanges:
                         values[value] = writes[-1]
                         if groups.expressions.is_copied_again(value):
                             self._copied_again.add(writes[-1])
-                        if self.platform == CPU and equation.op.is_product and not is_outer_product(equation):
-                            self._matrices[value] = self._matrices[stored] = _matrix_shape(equation)
+                        if self.platform == CPU and (shape := _stored_shape(equation)) is not None:
+                            self._stored_shapes[value] = self._stored_shapes[stored] = shape
                         contraction = _computed_by_library(kernel).op
                         if (
                             self.platform == GPU
@@ -524,11 +537,14 @@ class LiveRanges:
                 new.shared_with = stack
             elif self.platform == GPU:  # a copy that runs beside other kernels, and ends as late as it can
                 new.use(last)
+        counts = Counter([carry for carry, *_ in self._new_carries])  # several for the branches of a conditional
         for old, new, last_read, last in self._new_carries:
             if new.shared_with is not None or new is old:
                 continue
             if last_read < new.start or (last_read == new.start and self.can_replace(old, new)):
                 new.shared_with = old
+                if self.platform == CPU and last_read < new.start and counts[old] == 1:
+                    old.free = last_read + 1, new.start - 1
             else:
                 new.use(last)
         for initial, carry, start in self._initial:
@@ -624,7 +640,8 @@ class LiveRanges:
         if launch.in_place is None:
             launch.in_place = _read_in_place(launch.kernel, groups.storage, self.platform)
         reads = [value for value, buffer in launch.reads if buffer.owner is old.owner]
-        if self.platform == CPU and not self._has_one_shape(launch, new.value, reads):
+        is_fused = groups.expressions.roots[launch.kernel.root].fuses
+        if self.platform == CPU and is_fused and not self._has_one_shape(launch, new.value, reads):
             return False
         return bool(reads) and all(value in launch.in_place for value in reads)
 
@@ -671,16 +688,16 @@ class LiveRanges:
         """
         shapes = {self._stored_shape(value) for value, _ in launch.reads if value.type.size == new.type.size}
         others = [value for value, _ in launch.reads if 1 < value.type.size != new.type.size]
+        is_flattened = self._groups(self.frames[launch.time // 2].program).expressions.is_flattened(new)
         if len(shapes) == 1 and not others:
-            return True
-        groups = self._groups(self.frames[launch.time // 2].program)
-        if groups.expressions.is_flattened(new):
+            return not is_flattened or shapes != {new.type.shape}
+        if is_flattened:
             return False
         return {self._stored_shape(value) for value in reads} == {new.type.shape}
 
     def _stored_shape(self, value: Value) -> tuple[int, ...]:
-        """Return the shape of a value in memory: results of products are matrices on CPU."""
-        return self._matrices.get(value, value.type.shape)
+        """Return the shape of a value in memory."""
+        return self._stored_shapes.get(value, value.type.shape)
 
 
 def _as_compiled(local: LocalProgram, chip: Chip | None) -> Program:
@@ -695,6 +712,14 @@ def _as_compiled(local: LocalProgram, chip: Chip | None) -> Program:
 def _computed_by_library(kernel: Kernel) -> Equation:
     """Return the equation for which a kernel may call a library: its root, or a convolution to which the root adds."""
     return next((equation for equation in kernel.equations if isinstance(equation.op, Conv)), kernel.root)
+
+
+def _stored_shape(equation: Equation) -> tuple[int, ...] | None:
+    """Return the shape in which XLA stores a result on CPU: that of matrices, or of windows; None for other results."""
+    if isinstance(equation.op, Gather):
+        _, indices = equation.inputs
+        return (math.prod(indices.type.shape[:-1]), *equation.op.sizes)
+    return _matrix_shape(equation) if equation.op.is_product and not is_outer_product(equation) else None
 
 
 def _matrix_shape(equation: Equation) -> tuple[int, ...]:

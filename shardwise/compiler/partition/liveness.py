@@ -10,7 +10,7 @@ Values in host memory are not counted.
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -101,8 +101,9 @@ def _live_bytes(ranges: LiveRanges, buffers: Iterable[Buffer], fixed: int) -> li
     """Return, for each kernel, the bytes of these buffers that are live while it runs, and `fixed`."""
     changes = [0] * (ranges.end + 2)
     for buffer in buffers:
-        changes[buffer.start] += buffer.held.bytes
-        changes[buffer.end + 1] -= buffer.held.bytes
+        for first, last in buffer.intervals:
+            changes[first] += buffer.held.bytes
+            changes[last + 1] -= buffer.held.bytes
     return list(accumulate(changes, initial=fixed))[1::2][: len(ranges.frames)]
 
 
@@ -230,8 +231,8 @@ class _Allocation:
     bytes: int
     used: list[tuple[int, int]] = field(default_factory=list)
 
-    def is_free(self, start: int, end: int) -> bool:
-        return all(end < first or last < start for first, last in self.used)
+    def is_free(self, intervals: Sequence[tuple[int, int]]) -> bool:
+        return all(end < first or last < start for first, last in self.used for start, end in intervals)
 
 
 @final
@@ -308,7 +309,7 @@ class Liveness:
         copied: Counter[Value] = Counter()
         time = 2 * self.peak
         for buffer in self._heap:
-            if buffer.start <= time <= buffer.end:
+            if any(start <= time <= end for start, end in buffer.intervals):
                 live[id(buffer.outer)][buffer.value] = buffer.held
                 if buffer.copy_of is not None:
                     copied[buffer.copy_of.value] += buffer.held.bytes
@@ -343,7 +344,7 @@ class Liveness:
             if owner is not None and is_held:
                 first = updates[0]
                 if donor is None or donor.end < first.start:
-                    allocation.used.append((first.start, owner.end))
+                    allocation.used += [(first.start, owner.start), *owner.intervals]
                     assigned.update(updates)
                 elif donor.end == first.start and ranges.can_replace(donor, first):
                     allocation.used = [(0, owner.end)]
@@ -374,8 +375,8 @@ class Liveness:
         """Assign a temporary to the smallest allocation that is free for it; return whether there is one."""
         first = bisect_left(self._allocations, buffer.held.bytes, key=_bytes)
         for allocation in self._allocations[first:]:
-            if allocation.is_free(buffer.start, buffer.end):
-                allocation.used.append((buffer.start, buffer.end))
+            if allocation.is_free(buffer.intervals):
+                allocation.used += buffer.intervals
                 return True
         return False
 
@@ -388,7 +389,7 @@ def _blocks(buffers: Collection[Buffer]) -> list[Block]:
     for buffer in sorted(buffers, key=lambda buffer: buffer.start):
         first = firsts.get(buffer.replaces, buffer) if buffer.replaces in members else buffer
         firsts[buffer] = first
-        ranges.setdefault(first, []).append((buffer.start, buffer.end))
+        ranges.setdefault(first, []).extend(buffer.intervals)
     return [Block(first.held.bytes, tuple(times)) for first, times in ranges.items() if first.held.bytes]
 
 

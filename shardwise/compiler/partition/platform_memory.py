@@ -4,7 +4,7 @@ On GPUs, libraries compute products, convolutions and attention. They need works
 that they accept. On CPU, XLA multiplies narrow floats as f32, and runs kernels in breadth-first order.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardwise.compiler.ir.op import Op
@@ -12,7 +12,7 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.partition.fused_expressions import FusedExpressions
-from shardwise.compiler.partition.kernels import Kernel
+from shardwise.compiler.partition.kernels import Kernel, KernelGroups
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.partition.triton_products import is_triton_product
 from shardwise.compiler.plan.chip import Chip
@@ -34,6 +34,9 @@ class OperandCopy(NamedTuple):
     shape: tuple[int, ...]
     order: tuple[int, ...]
     is_separate: bool = False
+
+
+_Copy = tuple[Value, OperandCopy]  # an operand and a copy of it
 
 
 def workspace_bytes(equation: Equation, chip: Chip | None, all_in_library: bool = False) -> int:
@@ -107,48 +110,83 @@ def operand_copies(
 
 
 def execution_order(
-    kernels: Sequence[Kernel], platform: str, inputs: Sequence[Value] = (), is_body: bool = False
+    groups: KernelGroups, platform: str, inputs: Sequence[Value] = (), is_body: bool = False
 ) -> tuple[Sequence[Kernel], Sequence[int]]:
     """Return the kernels of a program in the order in which a platform runs them, and when their consumers are ready.
 
     On CPU, a consumer that needs nothing else runs after the kernels that are ready before. For each kernel, the second
     result is the index in the order at which such a consumer would be.
 
-    XLA orders them breadth-first on CPU, so that many are ready at the same time. `memory_schedule.py` has the order on
-    GPUs.
+    XLA orders them breadth-first on CPU, so that many are ready at the same time. This order includes copies of
+    operands, after the other consumers of the operand. `memory_schedule.py` has the order on GPUs.
 
     Args:
-        kernels: the kernels in the order of the program.
+        groups: the kernels in the order of the program.
         platform: the platform.
         inputs: the inputs of the program.
         is_body: whether the program is the body of a loop.
     """
+    kernels = groups.kernels
     if platform != CPU:
         return kernels, ()
-    producers = {value: index for index, kernel in enumerate(kernels) for value in kernel.writes}
+    copied = [operand_copies(kernel.equations, groups.expressions, platform) for kernel in kernels]
+    copies = list(_separate_copies(groups, copied))
+    producers: dict[Value | _Copy, int] = {value: i for i, kernel in enumerate(kernels) for value in kernel.writes}
+    producers.update({copy: len(kernels) + i for i, copy in enumerate(copies)})
+
+    def operand(value: Value, own: Mapping[Value, OperandCopy]) -> Value | _Copy:
+        """Return what a kernel reads for a value: a separate copy, if it needs one."""
+        return (value, own[value]) if value in own and (value, own[value]) in producers else value
+
+    reads = [[operand(value, own) for value in kernel.reads] for kernel, own in zip(kernels, copied, strict=True)]
+    reads += [[value] for value, _ in copies]
     missing: list[int] = []
-    consumers: list[list[int]] = [[] for _ in kernels]
-    for index, kernel in enumerate(kernels):
-        needs = {producers[value] for value in kernel.reads if producers.get(value, index) != index}
+    consumers: list[list[int]] = [[] for _ in reads]
+    for index, values in enumerate(reads):
+        needs = {producers[value] for value in values if producers.get(value, index) != index}
         missing.append(len(needs))
         for other in needs:
             consumers[other].append(index)
-    places = {value: place for place, value in enumerate(inputs)}
+    places: dict[Value | _Copy, int] = {value: place for place, value in enumerate(inputs)}
     constants = -1 if is_body else len(places)  # the inputs of a body are elements of a tuple, and come later
 
     def last_input(index: int) -> int:
-        return max([places[value] for value in kernels[index].reads if value in places], default=constants)
+        return max([places[value] for value in reads[index] if value in places], default=constants)
 
-    order = sorted([index for index, count in enumerate(missing) if not count], key=last_input)
-    ready: list[int] = []
-    for index in order:  # grows while it is read
-        ready.append(len(order))
+    def consumer_order(index: int) -> int:
         # Of the products that read one cotangent, the last is the one that the next layer waits for.
-        for consumer in reversed(consumers[index]):
+        return index if index >= len(kernels) else -index
+
+    queue = sorted([index for index, count in enumerate(missing) if not count], key=last_input)
+    order: list[Kernel] = []
+    ready: list[int] = []
+    queued = sum([index < len(kernels) for index in queue])  # the number of kernels in the queue so far
+    for index in queue:  # grows while it is read
+        if index < len(kernels):
+            order.append(kernels[index])
+            ready.append(queued)
+        for consumer in sorted(consumers[index], key=consumer_order):
             missing[consumer] -= 1
             if not missing[consumer]:
-                order.append(consumer)
-    return [kernels[index] for index in order], ready
+                queue.append(consumer)
+                queued += consumer < len(kernels)
+    return order, ready
+
+
+def _separate_copies(groups: KernelGroups, copied: Sequence[Mapping[Value, OperandCopy]]) -> Iterator[_Copy]:
+    """Return the copies that kernels of their own make. The kernel of an operand writes its only copy."""
+    needed: dict[Value, dict[OperandCopy | None, None]] = {}  # None for kernels that read the operand itself
+    for kernel, own in zip(groups.kernels, copied, strict=True):
+        for value in kernel.reads:
+            needed.setdefault(value, {})[own.get(value)] = None
+    producers = {value: kernel for kernel in groups.kernels for value in kernel.writes}
+    results = {groups.storage.get(value, value) for value in groups.program.outputs}
+    for value, copies in needed.items():
+        is_fused = value in producers and groups.expressions.roots[producers[value].root].fuses
+        is_only = is_fused and len(copies) == 1 and value not in results
+        for copy in reversed(copies):  # in the order of other consumers
+            if copy is not None and (copy.is_separate or not is_only):
+                yield value, copy
 
 
 def is_loop(op: Op) -> bool:

@@ -68,6 +68,32 @@ def attention(q, k, v):
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
+def products_of_pairs(x, times):
+    for _ in range(times):
+        x = x[::2] * x[1::2]
+    return x
+
+
+def likelihood(w, x, y):
+    logits = x @ w
+    return jnp.sum(y * logits - nn.softplus(logits))
+
+
+def centered_products(x, y):
+    product = x * y
+    return (product + x * (-product).sum(-1, keepdims=True)) @ y.mT
+
+
+def masked_windows(x, indices, y):
+    rows = jnp.tanh(x)[indices]
+    return jnp.where((indices > 3)[:, None], rows, 0) @ y, rows.sum(1)
+
+
+def equal_to_largest(x, y):
+    is_largest = x == x.max(-1, keepdims=True)
+    return (is_largest.astype(np.float32) * y).sum(-1) + jnp.where(is_largest, y, 0)[:, 0]
+
+
 def product_of_scatters(x, indices, updates):
     return math.prod(x.at[indices + number].add(jnp.tanh(rows)) for number, rows in enumerate(updates))
 
@@ -290,6 +316,33 @@ PROGRAMS = {
         lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", jnp.exp(q), k).max(-1),
         matrices(2, 4, N, 4, 32),
     ),
+    "a value that several levels of slices read": (lambda x: products_of_pairs(jnp.sin(x), 7), matrices(1, 64 * N, N)),
+    "sums of transposed rows": (
+        lambda w, v, x, y: sw.vmap(lambda w, v: likelihood(w, x, y) - likelihood(v, x, y))(w, v),
+        [*matrices(2, 32, N), *matrices(1, 16 * N, N), *matrices(1, 16 * N)],
+    ),
+    "the sum of negated rows": (centered_products, matrices(2, 4, N, 8 * N)),
+    "gathered windows that kernels of another shape read": (
+        masked_windows,
+        [*matrices(1), *matrices(1, 16 * N, dtype=np.int32), *matrices(1, N, 4)],
+    ),
+    "a value that a product reads as a matrix of another shape": (
+        lambda x, weights: jnp.einsum("b,bij->ij", weights, jnp.sort(x) * 2),
+        [*matrices(1, 8, N, N), *matrices(1, 8)],
+    ),
+    "rows in bfloat16 that a loop gathers": (
+        lambda rows, i: lax.scan(lambda i, _: ((i + (2 * rows[i]).sum(-1).astype(np.int32)) % 7, None), i, length=4)[0],
+        [*matrices(1, 16 * N, N, dtype=jnp.bfloat16), *matrices(1, N, dtype=np.int32)],
+    ),
+    "the memory of a carry that a body has read": (
+        lambda x, w: lax.fori_loop(0, 4, lambda _, x: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w), x),
+        [*matrices(1, 16 * N, N), *matrices(1)],
+    ),
+    "a comparison with the maximum of each row": (equal_to_largest, matrices(2, 16 * N, N)),
+    "the gradient of the maximum of each row": (
+        sw.grad(lambda x, y: (x.max(-1) * y).sum()),
+        [*matrices(1, 16 * N, N), *matrices(1, 16 * N)],
+    ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
         [*matrices(1, 8, 32, 32, 32), *matrices(1, 3, 3, 32, 32)],
@@ -318,6 +371,19 @@ def test_the_cached_peak_depends_on_donated_inputs_and_hardware():
             assert peak_bytes(local, donated, hardware) == expected
             assert peak(local, donated, hardware)[0] == expected
     assert peak_bytes(local, (0,)) < peak_bytes(local)
+
+
+def test_copies_for_the_gradient_of_a_kernel_run_after_other_consumers_on_cpu():
+    """The gradient of the second kernel reads a copy of a cotangent that the first convolution's gradient reads."""
+
+    def loss(w, v, x):
+        return (convolved(nn.relu(convolved(x, w)), v) ** 2).sum()
+
+    args = [*matrices(2, 3, 3, 32, 32), *matrices(1, 16, 32, 32, 32)]
+    local = local_of(sw.grad(loss, (0, 1)), *args)
+    kernels = Liveness.from_program(local, (), chip("cpu")).ranges.kernels
+    assert [kernel.root.op.name for kernel in kernels][-4:] == ["conv", "select", "conv", "conv"]
+    assert [kernel.root.outputs[0].type.shape[0] for kernel in kernels][-4:] == [16, 16, 3, 3]
 
 
 def test_a_gradient_step_needs_what_xla_assigns_on_cpu():
