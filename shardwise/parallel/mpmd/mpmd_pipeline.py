@@ -171,6 +171,7 @@ class MpmdPipeline:
     Attributes:
         schedule: the tasks of each rank, in order.
         meshes: the mesh of each rank.
+        specs: the PartitionSpec of activations on each mesh.
 
     Args:
         stages: the functions of the stages.
@@ -201,7 +202,7 @@ class MpmdPipeline:
         self._stages = stages
         self.meshes = meshes
         self._device_meshes = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
-        self._specs = specs
+        self.specs = specs
         self._remat = remat
         self._optimizer_copies = optimizer_copies
         self._has_aux = has_aux
@@ -370,7 +371,7 @@ class MpmdPipeline:
         lines = [
             f"schedule {self.schedule.name!r} with digest {self.schedule.digest}",
             f"devices {[[device.id for device in mesh.flat_devices] for mesh in self._device_meshes]}",
-            f"specs {list(map(str, self._specs))}",
+            f"specs {list(map(str, self.specs))}",
             f"types {types.boundaries} {types.aux}",
             *([f"update with digest {follows}"] if follows else []),
         ]
@@ -480,7 +481,7 @@ class MpmdPipeline:
                     self._stages[stage],
                     f"stage{stage}",
                     self.meshes[rank],
-                    self._specs[rank],
+                    self.specs[rank],
                     types,
                     accumulation,
                     self._remat,

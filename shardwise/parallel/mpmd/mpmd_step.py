@@ -165,7 +165,7 @@ class MpmdStep:
         self._loss = step.loss
         self._structure = step.structure
         self._add = jit(jnp.add)
-        self._combine = jit(partial(_combine, combinations=tuple(combinations)))
+        self._combinations = tuple(combinations)
         traced, roles = step.traced, step.roles
         program = traced.program
         self._owners = dict(zip(roles.params, model.owners, strict=True))
@@ -442,15 +442,32 @@ class MpmdStep:
         results = [computed.loss, *[None] * (len(types) - 1)]
         if not self._loss.auxiliary:
             return results
-        last = len(self._ranks) - 1
-        if self._is_local(last):
+        shardings = self._aux_shardings
+        if self._is_local(len(self._ranks) - 1):
             arrays = self._combine(computed.aux)
         else:
-            replicated = NamedSharding(self._mesh(last), PartitionSpec())
-            arrays = [empty_array(types[index], replicated) for index in self._loss.auxiliary]
-        for index, array in zip(self._loss.auxiliary, arrays, strict=True):
+            arrays = [empty_array(types[index], sharding) for index, sharding in shardings.items()]
+        for index, array in zip(shardings, arrays, strict=True):
             results[index] = array
         return results
+
+    @cached_property
+    def _aux_shardings(self) -> dict[int, NamedSharding]:
+        """The shardings of the auxiliary results on the last stage: rows have the spec of activations."""
+        last = len(self._ranks) - 1
+        mesh, spec = self._mesh(last), self.pipeline.specs[self._ranks[last]]
+        specs = [
+            spec[: self._traced.loss.types[index].ndim] if combination is Combination.ROWS else ()
+            for index, combination in zip(self._loss.auxiliary, self._combinations, strict=True)
+        ]
+        shardings = [NamedSharding(mesh, PartitionSpec(*each)) for each in specs]
+        return dict(zip(self._loss.auxiliary, shardings, strict=True))
+
+    @cached_property
+    def _combine(self) -> Callable[..., Any]:
+        """Computes the auxiliary results of a batch from the stacks of those of its microbatches."""
+        function = partial(_combine, combinations=self._combinations)
+        return jit(function, out_shardings=list(self._aux_shardings.values()))
 
     def _is_local(self, stage: int) -> bool:
         return self.pipeline.is_local(self._ranks[stage])
@@ -537,10 +554,16 @@ class MpmdStep:
         return result
 
     def _output_sharding(self, index: int, stage: int, leaves: Sequence[Any]) -> Sharding:
-        """Return the sharding of a result on a stage: that of the argument which it replaces, or replicated."""
+        """Return the sharding of a result on a stage.
+
+        It is that of the argument which it replaces, or of the auxiliary result which it is; others are replicated.
+        """
         previous, mesh = self._previous[index], self._mesh(stage)
-        if previous is None or self._output_homes[index] == EVERYWHERE:
+        if self._output_homes[index] == EVERYWHERE:
             return NamedSharding(mesh, PartitionSpec())
+        if previous is None:
+            aux = {self._traced.loss_inputs[number]: each for number, each in self._aux_shardings.items()}
+            return aux.get(self._traced.program.outputs[index], NamedSharding(mesh, PartitionSpec()))
         leaf = leaves[previous]
         sharding: Sharding = (leaf.parts[stage] if isinstance(leaf, StageRows) else leaf).sharding
         return sharding
