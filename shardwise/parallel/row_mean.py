@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.candidates.unfold import unfold
-from shardwise.compiler.dtypes import is_float, is_key
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer, is_key
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.reduction import SUM
@@ -141,12 +141,14 @@ class _Proof:
                 return Combination.ROWS
         else:
             found = self._found[result]
-            if found == _SAME or (isinstance(found, _Linear) and found.scale == self._mean):
-                return Combination.SAME if found == _SAME else Combination.MEAN
+            if found == _SAME:
+                return Combination.SAME
+            if isinstance(found, _Linear) and found.scale == self._mean and is_inexact(result.type.dtype):
+                return Combination.MEAN
             if isinstance(found, _Linear) and found.scale == 1:
                 return Combination.SUM
             if isinstance(found, _Fixed) and found.values is not None:
-                one, other = (np.asarray(each, np.float64) for each in found.values)
+                one, other = map(_widened, found.values)
                 if np.array_equal(one, other * float(self._mean)):  # such as the number of rows itself
                     return Combination.SUM
         raise StrategyError(
@@ -200,8 +202,8 @@ class _Proof:
         linear = {index for index, operand in enumerate(operands) if isinstance(operand, _Linear)}
         types = [value.type for value in one.inputs]
         sets = [set(each) for each in one.op.linear_in(*types)]
-        if isinstance(one.op, Convert) and is_float(types[0].dtype) and is_float(one.op.dtype):
-            sets = [{0}]  # rounding of the sum, which is no more than the rounding of its terms
+        if isinstance(one.op, Convert) and _is_linear_up_to_rounding(types[0].dtype, one.op.dtype):
+            sets = [{0}]
         jointly = next((each for each in sets if linear <= each), None)
         if jointly is None:
             raise self._error(one, "is not linear in a sum over rows")
@@ -223,18 +225,21 @@ class _Proof:
                 else np.ones(type.shape, type.dtype)
                 for operand, type in zip(operands, types, strict=True)
             ]
-            values.append(np.asarray(equation.op.reference(*arrays), np.float64))
-        ratios = np.unique(values[1] / values[0])
-        if len(ratios) != 1 or not np.isfinite(ratios[0]):
+            values.append(_widened(equation.op.reference(*arrays)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.unique(values[1] / values[0])
+        if len(ratios) != 1 or not np.isfinite(ratios[0]) or ratios[0].imag:
             raise self._error(one, "depends on the number of rows")
-        return _Linear(scale * self._rounded(float(ratios[0]), one.outputs[0].type.dtype))
+        return _Linear(scale * self._rounded(float(ratios[0].real), one.outputs[0].type.dtype))
 
-    def _rounded(self, ratio: float, dtype: Any) -> Fraction:
+    def _rounded(self, ratio: float, dtype: DType) -> Fraction:
         """Return the ratio of two numbers that were rounded to a dtype."""
-        error = 4 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-        if abs(ratio / float(self._mean) - 1) <= error:
-            return self._mean
-        return Fraction(ratio).limit_denominator(_LARGEST_DENOMINATOR)
+        error = 4 * float(ml_dtypes.finfo(dtype).eps) if is_inexact(dtype) else 0.0  # type: ignore[no-untyped-call]
+        simple = Fraction(ratio).limit_denominator(_LARGEST_DENOMINATOR)
+        for each in (self._mean, simple):
+            if abs(ratio - float(each)) <= error * abs(float(each)):
+                return each
+        return Fraction(ratio)
 
     def _fixed(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Fixed:
         """Return the result of an op without rows: constants, if they are not the same for both numbers of rows."""
@@ -274,6 +279,18 @@ class _Proof:
         if any(not set(equation.outputs).isdisjoint(each.outputs) for each in of_loss):
             return StrategyError(f"{where}: {_ADVICE}")
         return StrategyError(f"{where}, and an auxiliary result depends on it. {_AUXILIARY_ADVICE}")
+
+
+def _widened(array: Any) -> Any:
+    """Return a numpy array in the widest real or complex dtype."""
+    return np.asarray(array, np.complex128 if np.asarray(array).dtype.kind == "c" else np.float64)
+
+
+def _is_linear_up_to_rounding(source: DType, target: DType) -> bool:
+    """Return whether a conversion of a sum is the sum of conversions, but for the rounding of both."""
+    if is_integer(source):
+        return is_integer(target) or is_inexact(target)
+    return is_inexact(source) and is_inexact(target) and (source.kind != "c" or target.kind == "c")
 
 
 _AUXILIARY_ADVICE = (

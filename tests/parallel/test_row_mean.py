@@ -99,7 +99,7 @@ OTHERS = {
     "square of a mean": (lambda w, x, labels: (x @ w).mean() ** 2, "is not linear in a sum over rows"),
     "masked mean": (
         lambda w, x, labels: ((x @ w).sum(1) * (labels > 0)).sum() / (labels > 0).sum(),
-        "`convert` at .*test_row_mean.py:[0-9]+ in the loss is not linear in a sum over rows",
+        "`div` at .*test_row_mean.py:[0-9]+ in the loss is not linear in a sum over rows",
     ),
     "normalized over the batch": (lambda w, x, labels: ((x - x.mean(0)) @ w).mean(), "depends on all rows"),
     "maximum": (lambda w, x, labels: (x @ w).max(), "does not compute each row from this row alone"),
@@ -178,6 +178,13 @@ AUXILIARY = {
     "mean": (lambda w, x, labels: (x @ w).mean(), MEAN),
     "mean of columns": (lambda w, x, labels: (x @ w).mean(0), MEAN),
     "accuracy": (lambda w, x, labels: ((x @ w).argmax(1) == labels).mean(), MEAN),
+    "count divided by the rows": (lambda w, x, labels: ((x @ w).argmax(1) == labels).sum() / len(x), MEAN),
+    "mean of integers": (lambda w, x, labels: labels.mean(), MEAN),
+    "converted count": (lambda w, x, labels: (labels > 0).sum().astype(jnp.float32), SUM),
+    "count in another integer dtype": (lambda w, x, labels: (labels > 0).sum().astype(jnp.int16), SUM),
+    "mean of complex numbers": (lambda w, x, labels: (x * 1j).mean(), MEAN),
+    "complex number of rows": (lambda w, x, labels: jnp.full((2,), 1j * len(x)), SUM),
+    "converted to complex numbers": (lambda w, x, labels: x.mean().astype(jnp.complex64), MEAN),
     "correct predictions": (lambda w, x, labels: ((x @ w).argmax(1) == labels).sum(), SUM),
     "counts by label": (lambda w, x, labels: (labels[:, None] == np.arange(8)).sum(0), SUM),
     "number of rows": (lambda w, x, labels: jnp.float32(x.shape[0]), SUM),
@@ -212,6 +219,15 @@ OTHER_AUXILIARY = {
     "transposed rows": (lambda w, x, labels: (x @ w).T, r"f32\[8,6\] .*does not have them as dim 0"),
     "flattened rows": (lambda w, x, labels: (x @ w).ravel(), r"f32\[48\] .*does not have them as dim 0"),
     "root of the number of rows": (lambda w, x, labels: jnp.float32(len(x) ** 0.5), "neither a mean nor a sum"),
+    "count times the number of rows": (lambda w, x, labels: (labels > 0).sum() * len(x), "neither a mean nor a sum"),
+    "nearly a sum": (lambda w, x, labels: (x @ w).sum() * (1 + 1e-5 * len(x)), "neither a mean nor a sum"),
+    "factors of which some are zero": (
+        lambda w, x, labels: (x @ w).sum(0) * np.arange(8) / (len(x) * np.arange(8)),
+        "depends on the number of rows",
+    ),
+    "integer mean": (lambda w, x, labels: labels.sum() * (12 // len(x)), "neither a mean nor a sum"),
+    "integer quotient": (lambda w, x, labels: labels.sum() // len(x), "is not linear"),
+    "truncated mean": (lambda w, x, labels: x.mean().astype(jnp.int32), "`convert` .*is not linear"),
     "sum over half of the rows": (lambda w, x, labels: (x @ w).sum() / len(x) ** 2, "neither a mean nor a sum"),
 }
 
