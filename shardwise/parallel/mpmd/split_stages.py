@@ -379,6 +379,7 @@ class _Cut:
     def users(self) -> tuple[tuple[int, ...], ...]:
         """Return the stages that read each parameter; the first one for a parameter that none reads."""
         used = [{value for equation in equations for value in equation.inputs} for equations in self._equations]
+        used[-1].update(self.program.outputs)  # perhaps a parameter, as an auxiliary result
         users = [[stage for stage, values in enumerate(used) if value in values] for value in self.params]
         return tuple(tuple(stages) if stages else (0,) for stages in users)
 

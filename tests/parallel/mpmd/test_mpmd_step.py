@@ -119,6 +119,19 @@ def test_large_auxiliary_results_stay_on_the_mesh_of_the_last_stage():
     assert logits.shape == (8, 24, 32) and logits.sharding.mesh == both[1]
 
 
+def test_auxiliary_results_of_other_stages_and_of_targets():
+    def step(params, x, labels):
+        def loss(params):
+            y = stage_boundary(jnp.tanh(x @ params["first"])) @ params["second"]
+            weights = jnp.where(x[:, 0] > 0, labels, 1.0)
+            return (y.mean(1) * weights).mean(), (params["first"], weights, x.sum() - labels.sum())
+
+        (value, auxiliary), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+        return tree_map(lambda p, g: p - g, params, gradients), (value, *auxiliary)
+
+    check(step, (*boundary_args(4), np.linspace(0, 1, 8, dtype=np.float32)))
+
+
 @pytest.mark.slow
 def test_state_keeps_its_shardings():
     both = meshes(2, 4)

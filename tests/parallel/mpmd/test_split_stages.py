@@ -89,6 +89,24 @@ def test_the_last_stage_combines_targets_with_the_batch():
     np.testing.assert_allclose(loss, masked(params, batch, y)[0], rtol=1e-5)
 
 
+def test_an_auxiliary_result_may_be_a_parameter():
+    params, batch, y = arguments()
+
+    def result(*indices):
+        def with_aux(*args):
+            return model(*args), [args[0]["layers"][index] for index in indices]
+
+        staged = split_stages(with_aux, params, batch, y, microbatches=MICROBATCHES, has_aux=True)
+        meshes = [Mesh(np.array([device]), ("data",)) for device in sw.devices()[:3]]
+        train = mpmd_pipeline(staged.stages, meshes, MICROBATCHES, has_aux=True)
+        (_, aux), _ = train.value_and_grad(staged.split(params), batch, y)
+        return aux
+
+    np.testing.assert_array_equal(result(3)[0], np.stack([params["layers"][3]] * MICROBATCHES))
+    with pytest.raises(StrategyError, match=r"\['layers'\]\[0\] is used by the stages \[0, 2\]"):
+        result(3, 0)
+
+
 def test_errors():
     params, batch, y = arguments()
 
