@@ -93,6 +93,29 @@ def check_row_mean(
     return _Proof(program, larger, batch, label, captured).check()
 
 
+def check_single_row(program: Program, single: Program, batch: Sequence[int], label: str) -> None:
+    """Check that a loss computes a single row as it computes each of several rows.
+
+    A function may treat dims of size 1 in another way: `squeeze` removes them.
+
+    Args:
+        program: the program of the loss and its auxiliary results for several rows, without calls.
+        single: the program for one row.
+        batch: the indices of its inputs that have rows.
+        label: the loss, for errors.
+
+    Raises:
+        StrategyError: if the programs compute different rows.
+    """
+    rows = Rows.from_values([program.inputs[index] for index in batch], unfold(program).equations)
+    if different := Comparison(rows, 1, up_to_broadcasts=True).differences(program, single):
+        where = f"`{different[0].op.name}` at {different[0].source} in {label}"
+        raise StrategyError(
+            f"mpmd_step: {where} computes a microbatch of one row in another way than several rows, as `squeeze` "
+            "without an axis does: name the axes of size 1, or use fewer microbatches."
+        )
+
+
 @final
 @dataclass(eq=False)
 class _Proof:

@@ -11,7 +11,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.errors import StrategyError
 from shardwise.models import Decoder
-from shardwise.parallel.row_mean import Combination, check_row_mean
+from shardwise.parallel.row_mean import Combination, check_row_mean, check_single_row
 
 ROWS, WIDTH = 6, 4
 RNG = np.random.default_rng(0)
@@ -242,3 +242,47 @@ def test_other_auxiliary_results_are_rejected(name):
 def test_an_error_in_the_loss_is_not_reported_as_one_of_an_auxiliary_result():
     with pytest.raises(StrategyError, match="For a weighted mean, divide the weights of the batch"):
         check(lambda w, x, labels: ((x @ w).max(), x.mean()))
+
+
+def masked_attention(w, x, labels):
+    """Masks with and without rows, and dims of size 1, which broadcast differently for one row."""
+    scores = jnp.einsum("bi,bj->bij", x, x)[:, None] * w[0, :2, None, None]
+    mask = (jnp.tri(WIDTH, dtype=bool)[None, None] & (x > 0)[:, None, None, :]) | jnp.eye(WIDTH, dtype=bool)
+    return (sw.nn.softmax(jnp.where(mask, scores, -1e9)) @ x[:, None, :, None]).mean()
+
+
+SINGLE = {
+    **{
+        name: MEANS[name] for name in ("mean", "cross entropy", "mapped", "penalty", "flattened rows", "one-hot labels")
+    },
+    "attention": masked_attention,
+    "attention in a scan": lambda w, x, labels: sw.lax.scan(
+        lambda x, w: (x + masked_attention(w, x, labels) * 0 + x @ w[:, :WIDTH], x.max(1)), x, w[None]
+    )[0].mean(),
+    "squeezed dim": lambda w, x, labels: (jnp.squeeze(x @ w[:, :1], 1) * labels).mean(),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_row_is_computed_like_several(name):
+    two, one = (programs(SINGLE[name], (WIDTH, 8), rows=rows) for rows in (2, 1))
+    check_single_row(next(two)[0], next(one)[0], [1, 2], "the loss")
+
+
+SQUEEZED = {
+    "rows": lambda w, x, labels: (x.mean(), jnp.squeeze(x @ w[:, :1])),
+    "softmax over the rows": lambda w, x, labels: sw.nn.softmax(jnp.squeeze(x[:, None] @ w), 0).sum(0).mean(),
+    "another function": lambda w, x, labels: x.mean() if len(x) > 1 else jnp.tanh(x).mean(),
+    "in a scan": lambda w, x, labels: sw.lax.scan(lambda x, w: (x * sw.nn.softmax(jnp.squeeze(x)), None), x, w)[
+        0
+    ].mean(),
+}
+
+
+@pytest.mark.parametrize("name", SQUEEZED)
+def test_a_single_row_that_is_computed_differently(name):
+    two, one = (programs(SQUEEZED[name], (WIDTH, 8), rows=rows) for rows in (2, 1))
+    with pytest.raises(
+        StrategyError, match=r"computes a microbatch of one row in another way .*name the axes of size 1"
+    ):
+        check_single_row(next(two)[0], next(one)[0], [1, 2], "the loss")

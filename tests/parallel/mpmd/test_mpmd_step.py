@@ -132,6 +132,23 @@ def test_auxiliary_results_of_other_stages_and_of_targets():
     check(step, (*boundary_args(4), np.linspace(0, 1, 8, dtype=np.float32)))
 
 
+def test_microbatches_of_one_row():
+    def step_with_predictions(squeeze):
+        def step(params, x):
+            def loss(params):
+                y = squeeze(stage_boundary(jnp.tanh(x @ params["first"])) @ params["second"][:, :1])
+                return (y**2).mean(), y
+
+            (value, y), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+            return tree_map(lambda p, g: p - g, params, gradients), (value, y)
+
+        return step
+
+    check(step_with_predictions(partial(jnp.squeeze, axis=1)), boundary_args(4), microbatches=8)
+    with pytest.raises(StrategyError, match=r"at .*test_mpmd_step.py.* computes a microbatch of one row"):
+        mpmd_step(step_with_predictions(jnp.squeeze), *boundary_args(4), meshes=meshes(2), microbatches=8)
+
+
 @pytest.mark.slow
 def test_state_keeps_its_shardings():
     both = meshes(2, 4)
