@@ -485,6 +485,7 @@ class MpmdPipeline:
                     accumulation,
                     self._remat,
                     has_input_gradient=stage > 0,
+                    has_aux=self._has_aux and stage == len(self._stages) - 1,
                 )
 
             unchanged = Accumulation.unchanged(types.params)
