@@ -26,8 +26,15 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.divisible_step import DivisibleStep, flatten
-from shardwise.parallel.mpmd.make_schedule import task_schedule
-from shardwise.parallel.mpmd.mpmd_pipeline import Copy, MpmdPipeline, StepResults, mpmd_pipeline
+from shardwise.parallel.mpmd.integers import positive_integer
+from shardwise.parallel.mpmd.mpmd_pipeline import (
+    Copy,
+    MpmdPipeline,
+    StepResults,
+    checked_meshes,
+    mpmd_pipeline,
+    schedule_for,
+)
 from shardwise.parallel.mpmd.predict import PipelineSimulation
 from shardwise.parallel.mpmd.split_stages import StagedModel
 from shardwise.parallel.mpmd.stage_rows import StageRows
@@ -100,10 +107,13 @@ def mpmd_step(
         >>> train.gather(params).shape
         (4, 3, 3)
     """
+    meshes, microbatches = (
+        checked_meshes(meshes, "mpmd_step"),
+        positive_integer(microbatches, "mpmd_step: microbatches"),
+    )
     divisible = DivisibleStep.from_call(step, args, batch_argnums)
     if stages is None and not divisible.loss.has_boundaries:
-        chosen = task_schedule(schedule, len(meshes), microbatches) if isinstance(schedule, str) else schedule
-        stages = chosen.stages
+        stages = schedule_for(meshes, schedule, microbatches, 1, "mpmd_step").stages
     combinations = divisible.loss.check_mean(microbatches)
     model = divisible.loss.divide(divisible.leaves, microbatches, stages)
     pipeline = mpmd_pipeline(

@@ -26,6 +26,7 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.replay import replay
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.divide_layers import divide_layers, scan_over_layers
+from shardwise.parallel.mpmd.integers import positive_integer
 from shardwise.parallel.mpmd.stage_programs import StageFunction
 
 _T = TypeVar("_T")
@@ -172,6 +173,7 @@ def divide_model(
     has_aux: bool = False,
 ) -> StagedModel:
     """Divide a model into stages, as `split_stages` does. Several stages may read a parameter."""
+    microbatches = positive_integer(microbatches, "split_stages: microbatches")
     param_leaves, param_structure = tree_util.tree_flatten(params)
     batch_leaves, batch_structure = tree_util.tree_flatten(batch)
     target_leaves, target_structure = tree_util.tree_flatten(targets)

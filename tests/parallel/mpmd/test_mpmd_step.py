@@ -399,6 +399,34 @@ def test_errors(name):
         mpmd_step(step, initial_params(), *batch(), **{"meshes": meshes(2), "microbatches": 4, **options})
 
 
+OPTIONS = {
+    "one mesh": ({"meshes": meshes(2)[0]}, "meshes must be a sequence of meshes, not Mesh"),
+    "no meshes": ({"meshes": None}, "meshes must be a sequence of meshes, not None"),
+    "no schedule": ({"schedule": None}, "schedule must be a TaskSchedule or the name of a schedule, not None"),
+    "no schedule of given stages": ({"schedule": None, "stages": 2}, "schedule must be a TaskSchedule or the name"),
+    "no microbatches": ({"microbatches": 0, "stages": 2}, "microbatches must be a positive integer, not 0"),
+    "microbatches that are a float": ({"microbatches": 4.0, "stages": 2}, "microbatches must be a positive integer"),
+    "stages that are a float": ({"stages": 2.0}, "stages=2.0 does not divide"),
+    "a position that is a float": ({"batch_argnums": 1.0}, "batch_argnums has 1.0"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_another_type(name):
+    options, message = OPTIONS[name]
+    with pytest.raises(StrategyError, match=message):
+        mpmd_step(sgd, initial_params(), *batch(), **{"meshes": meshes(2), "microbatches": 4, **options})
+
+
+def test_options_may_be_integers_of_numpy():
+    four, two, one = map(np.int64, (4, 2, 1))
+    options = {"microbatches": four, "stages": two, "batch_argnums": (one, two)}
+    train = mpmd_step(sgd, initial_params(), *batch(), meshes=meshes(2), **options)
+    assert train.model.layers == (3, 2)
+    options = {"microbatches": 4, "stages": np.array([1, 4]), "batch_argnums": np.array([1, 2])}
+    assert mpmd_step(sgd, initial_params(), *batch(), meshes=meshes(2), **options).model.layers == (1, 4)
+
+
 def test_sums_of_layers_by_group_with_a_term():
     args = initial_params(), np.array([0, 1, 0, 1, 0]), *batch()
     with pytest.raises(StrategyError, match=r"`scatter.* mixes the layers"):
