@@ -171,6 +171,19 @@ def schedule_for(
     return schedule
 
 
+def check_not_traced(leaves: Sequence[object], label: str) -> None:
+    """Check that arguments are arrays, and not those of a function that is being traced.
+
+    Raises:
+        StrategyError: if one of them is traced.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        raise StrategyError(
+            f"{label} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
+            "other transformations. Inside of them, use `pipeline`."
+        )
+
+
 @final
 class StepResults(NamedTuple):
     """What a pipeline computes of a batch.
@@ -264,11 +277,7 @@ class MpmdPipeline:
                 microbatches, if the last stage does not return a scalar, or with `has_aux` a pair, if a mesh is
                 abstract, or in a function that is being traced.
         """
-        if any(isinstance(leaf, Tracer) for leaf in tree_util.tree_leaves((params, batch, targets))):
-            raise StrategyError(
-                f"{_CALL} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
-                "other transformations. Inside of them, use `pipeline`."
-            )
+        check_not_traced(tree_util.tree_leaves((params, batch, targets)), _CALL)
         results = self.run(params, batch, targets)
         return ((results.loss, results.aux) if self._has_aux else results.loss), results.gradients
 

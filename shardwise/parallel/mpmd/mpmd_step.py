@@ -31,6 +31,7 @@ from shardwise.parallel.mpmd.mpmd_pipeline import (
     Copy,
     MpmdPipeline,
     StepResults,
+    check_not_traced,
     checked_meshes,
     mpmd_pipeline,
     schedule_for,
@@ -223,7 +224,8 @@ class MpmdStep:
         """Run the step.
 
         Raises:
-            StrategyError: if arguments have another structure or types than those that `mpmd_step` was called with.
+            StrategyError: if arguments have another structure or types than those that `mpmd_step` was called with, or
+                in a function that is being traced.
         """
         leaves = self._place(self._checked(args))
         params = [self._params(leaves, stage) for stage in range(len(self._ranks))]
@@ -307,6 +309,7 @@ class MpmdStep:
     def _checked(self, args: tuple[Any, ...]) -> list[Any]:
         """Return the leaves of the arguments, which have the types that the step was traced for."""
         leaves, structure = flatten(args)
+        check_not_traced(tree_util.tree_leaves(leaves), f"mpmd_step: {self._label}")
         if structure != self._structure:
             raise StrategyError(
                 f"mpmd_step: {self._label} was divided for arguments of the structure {self._structure}, not "

@@ -451,6 +451,10 @@ def test_calls_with_other_arguments():
         train(initial_params(), *(x[:12] for x in batch()))
     with pytest.raises(StrategyError, match="structure"):
         train(initial_params()["layers"], *batch())
+    with pytest.raises(StrategyError, match=r"mpmd_step: `sgd` .*launches many programs"):
+        sw.jit(train)(initial_params(), *batch())
+    with pytest.raises(StrategyError, match="launches many programs"):
+        sw.jit(train)(*train.place(initial_params(), *batch()))
     assert repr(train) == "<sgd as MPMD pipeline of 2 stages on 2 meshes, 1f1b, 4 microbatches>"
 
 
