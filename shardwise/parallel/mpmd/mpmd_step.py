@@ -361,10 +361,11 @@ class MpmdStep:
         if isinstance(leaf, StageRows):
             leaf = leaf.parts[stage]
             return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-        shape = leaf.shape
+        type = type_of(leaf)  # perhaps of a number
+        shape = type.shape
         if self._homes.inputs[index] == LAYERS:
             shape = (self.model.layers[stage], *shape[1:])
-        return ShapeDtypeStruct(shape, leaf.dtype, sharding=self._sharding(leaf, index, stage, mesh))
+        return ShapeDtypeStruct(shape, type.dtype, sharding=self._sharding(leaf, index, stage, mesh))
 
     def _sharding(self, leaf: Any, index: int, stage: int, mesh: Mesh | AbstractMesh) -> NamedSharding:
         """Return the sharding of an argument on a stage."""

@@ -241,6 +241,18 @@ def test_simulation_needs_no_devices():
         train(*args)
 
 
+def test_simulation_with_a_number():
+    def step(params, tokens, targets, temperature):
+        def loss(params):
+            return training_steps.loss_of({**params, "head": params["head"] / temperature}, tokens, targets)
+
+        return tree_map(lambda p, g: p - g, params, sw.grad(loss)(params))
+
+    args = initial_params(), *batch(), 2.0
+    train = mpmd_step(step, *args, meshes=[AbstractMesh((2,), ("data",))] * 2, microbatches=4, spec=P("data"))
+    assert train.simulate("h100")(*args).fits
+
+
 def step_with(after):
     """A step that does something with the gradients."""
 
