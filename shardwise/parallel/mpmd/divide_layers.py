@@ -17,6 +17,7 @@ from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import for_each_equation
@@ -102,10 +103,10 @@ def divide_layers(program: Program, params: int, stages: int | Sequence[int], bo
 
 
 def _casts_of_params(program: Program, params: int) -> dict[Value, Value]:
-    """Return the parameters and their casts, each with its parameter."""
+    """Return the parameters and their casts, each with its parameter. Frozen parameters have no gradient."""
     found = {value: value for value in program.inputs[:params]}
     for equation in program.equations:
-        if isinstance(equation.op, Convert) and equation.inputs[0] in found:
+        if isinstance(equation.op, (Convert, StopGradient)) and equation.inputs[0] in found:
             found[equation.outputs[0]] = found[equation.inputs[0]]
     return found
 

@@ -232,6 +232,22 @@ def test_only_the_last_stage_gets_targets():
     assert sw.eval_shape(model.stages[1], parts[1], [activations], [targets[:6]]).shape == ()
 
 
+@pytest.mark.parametrize("trained", ["adapter", "head"])
+def test_frozen_layers_are_divided(trained):
+    def step(state, tokens, targets):
+        def loss(part):
+            whole = {**state, trained: part}
+            layers = {**whole["layers"], "up": whole["layers"]["up"] + whole["adapter"]}
+            return training_steps.loss_of({**whole, "layers": layers}, tokens, targets)
+
+        value, gradient = sw.value_and_grad(loss)(state[trained])
+        return {**state, trained: state[trained] - gradient}, value
+
+    state = {**initial_params(), "adapter": jnp.zeros((LAYERS, 1, 16))}
+    _, (new, _) = check(step, (state, *batch()))
+    assert [part.shape for part in new["layers"]["down"].parts] == [(3, 16, WIDTH), (2, 16, WIDTH)]
+
+
 def test_simulation_needs_no_devices():
     args = sw.eval_shape(lambda: (initial_params(), *map(jnp.asarray, batch())))
     train = mpmd_step(sgd, *args, meshes=[AbstractMesh((2,), ("data",))] * 2, microbatches=4, spec=P("data"))
