@@ -21,8 +21,11 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.dtypes import DType, is_inexact, is_integer, is_key
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.reduction import SUM
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.reduction import AND, MAX, MIN, OR, SUM, Reduction
 from shardwise.compiler.transforms.dce import live_equations
 from shardwise.errors import MissingRuleError, StrategyError
 from shardwise.parallel.paired_equations import paired_equations
@@ -54,6 +57,17 @@ class _Fixed(NamedTuple):
     values: tuple[Any, Any] | None
 
 
+@final
+class _Extreme(NamedTuple):
+    """The maximum or minimum of what is computed of each row; of booleans, whether any or all of them are true.
+
+    Attributes:
+        combination: how those of microbatches combine.
+    """
+
+    combination: "Combination"
+
+
 _SAME = _Fixed(None)
 
 
@@ -66,8 +80,15 @@ class Combination(Enum):
 
     MEAN = "the mean"
     SUM = "the sum"
+    MAX = "the maximum"
+    MIN = "the minimum"
     SAME = "any of them"
     ROWS = "the rows of all, in the order of the batch"
+
+
+_EXTREMES = {MAX: Combination.MAX, MIN: Combination.MIN}
+_EXTREMES_OF_BOOLEANS = {**_EXTREMES, AND: Combination.MIN, OR: Combination.MAX}
+_VIEWS = (Broadcast, Reshape, StopGradient)  # ops that keep the values of elements
 
 
 def check_row_mean(
@@ -126,7 +147,7 @@ class _Proof:
     batch: Sequence[int]
     label: str
     captured: tuple[Captured, Captured]
-    _found: dict[Value, _Linear | _Fixed] = field(default_factory=dict)  # of values without rows
+    _found: dict[Value, _Linear | _Fixed | _Extreme] = field(default_factory=dict)  # of values without rows
 
     def check(self) -> tuple[Combination, ...]:
         """Check the loss, and return how the auxiliary results combine."""
@@ -170,6 +191,8 @@ class _Proof:
                 return Combination.MEAN
             if isinstance(found, _Linear) and found.scale == 1:
                 return Combination.SUM
+            if isinstance(found, _Extreme):
+                return found.combination
             if isinstance(found, _Fixed) and found.values is not None:
                 one, other = map(_widened, found.values)
                 if np.array_equal(one, other * float(self._mean)):  # such as the number of rows itself
@@ -200,9 +223,15 @@ class _Proof:
         if any(has_rows) or any(self._rows.dims(value) for value in one.outputs):
             self._follow_rows(one, other)
             return
-        operands = [self._found[value] for value in one.inputs]
-        if any(isinstance(operand, _Linear) for operand in operands):
-            result: _Linear | _Fixed = self._combine(one, other, operands)
+        extreme = next((found for value in one.inputs if isinstance(found := self._found[value], _Extreme)), None)
+        operands = [found for value in one.inputs if not isinstance(found := self._found[value], _Extreme)]
+        result: _Linear | _Fixed | _Extreme
+        if extreme is not None:
+            if not isinstance(one.op, _VIEWS):
+                raise self._error(one, f"reads {extreme.combination.value} over rows")
+            result = extreme
+        elif any(isinstance(operand, _Linear) for operand in operands):
+            result = self._combine(one, other, operands)
         else:
             result = self._fixed(one, other, operands)
         self._found.update(dict.fromkeys(one.outputs, result))
@@ -215,10 +244,28 @@ class _Proof:
             raise self._error(one, "computes rows from a value that depends on all rows, or on their number")
         if self._rows.pass_through(one):
             self._found.update({value: _SAME for value in one.outputs if not self._rows.dims(value)})
-        elif self._rows.reduction(one) is SUM:
+            return
+        reduction = self._rows.reduction(one)
+        if reduction is SUM:
             self._found.update(dict.fromkeys(one.outputs, _Linear(Fraction(1))))
+        elif (combination := self._extreme(one, reduction)) is not None:
+            self._found.update(dict.fromkeys(one.outputs, _Extreme(combination)))
         else:
             raise self._error(one, "does not compute each row from this row alone, nor the sum of all")
+
+    def _extreme(self, equation: Equation, reduction: Reduction | None) -> Combination | None:
+        """Return how the results of a reduction of rows combine, if it is an extreme that the loss does not read."""
+        if reduction is None or len(equation.outputs) > 1 or self._is_of_loss(equation):
+            return None
+        is_logical = equation.outputs[0].type.dtype == np.bool_
+        return (_EXTREMES_OF_BOOLEANS if is_logical else _EXTREMES).get(reduction)
+
+    def _is_of_loss(self, equation: Equation) -> bool:
+        """Return whether the loss depends on an op."""
+        return any(
+            not set(equation.outputs).isdisjoint(each.outputs)
+            for each in live_equations(self.program.equations, self.program.outputs[:1])
+        )
 
     def _combine(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Linear:
         """Return the result of an op on sums over rows."""
@@ -298,8 +345,7 @@ class _Proof:
 
     def _error(self, equation: Equation, problem: str) -> StrategyError:
         where = f"mpmd_step: `{equation.op.name}` at {equation.source} in {self.label} {problem}"
-        of_loss = live_equations(self.program.equations, self.program.outputs[:1])
-        if any(not set(equation.outputs).isdisjoint(each.outputs) for each in of_loss):
+        if self._is_of_loss(equation):
             return StrategyError(f"{where}: {_ADVICE}")
         return StrategyError(f"{where}, and an auxiliary result depends on it. {_AUXILIARY_ADVICE}")
 
@@ -317,8 +363,9 @@ def _is_linear_up_to_rounding(source: DType, target: DType) -> bool:
 
 
 _AUXILIARY_ADVICE = (
-    "A pipeline computes the auxiliary results of each microbatch: return sums and means over the rows, or arrays with "
-    "the rows as dim 0, and compute what depends on several rows from these, in the step after the gradients."
+    "A pipeline computes the auxiliary results of each microbatch: return sums, means and maxima over the rows, or "
+    "arrays with the rows as dim 0, and compute what depends on several rows from these, in the step after "
+    "the gradients."
 )
 _ADVICE = (
     "the pipeline returns the mean of the losses of the microbatches, so the loss must be the mean over the rows of "

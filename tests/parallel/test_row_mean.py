@@ -191,6 +191,12 @@ AUXILIARY = {
     "number of elements": (lambda w, x, labels: jnp.full((2,), x.size), SUM),
     "norm of weights": (lambda w, x, labels: jnp.sqrt((w**2).sum()), SAME),
     "constant": (lambda w, x, labels: jnp.float32(3), SAME),
+    "maximum": (lambda w, x, labels: jnp.abs(x @ w).max(), Combination.MAX),
+    "maximum of columns": (lambda w, x, labels: (x @ w).max(0, keepdims=True), Combination.MAX),
+    "smallest label": (lambda w, x, labels: labels.min(), Combination.MIN),
+    "finite": (lambda w, x, labels: jnp.isfinite(x @ w).all(), Combination.MIN),
+    "conjunction": (lambda w, x, labels: sw.lax.reduce_and(labels > 0, (0,)), Combination.MIN),
+    "a large one": (lambda w, x, labels: (x > 1).any(0), Combination.MAX),
     "logits": (lambda w, x, labels: x @ w, ROWS_OF_ALL),
     "labels": (lambda w, x, labels: labels, ROWS_OF_ALL),
 }
@@ -207,6 +213,8 @@ def test_auxiliary_results_of_microbatches_combine_to_those_of_the_batch(name):
         MEAN: lambda: parts.mean(0),
         SUM: lambda: parts.sum(0),
         SAME: lambda: parts[0],
+        Combination.MAX: lambda: parts.max(0),
+        Combination.MIN: lambda: parts.min(0),
         ROWS_OF_ALL: lambda: np.swapaxes(parts, 0, 1).reshape(-1, *parts.shape[2:]),
     }
     np.testing.assert_allclose(combine[expected](), function(w, x, labels), rtol=1e-5)
@@ -215,7 +223,11 @@ def test_auxiliary_results_of_microbatches_combine_to_those_of_the_batch(name):
 OTHER_AUXILIARY = {
     "perplexity": (lambda w, x, labels: jnp.exp((x @ w).mean()), "`exp` at .*test_row_mean.py.* not linear"),
     "standard deviation": (lambda w, x, labels: (x @ w).std(), "computes rows from a value that depends on all rows"),
-    "maximum": (lambda w, x, labels: (x @ w).max(), "nor the sum of all, and an auxiliary result depends on it"),
+    "product": (lambda w, x, labels: x.prod(), "nor the sum of all, and an auxiliary result depends on it"),
+    "conjunction of bits": (lambda w, x, labels: jnp.bitwise_and.reduce(labels), "nor the sum of all"),
+    "range": (lambda w, x, labels: x.max() - x.min(), "`sub` at .* reads the maximum over rows"),
+    "negative maximum": (lambda w, x, labels: -x.max(), "reads the maximum over rows"),
+    "scaled by the maximum": (lambda w, x, labels: x / x.max(), "computes rows from a value that depends on all rows"),
     "transposed rows": (lambda w, x, labels: (x @ w).T, r"f32\[8,6\] .*does not have them as dim 0"),
     "flattened rows": (lambda w, x, labels: (x @ w).ravel(), r"f32\[48\] .*does not have them as dim 0"),
     "root of the number of rows": (lambda w, x, labels: jnp.float32(len(x) ** 0.5), "neither a mean nor a sum"),

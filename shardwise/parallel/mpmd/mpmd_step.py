@@ -88,9 +88,9 @@ def mpmd_step(
 
     Raises:
         StrategyError: if the loss is not differentiated once with respect to arguments, if it is not the mean over the
-            rows of the batch, if an auxiliary result of it that the step uses is neither a sum nor a mean over the rows
-            and does not have the rows as dim 0, if the loss cannot be divided, if the step mixes arrays of several
-            stages or layers after the gradients, or as `mpmd_pipeline` does.
+            rows of the batch, if an auxiliary result of it that the step uses is neither a sum, mean or maximum over
+            the rows and does not have the rows as dim 0, if the loss cannot be divided, if the step mixes arrays of
+            several stages or layers after the gradients, or as `mpmd_pipeline` does.
 
     Example:
         >>> def step(params, x):
@@ -613,6 +613,8 @@ def _combine(stacks: Sequence[Any], combinations: Sequence[Combination]) -> list
             return stack.sum(0).astype(stack.dtype)
         if combination is Combination.SAME:
             return stack[0]
+        if combination in (Combination.MAX, Combination.MIN):
+            return stack.max(0) if combination is Combination.MAX else stack.min(0)
         # Microbatch k of m has the rows k, k + m, … of the batch.
         return jnp.swapaxes(stack, 0, 1).reshape((-1, *stack.shape[2:]))
 

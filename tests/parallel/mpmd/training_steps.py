@@ -134,9 +134,11 @@ def loss_with_metrics(params, tokens, targets):
     logits = lax.scan(layer, embedded, params["layers"])[0] @ params["head"]
     losses = -jnp.take_along_axis(sw.nn.log_softmax(logits), targets[:, None], 1)[:, 0]
     metrics = {
+        "close": (losses < 10).all(),
         "correct": (logits.argmax(-1) == targets).sum(),
         "embedded": (embedded**2).mean(),
         "head": (params["head"] ** 2).mean(),
+        "largest": logits.max(0),
         "losses": losses,
         "nll": losses.mean(),
         "rows": len(tokens),
