@@ -192,7 +192,8 @@ class MpmdStep:
         known += [EVERYWHERE, *[len(model.stages) - 1] * (len(traced.loss.types) - 1)]
         known += [known[index] for index in traced.differentiated]
         known += [None] * len(traced.captured)
-        self._homes = assign_homes(program, known, roles.next_outputs, self._label)
+        auxiliary = range(traced.arguments + 1, traced.arguments + len(traced.loss.types))
+        self._homes = assign_homes(program, known, roles.next_outputs, self._label, auxiliary)
         linked = {output: number for number, output in roles.next_outputs.items()}
         self._previous = [linked.get(output) for output in range(len(program.outputs))]
         self._output_homes = [
@@ -282,10 +283,10 @@ class MpmdStep:
             type.with_shape((layers, *type.shape[1:])) if home == LAYERS else type
             for type, home in zip(program.in_types, self._homes.inputs, strict=True)
         ]
+        arguments, loss = self._traced.arguments, self._traced.loss
+        loss = loss._replace(types=tuple(types[arguments : arguments + len(loss.types)]))
         try:
-            own = trace_training_step(
-                self._step.function, self._structure, types[: self._traced.arguments], self._traced.loss
-            ).program
+            own = trace_training_step(self._step.function, self._structure, types[:arguments], loss).program
         except (TypeError, ValueError) as error:
             raise StrategyError(
                 f"mpmd_step: {self._label} does not accept the parameters of {layers} of {rows.count} layers: {error}\n"
@@ -453,7 +454,7 @@ class MpmdStep:
     def _loss_results(self, computed: StepResults) -> list[Any]:
         """Return the loss and its auxiliary results of the batch; None for results that the step does not use."""
         types = self._traced.loss.types
-        results = [computed.loss, *[None] * (len(types) - 1)]
+        results: list[Any] = [computed.loss, *[None] * (len(types) - 1)]
         if not self._loss.auxiliary:
             return results
         last = len(self._ranks) - 1
@@ -463,8 +464,24 @@ class MpmdStep:
             replicated = NamedSharding(self._mesh(last), PartitionSpec())
             arrays = [empty_array(types[index], replicated) for index in self._loss.auxiliary]
         for index, array in zip(self._loss.auxiliary, arrays, strict=True):
-            results[index] = array
+            is_divided = self._homes.inputs[self._traced.arguments + index] == LAYERS
+            results[index] = self._divided(array, f"X{index}", computed.transfers) if is_divided else array
         return results
+
+    def _divided(self, array: Any, tag: str, transfers: Transfers) -> StageRows:
+        """Return the rows of an array of the last stage, divided among the stages."""
+        targets = [NamedSharding(self._mesh(stage), PartitionSpec()) for stage in range(len(self._ranks))]
+        parts = []
+        for stage, target in enumerate(targets):
+            type = type_of(array).with_shape((self.model.layers[stage], *array.shape[1:]))
+            if self._is_local(len(self._ranks) - 1):
+                rows = device_put(array[self._rows_of(stage)], targets[-1])
+                transfers.send(f"{tag}.{stage}", [rows], [target])
+            if self._is_local(stage):
+                parts += transfers.receive(f"{tag}.{stage}", [type], [targets[-1]], [target])
+            else:
+                parts.append(empty_array(type, target))
+        return StageRows(parts)
 
     def _is_local(self, stage: int) -> bool:
         return self.pipeline.is_local(self._ranks[stage])

@@ -119,6 +119,15 @@ def test_large_auxiliary_results_stay_on_the_mesh_of_the_last_stage():
     assert logits.shape == (8, 24, 32) and logits.sharding.mesh == both[1]
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_auxiliary_results_of_layers_divide_among_the_stages(schedule):
+    args = training_steps.biased_state(), *batch()
+    _, (new, (_, squares)) = check(
+        training_steps.with_rates_of_layers, args, meshes=meshes(2, 2), spec=P("data"), schedule=schedule
+    )
+    assert [part.shape for part in squares.parts] == [part.shape for part in new["bias"].parts] == [(3,), (2,)]
+
+
 def test_auxiliary_results_of_other_stages_and_of_targets():
     def step(params, x, labels):
         def loss(params):
