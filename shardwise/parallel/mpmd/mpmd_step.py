@@ -194,6 +194,7 @@ class MpmdStep:
         known += [None] * len(traced.captured)
         auxiliary = range(traced.arguments + 1, traced.arguments + len(traced.loss.types))
         self._homes = assign_homes(program, known, roles.next_outputs, self._label, auxiliary)
+        self._check_divided_params()
         linked = {output: number for number, output in roles.next_outputs.items()}
         self._previous = [linked.get(output) for output in range(len(program.outputs))]
         self._output_homes = [
@@ -267,6 +268,16 @@ class MpmdStep:
             return run(params, batch, *targets)
 
         return call
+
+    def _check_divided_params(self) -> None:
+        """Check that the loss divides the stacked arrays which the update divides."""
+        for index, owner in self._owners.items():
+            if owner is not None and self._homes.inputs[index] == LAYERS:
+                raise StrategyError(
+                    f"mpmd_step: {self._roles.names[index]} of {self._label} is updated with the stacked weights of "
+                    "the layers, which are divided among the stages, but the loss reads it outside of their scan: scan "
+                    "over both in one loop."
+                )
 
     def _own_programs(self) -> list[Any]:
         """Return the program of the step for the layers of each stage."""

@@ -241,6 +241,40 @@ def test_only_the_last_stage_gets_targets():
     assert sw.eval_shape(model.stages[1], parts[1], [activations], [targets[:6]]).shape == ()
 
 
+@pytest.mark.parametrize("in_one_scan", [True, False])
+def test_a_moving_average_of_layers_in_the_loss(in_one_scan):
+    """The loss compares a model with the moving average of its parameters, its teacher."""
+
+    def step(state, tokens, targets):
+        def layer(x, w):
+            return x + jnp.tanh(x @ w["up"]) @ w["down"], None
+
+        def both(carry, layers):
+            return tuple(layer(x, w)[0] for x, w in zip(carry, layers, strict=True)), None
+
+        def loss(params):
+            pair = params, state["teacher"]
+            carry, layers = [each["table"][tokens] for each in pair], [each["layers"] for each in pair]
+            if in_one_scan:
+                (x, y), _ = lax.scan(both, tuple(carry), tuple(layers))
+            else:
+                x, y = (lax.scan(layer, *each)[0] for each in zip(carry, layers, strict=True))
+            return ((x - y) ** 2).mean()
+
+        value, gradients = sw.value_and_grad(loss)(state["params"])
+        params = tree_map(lambda p, g: p - 0.1 * g, state["params"], gradients)
+        teacher = tree_map(lambda t, p: 0.9 * t + 0.1 * p, state["teacher"], params)
+        return {"params": params, "teacher": teacher}, value
+
+    args = {"params": initial_params(), "teacher": initial_params(2)}, *batch()
+    if in_one_scan:
+        _, (new, _) = check(step, args)
+        assert [part.shape[0] for part in new["teacher"]["layers"]["up"].parts] == [3, 2]
+    else:
+        with pytest.raises(StrategyError, match=r"argument 0\['teacher'\]\['layers'\]\['down'\] .* in one loop"):
+            mpmd_step(step, *args, meshes=meshes(2), microbatches=4)
+
+
 @pytest.mark.parametrize("trained", ["adapter", "head"])
 def test_frozen_layers_are_divided(trained):
     def step(state, tokens, targets):
