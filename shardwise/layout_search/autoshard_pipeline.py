@@ -216,6 +216,7 @@ def autoshard_pipeline(
     schedules: Sequence[str] = _SCHEDULES,
     chunks: Sequence[int] = _CHUNKS,
     optimizer_copies: int = 2,
+    batch_argnums: int | Sequence[int] | None = None,
 ) -> Callable[..., AutoPipeline]:
     """Return a function that chooses the pipeline with the least predicted time that fits in memory. Nothing runs.
 
@@ -234,6 +235,8 @@ def autoshard_pipeline(
         schedules: the names of the schedules to try; the first of them must have one stage per rank.
         chunks: the numbers of stages per rank to try with the schedule "interleaved".
         optimizer_copies: the number of arrays like the parameters that the optimizer keeps; 2 for Adam.
+        batch_argnums: for a training step, the arguments whose arrays have the rows of the batch as dim 0, as for
+            `parallel.mpmd_step`.
 
     Returns:
         A function of the arguments of the model, arrays or ShapeDtypeStructs, that returns an AutoPipeline.
@@ -242,7 +245,7 @@ def autoshard_pipeline(
         HardwareError: if the hardware is unknown.
         ValueError: if a number is not positive.
         StrategyError: if a schedule is unknown, or the first has several stages per rank; when called, if the model
-            has no scan over layers, or if nothing divides its batch.
+            has no scan over layers, if nothing divides its batch, or if `parallel.mpmd_step` does not accept the step.
         AutoshardError: when called, if no pipeline fits in memory.
 
     Example:
@@ -265,11 +268,13 @@ def autoshard_pipeline(
 
     def call(*args: Any) -> AutoPipeline:
         name = function_name(model)
-        step = None if _is_loss(model, args) else DivisibleStep.from_call(model, args, None)
+        step = None if _is_loss(model, args) else DivisibleStep.from_call(model, args, batch_argnums)
         loss, arguments = (model, args) if step is None else (step.loss.model, step.loss.arguments(step.leaves))
         params, batch, *targets = arguments
         has_aux = step is not None and bool(step.loss.auxiliary)
         search = _Search(loss, params, batch, tuple(targets), chip, count, optimizer_copies, has_aux)
+        if step is not None and (divisors := search.divisors(microbatches)):
+            step.loss.check_mean(divisors[0])  # before the search, which takes longer
         found: list[PipelineAlternative] = []
         problems: dict[int, str] = {}
         with Task(f"autoshard_pipeline of `{name}`") as task:
@@ -343,6 +348,10 @@ class _Search:
     def _layers(self) -> int:
         return sum(self._divided(1, 1).layers)
 
+    def divisors(self, microbatches: Sequence[int] | None) -> list[int]:
+        """Return the numbers of microbatches, by default from 2, that divide the batch, the smallest first."""
+        return sorted(number for number in microbatches or range(2, self._rows + 1) if self._rows % number == 0)
+
     def _divided(self, stages: int, microbatches: int) -> StagedModel:
         return divide_model(self.model, self.params, self.batch, self.targets, microbatches, stages, self.has_aux)
 
@@ -360,8 +369,7 @@ class _Search:
         if self.count % ranks:
             return
         tried = microbatches or [ranks * multiple for multiple in _MULTIPLES]
-        counts = sorted({number for number in tried if number >= ranks and self._rows % number == 0}, reverse=True)
-        for number in counts:
+        for number in sorted({number for number in self.divisors(tried) if number >= ranks}, reverse=True):
             yield self._simulated(ranks, ranks, number, schedule)
 
     def estimates(

@@ -12,8 +12,10 @@ from typing import final
 
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.compiler.control.scan import Scan
-from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.transforms.inline import inline
 from shardwise.parallel.rows import Rows
 
@@ -69,14 +71,19 @@ class Comparison:
     Args:
         rows: the rows of the first program.
         count: the number of rows of the second program.
+        up_to_broadcasts: whether programs are equal if they differ only in broadcasts and reshapes, which depend on
+            whether a dim has size 1, and in ops that read no rows.
     """
 
-    def __init__(self, rows: Rows, count: int):
+    def __init__(self, rows: Rows, count: int, up_to_broadcasts: bool = False):
         self._rows = rows
         self._count = count
+        self._up_to_broadcasts = up_to_broadcasts
 
     def are_equal(self, x: Program, y: Program) -> bool:
         """Return whether two programs are equal up to the sizes of dims with rows."""
+        if self._up_to_broadcasts:
+            return not self.differences(x, y)
         if len(x.inputs) != len(y.inputs) or len(x.equations) != len(y.equations):
             return False
         equal = dict(zip(x.inputs, y.inputs, strict=True))
@@ -87,6 +94,29 @@ class Comparison:
         return [equal[value] for value in x.outputs] == list(y.outputs) and all(
             self._scaled(value) == other.type for value, other in equal.items()
         )
+
+    def differences(self, x: Program, y: Program) -> list[Equation]:
+        """Return the equations that compute other rows than those of the other program, up to broadcasts."""
+        ones, others = (
+            [each for each in program.equations if not isinstance(each.op, (Broadcast, Reshape))] for program in (x, y)
+        )
+        shorter, longer = sorted((ones, others), key=len)
+        pairs = zip(ones, others, strict=False)
+        found = [one for one, other in pairs if not self._rows_match(one, other)] + longer[len(shorter) :]
+        results = {
+            value for value, other in zip(x.outputs, y.outputs, strict=True) if not self._has_scaled_rows(value, other)
+        }
+        return found + [each for each in x.equations if not results.isdisjoint(each.outputs)]
+
+    def _rows_match(self, x: Equation, y: Equation) -> bool:
+        """Return whether two equations compute the same rows."""
+        reads_rows = any(self._rows.dims(value) for value in x.inputs)
+        return (self.match(x.op, y.op) if reads_rows else type(x.op) is type(y.op)) and all(
+            self._has_scaled_rows(value, other) for value, other in zip(x.outputs, y.outputs, strict=True)
+        )
+
+    def _has_scaled_rows(self, value: Value, other: Value) -> bool:
+        return not self._rows.dims(value) or self._scaled(value) == other.type
 
     def _scaled(self, value: Value) -> ArrayType:
         """Return the type of a value with the other number of rows."""

@@ -19,10 +19,13 @@ import numpy as np
 
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.candidates.unfold import unfold
-from shardwise.compiler.dtypes import is_float, is_key
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer, is_key
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.reduction import SUM
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.reduction import AND, MAX, MIN, OR, SUM, Reduction
 from shardwise.compiler.transforms.dce import live_equations
 from shardwise.errors import MissingRuleError, StrategyError
 from shardwise.parallel.paired_equations import paired_equations
@@ -54,6 +57,17 @@ class _Fixed(NamedTuple):
     values: tuple[Any, Any] | None
 
 
+@final
+class _Extreme(NamedTuple):
+    """The maximum or minimum of what is computed of each row; of booleans, whether any or all of them are true.
+
+    Attributes:
+        combination: how those of microbatches combine.
+    """
+
+    combination: "Combination"
+
+
 _SAME = _Fixed(None)
 
 
@@ -66,8 +80,15 @@ class Combination(Enum):
 
     MEAN = "the mean"
     SUM = "the sum"
+    MAX = "the maximum"
+    MIN = "the minimum"
     SAME = "any of them"
     ROWS = "the rows of all, in the order of the batch"
+
+
+_EXTREMES = {MAX: Combination.MAX, MIN: Combination.MIN}
+_EXTREMES_OF_BOOLEANS = {**_EXTREMES, AND: Combination.MIN, OR: Combination.MAX}
+_VIEWS = (Broadcast, Reshape, StopGradient)  # ops that keep the values of elements
 
 
 def check_row_mean(
@@ -93,6 +114,29 @@ def check_row_mean(
     return _Proof(program, larger, batch, label, captured).check()
 
 
+def check_single_row(program: Program, single: Program, batch: Sequence[int], label: str) -> None:
+    """Check that a loss computes a single row as it computes each of several rows.
+
+    A function may treat dims of size 1 in another way: `squeeze` removes them.
+
+    Args:
+        program: the program of the loss and its auxiliary results for several rows, without calls.
+        single: the program for one row.
+        batch: the indices of its inputs that have rows.
+        label: the loss, for errors.
+
+    Raises:
+        StrategyError: if the programs compute different rows.
+    """
+    rows = Rows.from_values([program.inputs[index] for index in batch], unfold(program).equations)
+    if different := Comparison(rows, 1, up_to_broadcasts=True).differences(program, single):
+        where = f"`{different[0].op.name}` at {different[0].source} in {label}"
+        raise StrategyError(
+            f"mpmd_step: {where} computes a microbatch of one row in another way than several rows, as `squeeze` "
+            "without an axis does: name the axes of size 1, or use fewer microbatches."
+        )
+
+
 @final
 @dataclass(eq=False)
 class _Proof:
@@ -103,7 +147,7 @@ class _Proof:
     batch: Sequence[int]
     label: str
     captured: tuple[Captured, Captured]
-    _found: dict[Value, _Linear | _Fixed] = field(default_factory=dict)  # of values without rows
+    _found: dict[Value, _Linear | _Fixed | _Extreme] = field(default_factory=dict)  # of values without rows
 
     def check(self) -> tuple[Combination, ...]:
         """Check the loss, and return how the auxiliary results combine."""
@@ -141,12 +185,16 @@ class _Proof:
                 return Combination.ROWS
         else:
             found = self._found[result]
-            if found == _SAME or (isinstance(found, _Linear) and found.scale == self._mean):
-                return Combination.SAME if found == _SAME else Combination.MEAN
+            if found == _SAME:
+                return Combination.SAME
+            if isinstance(found, _Linear) and found.scale == self._mean and is_inexact(result.type.dtype):
+                return Combination.MEAN
             if isinstance(found, _Linear) and found.scale == 1:
                 return Combination.SUM
+            if isinstance(found, _Extreme):
+                return found.combination
             if isinstance(found, _Fixed) and found.values is not None:
-                one, other = (np.asarray(each, np.float64) for each in found.values)
+                one, other = map(_widened, found.values)
                 if np.array_equal(one, other * float(self._mean)):  # such as the number of rows itself
                     return Combination.SUM
         raise StrategyError(
@@ -175,9 +223,15 @@ class _Proof:
         if any(has_rows) or any(self._rows.dims(value) for value in one.outputs):
             self._follow_rows(one, other)
             return
-        operands = [self._found[value] for value in one.inputs]
-        if any(isinstance(operand, _Linear) for operand in operands):
-            result: _Linear | _Fixed = self._combine(one, other, operands)
+        extreme = next((found for value in one.inputs if isinstance(found := self._found[value], _Extreme)), None)
+        operands = [found for value in one.inputs if not isinstance(found := self._found[value], _Extreme)]
+        result: _Linear | _Fixed | _Extreme
+        if extreme is not None:
+            if not isinstance(one.op, _VIEWS):
+                raise self._error(one, f"reads {extreme.combination.value} over rows")
+            result = extreme
+        elif any(isinstance(operand, _Linear) for operand in operands):
+            result = self._combine(one, other, operands)
         else:
             result = self._fixed(one, other, operands)
         self._found.update(dict.fromkeys(one.outputs, result))
@@ -190,18 +244,36 @@ class _Proof:
             raise self._error(one, "computes rows from a value that depends on all rows, or on their number")
         if self._rows.pass_through(one):
             self._found.update({value: _SAME for value in one.outputs if not self._rows.dims(value)})
-        elif self._rows.reduction(one) is SUM:
+            return
+        reduction = self._rows.reduction(one)
+        if reduction is SUM:
             self._found.update(dict.fromkeys(one.outputs, _Linear(Fraction(1))))
+        elif (combination := self._extreme(one, reduction)) is not None:
+            self._found.update(dict.fromkeys(one.outputs, _Extreme(combination)))
         else:
             raise self._error(one, "does not compute each row from this row alone, nor the sum of all")
+
+    def _extreme(self, equation: Equation, reduction: Reduction | None) -> Combination | None:
+        """Return how the results of a reduction of rows combine, if it is an extreme that the loss does not read."""
+        if reduction is None or len(equation.outputs) > 1 or self._is_of_loss(equation):
+            return None
+        is_logical = equation.outputs[0].type.dtype == np.bool_
+        return (_EXTREMES_OF_BOOLEANS if is_logical else _EXTREMES).get(reduction)
+
+    def _is_of_loss(self, equation: Equation) -> bool:
+        """Return whether the loss depends on an op."""
+        return any(
+            not set(equation.outputs).isdisjoint(each.outputs)
+            for each in live_equations(self.program.equations, self.program.outputs[:1])
+        )
 
     def _combine(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Linear:
         """Return the result of an op on sums over rows."""
         linear = {index for index, operand in enumerate(operands) if isinstance(operand, _Linear)}
         types = [value.type for value in one.inputs]
         sets = [set(each) for each in one.op.linear_in(*types)]
-        if isinstance(one.op, Convert) and is_float(types[0].dtype) and is_float(one.op.dtype):
-            sets = [{0}]  # rounding of the sum, which is no more than the rounding of its terms
+        if isinstance(one.op, Convert) and _is_linear_up_to_rounding(types[0].dtype, one.op.dtype):
+            sets = [{0}]
         jointly = next((each for each in sets if linear <= each), None)
         if jointly is None:
             raise self._error(one, "is not linear in a sum over rows")
@@ -223,18 +295,21 @@ class _Proof:
                 else np.ones(type.shape, type.dtype)
                 for operand, type in zip(operands, types, strict=True)
             ]
-            values.append(np.asarray(equation.op.reference(*arrays), np.float64))
-        ratios = np.unique(values[1] / values[0])
-        if len(ratios) != 1 or not np.isfinite(ratios[0]):
+            values.append(_widened(equation.op.reference(*arrays)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.unique(values[1] / values[0])
+        if len(ratios) != 1 or not np.isfinite(ratios[0]) or ratios[0].imag:
             raise self._error(one, "depends on the number of rows")
-        return _Linear(scale * self._rounded(float(ratios[0]), one.outputs[0].type.dtype))
+        return _Linear(scale * self._rounded(float(ratios[0].real), one.outputs[0].type.dtype))
 
-    def _rounded(self, ratio: float, dtype: Any) -> Fraction:
+    def _rounded(self, ratio: float, dtype: DType) -> Fraction:
         """Return the ratio of two numbers that were rounded to a dtype."""
-        error = 4 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-        if abs(ratio / float(self._mean) - 1) <= error:
-            return self._mean
-        return Fraction(ratio).limit_denominator(_LARGEST_DENOMINATOR)
+        error = 4 * float(ml_dtypes.finfo(dtype).eps) if is_inexact(dtype) else 0.0  # type: ignore[no-untyped-call]
+        simple = Fraction(ratio).limit_denominator(_LARGEST_DENOMINATOR)
+        for each in (self._mean, simple):
+            if abs(ratio - float(each)) <= error * abs(float(each)):
+                return each
+        return Fraction(ratio)
 
     def _fixed(self, one: Equation, other: Equation, operands: Sequence[_Linear | _Fixed]) -> _Fixed:
         """Return the result of an op without rows: constants, if they are not the same for both numbers of rows."""
@@ -270,15 +345,27 @@ class _Proof:
 
     def _error(self, equation: Equation, problem: str) -> StrategyError:
         where = f"mpmd_step: `{equation.op.name}` at {equation.source} in {self.label} {problem}"
-        of_loss = live_equations(self.program.equations, self.program.outputs[:1])
-        if any(not set(equation.outputs).isdisjoint(each.outputs) for each in of_loss):
+        if self._is_of_loss(equation):
             return StrategyError(f"{where}: {_ADVICE}")
         return StrategyError(f"{where}, and an auxiliary result depends on it. {_AUXILIARY_ADVICE}")
 
 
+def _widened(array: Any) -> Any:
+    """Return a numpy array in the widest real or complex dtype."""
+    return np.asarray(array, np.complex128 if np.asarray(array).dtype.kind == "c" else np.float64)
+
+
+def _is_linear_up_to_rounding(source: DType, target: DType) -> bool:
+    """Return whether a conversion of a sum is the sum of conversions, but for the rounding of both."""
+    if is_integer(source):
+        return is_integer(target) or is_inexact(target)
+    return is_inexact(source) and is_inexact(target) and (source.kind != "c" or target.kind == "c")
+
+
 _AUXILIARY_ADVICE = (
-    "A pipeline computes the auxiliary results of each microbatch: return sums and means over the rows, or arrays with "
-    "the rows as dim 0, and compute what depends on several rows from these, in the step after the gradients."
+    "A pipeline computes the auxiliary results of each microbatch: return sums, means and maxima over the rows, or "
+    "arrays with the rows as dim 0, and compute what depends on several rows from these, in the step after "
+    "the gradients."
 )
 _ADVICE = (
     "the pipeline returns the mean of the losses of the microbatches, so the loss must be the mean over the rows of "

@@ -99,6 +99,35 @@ def test_a_training_step_is_divided():
     sw.tree_util.tree_map(check, gathered, (expected, numbers))
 
 
+def test_the_batch_of_a_training_step():
+    def step(params, average, tokens, targets):
+        def loss(params):
+            x = params["table"][tokens].mean(0)
+            return training_steps.loss_of(params, tokens, targets), 0.9 * average + 0.1 * x
+
+        (value, average), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+        return sw.tree_util.tree_map(lambda p, g: p - g, params, gradients), average, value
+
+    options = {"hardware": "h100", "count": 2, "stages": (2,), "microbatches": (4,), "schedules": ("1f1b",)}
+    args = training_steps.initial_params(), jnp.zeros(training_steps.WIDTH), *training_steps.batch()
+    with pytest.raises(StrategyError, match=r"differ in their rows.*as `batch_argnums`"):
+        sw.autoshard_pipeline(step, **options)(*args)
+    found = sw.autoshard_pipeline(step, **options, batch_argnums=(2, 3))(*args)
+    for actual, expected in zip(found.step(sw.devices()[:2])(*args)[1:], step(*args)[1:], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4)
+
+
+def test_a_step_whose_loss_is_a_sum_is_rejected_before_the_search():
+    def step(params, tokens, targets):
+        def loss(params):
+            return len(tokens) * training_steps.loss_of(params, tokens, targets)
+
+        return sw.tree_util.tree_map(lambda p, g: p - g, params, sw.grad(loss)(params))
+
+    with pytest.raises(StrategyError, match="is a sum over the rows of the batch"):
+        sw.autoshard_pipeline(step, hardware="h100", count=2)(training_steps.initial_params(), *training_steps.batch())
+
+
 def test_errors():
     with pytest.raises(StrategyError, match="'zb-v', has several stages per rank: put another one, such as '1f1b'"):
         search(schedules=("zb-v",))

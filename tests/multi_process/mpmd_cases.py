@@ -123,6 +123,29 @@ def case_auxiliary_results():
     return found
 
 
+def case_auxiliary_results_of_layers():
+    """Rates of layers, which the last stage computes, are sent to the stages of the layers."""
+    found = []
+    for schedule, ranks in (("1f1b", 2), ("zb-h1", 4)):
+        args = training_steps.biased_state(), *training_steps.batch()
+        step = training_steps.with_rates_of_layers
+        train = mpmd_step(step, *args, meshes=meshes(ranks), microbatches=4, schedule=schedule)
+        state, (loss, _) = train(*args)
+        expected, _ = sw.jit(step)(*args)
+        for leaf, whole in (
+            (state["bias"], expected["bias"]),
+            (state["params"]["layers"]["up"], expected["params"]["layers"]["up"]),
+        ):
+            first = 0
+            for part in leaf.parts:
+                rows = whole[first : first + part.shape[0]]
+                first += part.shape[0]
+                for shard in part.addressable_shards:
+                    np.testing.assert_allclose(shard.data, rows[shard.index], rtol=1e-4, atol=1e-5)
+        found.append(float(loss))
+    return found
+
+
 def case_agreement():
     """Processes with different schedules get an error before a task runs."""
     stages, params = stages_and_params(LAYERS[:2])

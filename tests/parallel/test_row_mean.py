@@ -11,7 +11,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.errors import StrategyError
 from shardwise.models import Decoder
-from shardwise.parallel.row_mean import Combination, check_row_mean
+from shardwise.parallel.row_mean import Combination, check_row_mean, check_single_row
 
 ROWS, WIDTH = 6, 4
 RNG = np.random.default_rng(0)
@@ -99,7 +99,7 @@ OTHERS = {
     "square of a mean": (lambda w, x, labels: (x @ w).mean() ** 2, "is not linear in a sum over rows"),
     "masked mean": (
         lambda w, x, labels: ((x @ w).sum(1) * (labels > 0)).sum() / (labels > 0).sum(),
-        "`convert` at .*test_row_mean.py:[0-9]+ in the loss is not linear in a sum over rows",
+        "`div` at .*test_row_mean.py:[0-9]+ in the loss is not linear in a sum over rows",
     ),
     "normalized over the batch": (lambda w, x, labels: ((x - x.mean(0)) @ w).mean(), "depends on all rows"),
     "maximum": (lambda w, x, labels: (x @ w).max(), "does not compute each row from this row alone"),
@@ -178,12 +178,25 @@ AUXILIARY = {
     "mean": (lambda w, x, labels: (x @ w).mean(), MEAN),
     "mean of columns": (lambda w, x, labels: (x @ w).mean(0), MEAN),
     "accuracy": (lambda w, x, labels: ((x @ w).argmax(1) == labels).mean(), MEAN),
+    "count divided by the rows": (lambda w, x, labels: ((x @ w).argmax(1) == labels).sum() / len(x), MEAN),
+    "mean of integers": (lambda w, x, labels: labels.mean(), MEAN),
+    "converted count": (lambda w, x, labels: (labels > 0).sum().astype(jnp.float32), SUM),
+    "count in another integer dtype": (lambda w, x, labels: (labels > 0).sum().astype(jnp.int16), SUM),
+    "mean of complex numbers": (lambda w, x, labels: (x * 1j).mean(), MEAN),
+    "complex number of rows": (lambda w, x, labels: jnp.full((2,), 1j * len(x)), SUM),
+    "converted to complex numbers": (lambda w, x, labels: x.mean().astype(jnp.complex64), MEAN),
     "correct predictions": (lambda w, x, labels: ((x @ w).argmax(1) == labels).sum(), SUM),
     "counts by label": (lambda w, x, labels: (labels[:, None] == np.arange(8)).sum(0), SUM),
     "number of rows": (lambda w, x, labels: jnp.float32(x.shape[0]), SUM),
     "number of elements": (lambda w, x, labels: jnp.full((2,), x.size), SUM),
     "norm of weights": (lambda w, x, labels: jnp.sqrt((w**2).sum()), SAME),
     "constant": (lambda w, x, labels: jnp.float32(3), SAME),
+    "maximum": (lambda w, x, labels: jnp.abs(x @ w).max(), Combination.MAX),
+    "maximum of columns": (lambda w, x, labels: (x @ w).max(0, keepdims=True), Combination.MAX),
+    "smallest label": (lambda w, x, labels: labels.min(), Combination.MIN),
+    "finite": (lambda w, x, labels: jnp.isfinite(x @ w).all(), Combination.MIN),
+    "conjunction": (lambda w, x, labels: sw.lax.reduce_and(labels > 0, (0,)), Combination.MIN),
+    "a large one": (lambda w, x, labels: (x > 1).any(0), Combination.MAX),
     "logits": (lambda w, x, labels: x @ w, ROWS_OF_ALL),
     "labels": (lambda w, x, labels: labels, ROWS_OF_ALL),
 }
@@ -200,6 +213,8 @@ def test_auxiliary_results_of_microbatches_combine_to_those_of_the_batch(name):
         MEAN: lambda: parts.mean(0),
         SUM: lambda: parts.sum(0),
         SAME: lambda: parts[0],
+        Combination.MAX: lambda: parts.max(0),
+        Combination.MIN: lambda: parts.min(0),
         ROWS_OF_ALL: lambda: np.swapaxes(parts, 0, 1).reshape(-1, *parts.shape[2:]),
     }
     np.testing.assert_allclose(combine[expected](), function(w, x, labels), rtol=1e-5)
@@ -208,10 +223,23 @@ def test_auxiliary_results_of_microbatches_combine_to_those_of_the_batch(name):
 OTHER_AUXILIARY = {
     "perplexity": (lambda w, x, labels: jnp.exp((x @ w).mean()), "`exp` at .*test_row_mean.py.* not linear"),
     "standard deviation": (lambda w, x, labels: (x @ w).std(), "computes rows from a value that depends on all rows"),
-    "maximum": (lambda w, x, labels: (x @ w).max(), "nor the sum of all, and an auxiliary result depends on it"),
+    "product": (lambda w, x, labels: x.prod(), "nor the sum of all, and an auxiliary result depends on it"),
+    "conjunction of bits": (lambda w, x, labels: jnp.bitwise_and.reduce(labels), "nor the sum of all"),
+    "range": (lambda w, x, labels: x.max() - x.min(), "`sub` at .* reads the maximum over rows"),
+    "negative maximum": (lambda w, x, labels: -x.max(), "reads the maximum over rows"),
+    "scaled by the maximum": (lambda w, x, labels: x / x.max(), "computes rows from a value that depends on all rows"),
     "transposed rows": (lambda w, x, labels: (x @ w).T, r"f32\[8,6\] .*does not have them as dim 0"),
     "flattened rows": (lambda w, x, labels: (x @ w).ravel(), r"f32\[48\] .*does not have them as dim 0"),
     "root of the number of rows": (lambda w, x, labels: jnp.float32(len(x) ** 0.5), "neither a mean nor a sum"),
+    "count times the number of rows": (lambda w, x, labels: (labels > 0).sum() * len(x), "neither a mean nor a sum"),
+    "nearly a sum": (lambda w, x, labels: (x @ w).sum() * (1 + 1e-5 * len(x)), "neither a mean nor a sum"),
+    "factors of which some are zero": (
+        lambda w, x, labels: (x @ w).sum(0) * np.arange(8) / (len(x) * np.arange(8)),
+        "depends on the number of rows",
+    ),
+    "integer mean": (lambda w, x, labels: labels.sum() * (12 // len(x)), "neither a mean nor a sum"),
+    "integer quotient": (lambda w, x, labels: labels.sum() // len(x), "is not linear"),
+    "truncated mean": (lambda w, x, labels: x.mean().astype(jnp.int32), "`convert` .*is not linear"),
     "sum over half of the rows": (lambda w, x, labels: (x @ w).sum() / len(x) ** 2, "neither a mean nor a sum"),
 }
 
@@ -226,3 +254,47 @@ def test_other_auxiliary_results_are_rejected(name):
 def test_an_error_in_the_loss_is_not_reported_as_one_of_an_auxiliary_result():
     with pytest.raises(StrategyError, match="For a weighted mean, divide the weights of the batch"):
         check(lambda w, x, labels: ((x @ w).max(), x.mean()))
+
+
+def masked_attention(w, x, labels):
+    """Masks with and without rows, and dims of size 1, which broadcast differently for one row."""
+    scores = jnp.einsum("bi,bj->bij", x, x)[:, None] * w[0, :2, None, None]
+    mask = (jnp.tri(WIDTH, dtype=bool)[None, None] & (x > 0)[:, None, None, :]) | jnp.eye(WIDTH, dtype=bool)
+    return (sw.nn.softmax(jnp.where(mask, scores, -1e9)) @ x[:, None, :, None]).mean()
+
+
+SINGLE = {
+    **{
+        name: MEANS[name] for name in ("mean", "cross entropy", "mapped", "penalty", "flattened rows", "one-hot labels")
+    },
+    "attention": masked_attention,
+    "attention in a scan": lambda w, x, labels: sw.lax.scan(
+        lambda x, w: (x + masked_attention(w, x, labels) * 0 + x @ w[:, :WIDTH], x.max(1)), x, w[None]
+    )[0].mean(),
+    "squeezed dim": lambda w, x, labels: (jnp.squeeze(x @ w[:, :1], 1) * labels).mean(),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_row_is_computed_like_several(name):
+    two, one = (programs(SINGLE[name], (WIDTH, 8), rows=rows) for rows in (2, 1))
+    check_single_row(next(two)[0], next(one)[0], [1, 2], "the loss")
+
+
+SQUEEZED = {
+    "rows": lambda w, x, labels: (x.mean(), jnp.squeeze(x @ w[:, :1])),
+    "softmax over the rows": lambda w, x, labels: sw.nn.softmax(jnp.squeeze(x[:, None] @ w), 0).sum(0).mean(),
+    "another function": lambda w, x, labels: x.mean() if len(x) > 1 else jnp.tanh(x).mean(),
+    "in a scan": lambda w, x, labels: sw.lax.scan(lambda x, w: (x * sw.nn.softmax(jnp.squeeze(x)), None), x, w)[
+        0
+    ].mean(),
+}
+
+
+@pytest.mark.parametrize("name", SQUEEZED)
+def test_a_single_row_that_is_computed_differently(name):
+    two, one = (programs(SQUEEZED[name], (WIDTH, 8), rows=rows) for rows in (2, 1))
+    with pytest.raises(
+        StrategyError, match=r"computes a microbatch of one row in another way .*name the axes of size 1"
+    ):
+        check_single_row(next(two)[0], next(one)[0], [1, 2], "the loss")

@@ -9,16 +9,20 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.control.scan import Scan
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import for_each_equation
 from shardwise.errors import StrategyError
+from shardwise.parallel.mpmd.integers import is_integer
 
 
 @final
@@ -99,10 +103,10 @@ def divide_layers(program: Program, params: int, stages: int | Sequence[int], bo
 
 
 def _casts_of_params(program: Program, params: int) -> dict[Value, Value]:
-    """Return the parameters and their casts, each with its parameter."""
+    """Return the parameters and their casts, each with its parameter. Frozen parameters have no gradient."""
     found = {value: value for value in program.inputs[:params]}
     for equation in program.equations:
-        if isinstance(equation.op, Convert) and equation.inputs[0] in found:
+        if isinstance(equation.op, (Convert, StopGradient)) and equation.inputs[0] in found:
             found[equation.outputs[0]] = found[equation.inputs[0]]
     return found
 
@@ -134,11 +138,13 @@ def _layers_by_stage(stages: int | Sequence[int], length: int, source: str) -> t
 
     The last stage also computes the loss.
     """
-    if isinstance(stages, int):
-        counts = tuple((length + stages - 1 - stage) // stages for stage in range(stages)) if stages > 0 else ()
-    else:
-        counts = tuple(stages)
-    if not counts or any(not isinstance(count, int) or count < 1 for count in counts) or sum(counts) != length:
+    counts: tuple[int, ...] = ()
+    if is_integer(stages):
+        number = int(stages)
+        counts = tuple((length + number - 1 - stage) // number for stage in range(number))
+    elif isinstance(stages, (Sequence, np.ndarray)) and all(map(is_integer, stages)):
+        counts = tuple(map(int, stages))
+    if not counts or min(counts) < 1 or sum(counts) != length:
         raise StrategyError(
             f"split_stages: the scan at {source} has {length} layers, which stages={stages!r} does not divide: pass a "
             f"number of stages from 1 to {length}, or numbers of layers whose sum is {length}."

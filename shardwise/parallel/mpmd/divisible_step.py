@@ -1,9 +1,11 @@
 """DivisibleStep: a training step that may be divided into stages, traced for its arguments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
+
+import numpy as np
 
 from shardwise import tree_util
 from shardwise.api.arguments import describe_function
@@ -12,6 +14,7 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.candidates.dim_groups import dim_groups
 from shardwise.compiler.candidates.unfold import unfold
 from shardwise.errors import StrategyError
+from shardwise.parallel.mpmd.integers import is_integer
 from shardwise.parallel.mpmd.stage_rows import StageRows
 from shardwise.parallel.mpmd.step_loss import StepLoss
 from shardwise.parallel.mpmd.step_roles import StepRoles
@@ -97,7 +100,7 @@ def flatten(tree: object) -> tuple[list[Any], Any]:
 def _positions(batch_argnums: int | Sequence[int] | None, count: int) -> frozenset[int] | None:
     if batch_argnums is None:
         return None
-    numbers = [batch_argnums] if isinstance(batch_argnums, int) else list(batch_argnums)
-    if wrong := [number for number in numbers if not isinstance(number, int) or not -count <= number < count]:
+    numbers = list(batch_argnums) if isinstance(batch_argnums, (Collection, np.ndarray)) else [batch_argnums]
+    if wrong := [number for number in numbers if not is_integer(number) or not -count <= number < count]:
         raise StrategyError(f"mpmd_step: batch_argnums has {wrong[0]!r}, but the step has {count} arguments")
-    return frozenset(number % count for number in numbers)
+    return frozenset(int(number) % count for number in numbers)

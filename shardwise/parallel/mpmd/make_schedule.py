@@ -2,6 +2,7 @@
 
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.fixed_orders import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
+from shardwise.parallel.mpmd.integers import positive_integer
 from shardwise.parallel.mpmd.list_scheduler import Slots, list_schedule
 from shardwise.parallel.mpmd.simulate import TaskTimes
 from shardwise.parallel.mpmd.task_schedule import TaskSchedule
@@ -40,9 +41,10 @@ def task_schedule(
     """
     if schedule not in TASK_SCHEDULES:
         raise StrategyError(f"task_schedule: unknown schedule {schedule!r}: use {', '.join(map(repr, TASK_SCHEDULES))}")
-    for name, number in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise StrategyError(f"task_schedule: {name} must be a positive integer, not {number!r}")
+    ranks, microbatches, chunks = (
+        positive_integer(number, f"task_schedule: {name}")
+        for name, number in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks))
+    )
     if chunks > 1 and schedule != "interleaved":
         raise StrategyError(
             f"task_schedule: schedule {schedule!r} has a fixed number of stages per rank: use schedule='interleaved', "

@@ -1,7 +1,7 @@
 """mpmd_pipeline: a pipeline whose stages are separate programs on disjoint submeshes."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -113,14 +113,11 @@ def mpmd_pipeline(
         >>> [gradient.shape for gradient in gradients]
         [(3, 3), (3, 3)]
     """
-    stages, meshes = tuple(stages), tuple(meshes)
-    if not stages or not all(callable(stage) for stage in stages):
+    if not isinstance(stages, Iterable) or not (stages := tuple(stages)) or not all(map(callable, stages)):
         raise StrategyError(f"mpmd_pipeline: stages must be a sequence of functions, not {stages!r}")
-    if not meshes or not all(isinstance(mesh, (Mesh, AbstractMesh)) for mesh in meshes):
-        raise StrategyError(f"mpmd_pipeline: meshes must be a sequence of meshes, not {meshes!r}")
-    if isinstance(schedule, str):
-        chunks = max(1, len(stages) // len(meshes)) if schedule == "interleaved" else 1
-        schedule = task_schedule(schedule, len(meshes), microbatches, chunks)
+    meshes = checked_meshes(meshes, "mpmd_pipeline")
+    chunks = max(1, len(stages) // len(meshes)) if schedule == "interleaved" else 1
+    schedule = schedule_for(meshes, schedule, microbatches, chunks, "mpmd_pipeline")
     check_schedule(schedule)
     if (schedule.stages, len(schedule.ranks)) != (len(stages), len(meshes)):
         raise StrategyError(
@@ -145,6 +142,46 @@ def mpmd_pipeline(
     if len(specs) != len(meshes):
         raise StrategyError(f"mpmd_pipeline: there are {len(specs)} specs for {len(meshes)} meshes")
     return MpmdPipeline(stages, meshes, schedule, specs, remat, optimizer_copies, has_aux)
+
+
+def checked_meshes(meshes: object, label: str) -> tuple[Mesh | AbstractMesh, ...]:
+    """Return the meshes of all ranks.
+
+    Raises:
+        StrategyError: if they are not a sequence of meshes.
+    """
+    found = tuple(meshes) if isinstance(meshes, Iterable) else ()
+    if not found or not all(isinstance(mesh, (Mesh, AbstractMesh)) for mesh in found):
+        raise StrategyError(f"{label}: meshes must be a sequence of meshes, not {meshes!r}")
+    return found
+
+
+def schedule_for(
+    meshes: Sequence[Mesh | AbstractMesh], schedule: object, microbatches: int, chunks: int, label: str
+) -> TaskSchedule:
+    """Return the schedule, perhaps given by its name, for the ranks of meshes.
+
+    Raises:
+        StrategyError: if it is neither a schedule nor the name of one.
+    """
+    if isinstance(schedule, str):
+        return task_schedule(schedule, len(meshes), microbatches, chunks)
+    if not isinstance(schedule, TaskSchedule):
+        raise StrategyError(f"{label}: schedule must be a TaskSchedule or the name of a schedule, not {schedule!r}")
+    return schedule
+
+
+def check_not_traced(leaves: Sequence[object], label: str) -> None:
+    """Check that arguments are arrays, and not those of a function that is being traced.
+
+    Raises:
+        StrategyError: if one of them is traced.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        raise StrategyError(
+            f"{label} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
+            "other transformations. Inside of them, use `pipeline`."
+        )
 
 
 @final
@@ -241,11 +278,7 @@ class MpmdPipeline:
                 microbatches, if the last stage does not return a scalar, or with `has_aux` a pair, if a mesh is
                 abstract, or in a function that is being traced.
         """
-        if any(isinstance(leaf, Tracer) for leaf in tree_util.tree_leaves((params, batch, targets))):
-            raise StrategyError(
-                f"{_CALL} launches many programs, so it cannot be a part of one: call it outside of `jit`, `grad` and "
-                "other transformations. Inside of them, use `pipeline`."
-            )
+        check_not_traced(tree_util.tree_leaves((params, batch, targets)), _CALL)
         results = self.run(params, batch, targets)
         return ((results.loss, results.aux) if self._has_aux else results.loss), results.gradients
 
@@ -486,6 +519,7 @@ class MpmdPipeline:
                     accumulation,
                     self._remat,
                     has_input_gradient=stage > 0,
+                    has_aux=self._has_aux and stage == len(self._stages) - 1,
                 )
 
             unchanged = Accumulation.unchanged(types.params)

@@ -26,8 +26,16 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.transforms.checkpoint_policy import Policy
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.divisible_step import DivisibleStep, flatten
-from shardwise.parallel.mpmd.make_schedule import task_schedule
-from shardwise.parallel.mpmd.mpmd_pipeline import Copy, MpmdPipeline, StepResults, mpmd_pipeline
+from shardwise.parallel.mpmd.integers import positive_integer
+from shardwise.parallel.mpmd.mpmd_pipeline import (
+    Copy,
+    MpmdPipeline,
+    StepResults,
+    check_not_traced,
+    checked_meshes,
+    mpmd_pipeline,
+    schedule_for,
+)
 from shardwise.parallel.mpmd.predict import PipelineSimulation
 from shardwise.parallel.mpmd.split_stages import StagedModel
 from shardwise.parallel.mpmd.stage_rows import StageRows
@@ -80,9 +88,9 @@ def mpmd_step(
 
     Raises:
         StrategyError: if the loss is not differentiated once with respect to arguments, if it is not the mean over the
-            rows of the batch, if an auxiliary result of it that the step uses is neither a sum nor a mean over the rows
-            and does not have the rows as dim 0, if the loss cannot be divided, if the step mixes arrays of several
-            stages or layers after the gradients, or as `mpmd_pipeline` does.
+            rows of the batch, if an auxiliary result of it that the step uses is neither a sum, mean or maximum over
+            the rows and does not have the rows as dim 0, if the loss cannot be divided, if the step mixes arrays of
+            several stages or layers after the gradients, or as `mpmd_pipeline` does.
 
     Example:
         >>> def step(params, x):
@@ -100,10 +108,13 @@ def mpmd_step(
         >>> train.gather(params).shape
         (4, 3, 3)
     """
+    meshes, microbatches = (
+        checked_meshes(meshes, "mpmd_step"),
+        positive_integer(microbatches, "mpmd_step: microbatches"),
+    )
     divisible = DivisibleStep.from_call(step, args, batch_argnums)
     if stages is None and not divisible.loss.has_boundaries:
-        chosen = task_schedule(schedule, len(meshes), microbatches) if isinstance(schedule, str) else schedule
-        stages = chosen.stages
+        stages = schedule_for(meshes, schedule, microbatches, 1, "mpmd_step").stages
     combinations = divisible.loss.check_mean(microbatches)
     model = divisible.loss.divide(divisible.leaves, microbatches, stages)
     pipeline = mpmd_pipeline(
@@ -181,7 +192,9 @@ class MpmdStep:
         known += [EVERYWHERE, *[len(model.stages) - 1] * (len(traced.loss.types) - 1)]
         known += [known[index] for index in traced.differentiated]
         known += [None] * len(traced.captured)
-        self._homes = assign_homes(program, known, roles.next_outputs, self._label)
+        auxiliary = range(traced.arguments + 1, traced.arguments + len(traced.loss.types))
+        self._homes = assign_homes(program, known, roles.next_outputs, self._label, auxiliary)
+        self._check_divided_params()
         linked = {output: number for number, output in roles.next_outputs.items()}
         self._previous = [linked.get(output) for output in range(len(program.outputs))]
         self._output_homes = [
@@ -213,7 +226,8 @@ class MpmdStep:
         """Run the step.
 
         Raises:
-            StrategyError: if arguments have another structure or types than those that `mpmd_step` was called with.
+            StrategyError: if arguments have another structure or types than those that `mpmd_step` was called with, or
+                in a function that is being traced.
         """
         leaves = self._place(self._checked(args))
         params = [self._params(leaves, stage) for stage in range(len(self._ranks))]
@@ -255,6 +269,16 @@ class MpmdStep:
 
         return call
 
+    def _check_divided_params(self) -> None:
+        """Check that the loss divides the stacked arrays which the update divides."""
+        for index, owner in self._owners.items():
+            if owner is not None and self._homes.inputs[index] == LAYERS:
+                raise StrategyError(
+                    f"mpmd_step: {self._roles.names[index]} of {self._label} is updated with the stacked weights of "
+                    "the layers, which are divided among the stages, but the loss reads it outside of their scan: scan "
+                    "over both in one loop."
+                )
+
     def _own_programs(self) -> list[Any]:
         """Return the program of the step for the layers of each stage."""
         if LAYERS not in self._homes.inputs:
@@ -270,10 +294,10 @@ class MpmdStep:
             type.with_shape((layers, *type.shape[1:])) if home == LAYERS else type
             for type, home in zip(program.in_types, self._homes.inputs, strict=True)
         ]
+        arguments, loss = self._traced.arguments, self._traced.loss
+        loss = loss._replace(types=tuple(types[arguments : arguments + len(loss.types)]))
         try:
-            own = trace_training_step(
-                self._step.function, self._structure, types[: self._traced.arguments], self._traced.loss
-            ).program
+            own = trace_training_step(self._step.function, self._structure, types[:arguments], loss).program
         except (TypeError, ValueError) as error:
             raise StrategyError(
                 f"mpmd_step: {self._label} does not accept the parameters of {layers} of {rows.count} layers: {error}\n"
@@ -297,6 +321,7 @@ class MpmdStep:
     def _checked(self, args: tuple[Any, ...]) -> list[Any]:
         """Return the leaves of the arguments, which have the types that the step was traced for."""
         leaves, structure = flatten(args)
+        check_not_traced(tree_util.tree_leaves(leaves), f"mpmd_step: {self._label}")
         if structure != self._structure:
             raise StrategyError(
                 f"mpmd_step: {self._label} was divided for arguments of the structure {self._structure}, not "
@@ -348,10 +373,11 @@ class MpmdStep:
         if isinstance(leaf, StageRows):
             leaf = leaf.parts[stage]
             return ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-        shape = leaf.shape
+        type = type_of(leaf)  # perhaps of a number
+        shape = type.shape
         if self._homes.inputs[index] == LAYERS:
             shape = (self.model.layers[stage], *shape[1:])
-        return ShapeDtypeStruct(shape, leaf.dtype, sharding=self._sharding(leaf, index, stage, mesh))
+        return ShapeDtypeStruct(shape, type.dtype, sharding=self._sharding(leaf, index, stage, mesh))
 
     def _sharding(self, leaf: Any, index: int, stage: int, mesh: Mesh | AbstractMesh) -> NamedSharding:
         """Return the sharding of an argument on a stage."""
@@ -439,7 +465,7 @@ class MpmdStep:
     def _loss_results(self, computed: StepResults) -> list[Any]:
         """Return the loss and its auxiliary results of the batch; None for results that the step does not use."""
         types = self._traced.loss.types
-        results = [computed.loss, *[None] * (len(types) - 1)]
+        results: list[Any] = [computed.loss, *[None] * (len(types) - 1)]
         if not self._loss.auxiliary:
             return results
         shardings = self._aux_shardings
@@ -448,8 +474,24 @@ class MpmdStep:
         else:
             arrays = [empty_array(types[index], sharding) for index, sharding in shardings.items()]
         for index, array in zip(shardings, arrays, strict=True):
-            results[index] = array
+            is_divided = self._homes.inputs[self._traced.arguments + index] == LAYERS
+            results[index] = self._divided(array, f"X{index}", computed.transfers) if is_divided else array
         return results
+
+    def _divided(self, array: Any, tag: str, transfers: Transfers) -> StageRows:
+        """Return the rows of an array of the last stage, divided among the stages."""
+        targets = [NamedSharding(self._mesh(stage), PartitionSpec()) for stage in range(len(self._ranks))]
+        parts = []
+        for stage, target in enumerate(targets):
+            type = type_of(array).with_shape((self.model.layers[stage], *array.shape[1:]))
+            if self._is_local(len(self._ranks) - 1):
+                rows = device_put(array[self._rows_of(stage)], targets[-1])
+                transfers.send(f"{tag}.{stage}", [rows], [target])
+            if self._is_local(stage):
+                parts += transfers.receive(f"{tag}.{stage}", [type], [targets[-1]], [target])
+            else:
+                parts.append(empty_array(type, target))
+        return StageRows(parts)
 
     @cached_property
     def _aux_shardings(self) -> dict[int, NamedSharding]:
@@ -559,11 +601,11 @@ class MpmdStep:
         It is that of the argument which it replaces, or of the auxiliary result which it is; others are replicated.
         """
         previous, mesh = self._previous[index], self._mesh(stage)
-        if self._output_homes[index] == EVERYWHERE:
-            return NamedSharding(mesh, PartitionSpec())
-        if previous is None:
+        if previous is None and isinstance(self._output_homes[index], int):
             aux = {self._traced.loss_inputs[number]: each for number, each in self._aux_shardings.items()}
             return aux.get(self._traced.program.outputs[index], NamedSharding(mesh, PartitionSpec()))
+        if previous is None or self._output_homes[index] == EVERYWHERE:
+            return NamedSharding(mesh, PartitionSpec())
         leaf = leaves[previous]
         sharding: Sharding = (leaf.parts[stage] if isinstance(leaf, StageRows) else leaf).sharding
         return sharding
@@ -622,6 +664,8 @@ def _combine(stacks: Sequence[Any], combinations: Sequence[Combination]) -> list
             return stack.sum(0).astype(stack.dtype)
         if combination is Combination.SAME:
             return stack[0]
+        if combination in (Combination.MAX, Combination.MIN):
+            return stack.max(0) if combination is Combination.MAX else stack.min(0)
         # Microbatch k of m has the rows k, k + m, … of the batch.
         return jnp.swapaxes(stack, 0, 1).reshape((-1, *stack.shape[2:]))
 

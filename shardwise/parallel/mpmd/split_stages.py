@@ -26,6 +26,7 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.replay import replay
 from shardwise.errors import StrategyError
 from shardwise.parallel.mpmd.divide_layers import divide_layers, scan_over_layers
+from shardwise.parallel.mpmd.integers import positive_integer
 from shardwise.parallel.mpmd.stage_programs import StageFunction
 
 _T = TypeVar("_T")
@@ -172,6 +173,7 @@ def divide_model(
     has_aux: bool = False,
 ) -> StagedModel:
     """Divide a model into stages, as `split_stages` does. Several stages may read a parameter."""
+    microbatches = positive_integer(microbatches, "split_stages: microbatches")
     param_leaves, param_structure = tree_util.tree_flatten(params)
     batch_leaves, batch_structure = tree_util.tree_flatten(batch)
     target_leaves, target_structure = tree_util.tree_flatten(targets)
@@ -310,19 +312,35 @@ class _Cut:
         self.targets = program.inputs[after_batch:after_targets]
         self.captured = program.inputs[after_targets:]
         self.stage_of: dict[Value, int] = dict.fromkeys(self.batch, 0)
+        of_targets = set(self.targets)  # values that depend on targets
         for equation in program.equations:
             self._check_nested(equation)
+            if not of_targets.isdisjoint(equation.inputs):
+                of_targets.update(equation.outputs)
             stages = [self.stage_of[value] for value in equation.inputs if value in self.stage_of]
             if stages:  # otherwise it depends on parameters, targets or constants only, and any stage may compute it
                 stage = max(stages) + (equation.op == _BOUNDARY)
                 self.stage_of.update(dict.fromkeys(equation.outputs, stage))
         self.stages = 1 + max(self.stage_of.values())
+        early = [
+            self.stage_of[value]
+            for equation in program.equations
+            if equation.op == _BOUNDARY
+            for value in equation.inputs
+            if value in of_targets and value in self.stage_of
+        ]
+        if early:
+            raise StrategyError(
+                f"split_stages: stage {min(early)} of {self.stages} uses a target. Only the last stage gets targets: "
+                "make it a part of the batch."
+            )
         loss = program.outputs[0]
         if self.stage_of.get(loss) != self.stages - 1:
             raise StrategyError(
                 f"split_stages: the loss is computed in stage {self.stage_of.get(loss, 0)} of {self.stages}: the last "
                 "stage_boundary must be on the path from the batch to the loss."
             )
+        self.stage_of.update(dict.fromkeys(of_targets.intersection(self.stage_of), self.stages - 1))
         self._crossing = [self._values_before(stage) for stage in range(1, self.stages)]
         self._equations = [self._live_equations(stage) for stage in range(self.stages)]
 
@@ -363,12 +381,7 @@ class _Cut:
     def users(self) -> tuple[tuple[int, ...], ...]:
         """Return the stages that read each parameter; the first one for a parameter that none reads."""
         used = [{value for equation in equations for value in equation.inputs} for equations in self._equations]
-        for stage, values in enumerate(used[:-1]):
-            if not values.isdisjoint(self.targets):
-                raise StrategyError(
-                    f"split_stages: stage {stage} of {self.stages} uses a target. Only the last stage gets targets: "
-                    "make it a part of the batch."
-                )
+        used[-1].update(self.program.outputs)  # perhaps a parameter, as an auxiliary result
         users = [[stage for stage, values in enumerate(used) if value in values] for value in self.params]
         return tuple(tuple(stages) if stages else (0,) for stages in users)
 

@@ -40,7 +40,7 @@ class StageTypes(NamedTuple):
         x: the input.
         targets: the further arguments of the last stage.
         result: the result.
-        aux: the auxiliary results of the last stage; None if the stage has none.
+        aux: the auxiliary results of the last stage, perhaps an empty pytree; None for other stages.
     """
 
     params: Any
@@ -92,6 +92,7 @@ class StagePrograms:
         accumulation: the shardings of parameters and sums of gradients during a step.
         remat: whether the backward pass recomputes all residuals, or a policy of `checkpoint` that selects them.
         has_input_gradient: whether the gradient of the stage's input is needed.
+        has_aux: whether the stage returns a pair (loss, aux).
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class StagePrograms:
         accumulation: Accumulation,
         remat: bool | Policy,
         has_input_gradient: bool,
+        has_aux: bool,
     ):
         self.mesh = mesh
         self._spec = spec
@@ -111,7 +113,7 @@ class StagePrograms:
         self.types = StageTypes(types.params, *map(self.with_shardings, types[1:]))
         self.accumulation = accumulation
         self._has_input_gradient = has_input_gradient
-        self._has_aux = types.aux is not None
+        self._has_aux = has_aux
         self._function = function
         if remat is not False:
             self._function = checkpoint(function, policy=None if remat is True else remat)

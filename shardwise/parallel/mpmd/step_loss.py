@@ -20,7 +20,7 @@ from shardwise.parallel.linear_cotangents import check_linear_cotangents
 from shardwise.parallel.mpmd.split_stages import StagedModel, divide_model, has_boundaries, inputs_before_last_stage
 from shardwise.parallel.mpmd.step_roles import StepRoles
 from shardwise.parallel.mpmd.training_step import TrainingStep, loss_of_step
-from shardwise.parallel.row_mean import Combination, check_row_mean
+from shardwise.parallel.row_mean import Combination, check_row_mean, check_single_row
 from shardwise.random import wrap_key_data
 
 
@@ -84,6 +84,8 @@ class StepLoss:
         positions = range(len(self._roles.params), len(self._roles.params) + len(self._rows))
         combinations = check_row_mean(dce(inline(program)), dce(inline(larger)), positions, label, (captured, others))
         check_independent_rules(program, larger, (rows, more), label)
+        if size == microbatches:
+            check_single_row(dce(inline(program)), dce(inline(self._program(1)[0])), positions, label)
         return combinations
 
     def _program(self, count: int) -> tuple[Program, list[Any]]:

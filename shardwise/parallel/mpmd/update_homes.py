@@ -5,7 +5,7 @@ layers; or by every stage. Numbers such as norms may depend on several stages: t
 exchange them. A value's level is the number of exchanges before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -63,7 +63,11 @@ class UpdateHomes:
 
 
 def assign_homes(
-    program: Program, known: Sequence[Home | None], next_outputs: dict[int, int], label: str
+    program: Program,
+    known: Sequence[Home | None],
+    next_outputs: dict[int, int],
+    label: str,
+    auxiliary: Collection[int] = (),
 ) -> UpdateHomes:
     """Return where the values of a program are computed.
 
@@ -73,6 +77,7 @@ def assign_homes(
         next_outputs: for each input that is state, the output that is passed as this input to the next call. It has the
             same home.
         label: the step, for errors.
+        auxiliary: the inputs that are auxiliary results of the loss. One with layers is divided among the stages.
 
     Raises:
         StrategyError: if an op mixes arrays of several stages, or several layers.
@@ -80,6 +85,10 @@ def assign_homes(
     pairs = [(program.inputs[number], program.outputs[output]) for number, output in next_outputs.items()]
     stacked = [value for value, home in zip(program.inputs, known, strict=True) if home == LAYERS]
     rows = Rows.from_values(stacked, unfold(program).equations, pairs) if stacked else None
+    known = [
+        LAYERS if index in auxiliary and _has_rows(rows, value) else home
+        for index, (value, home) in enumerate(zip(program.inputs, known, strict=True))
+    ]
     inputs = _Placement(program, known, rows, pairs).inputs()
     return _Homes(program, inputs, rows, label).assign(pairs)
 

@@ -148,6 +148,17 @@ def test_auxiliary_results_are_stacked_by_microbatch(name):
     assert aux["product"].sharding.mesh == meshes(2)[1]
 
 
+@pytest.mark.parametrize("aux", [None, {}, {"none": None}])
+def test_auxiliary_results_may_be_empty(aux):
+    stages, params = stages_and_params([1, 1])
+    last, (tokens, targets) = stages[1], batch()
+    train = mpmd_pipeline([stages[0], lambda *args: (last(*args), aux)], meshes(2), MICROBATCHES, has_aux=True)
+    (loss, result), _ = train.value_and_grad(params, tokens, targets)
+    expected, _ = mpmd_pipeline(stages, meshes(2), MICROBATCHES).value_and_grad(params, tokens, targets)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    assert result == aux
+
+
 def test_errors():
     stages, params = stages_and_params([1, 1])
     train = mpmd_pipeline(stages, meshes(2), MICROBATCHES)

@@ -119,6 +119,45 @@ def test_large_auxiliary_results_stay_on_the_mesh_of_the_last_stage():
     assert logits.shape == (8, 24, 32) and logits.sharding == NamedSharding(both[1], P("data"))
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_auxiliary_results_of_layers_divide_among_the_stages(schedule):
+    args = training_steps.biased_state(), *batch()
+    _, (new, (_, squares)) = check(
+        training_steps.with_rates_of_layers, args, meshes=meshes(2, 2), spec=P("data"), schedule=schedule
+    )
+    assert [part.shape for part in squares.parts] == [part.shape for part in new["bias"].parts] == [(3,), (2,)]
+
+
+def test_auxiliary_results_of_other_stages_and_of_targets():
+    def step(params, x, labels):
+        def loss(params):
+            y = stage_boundary(jnp.tanh(x @ params["first"])) @ params["second"]
+            weights = jnp.where(x[:, 0] > 0, labels, 1.0)
+            return (y.mean(1) * weights).mean(), (params["first"], weights, x.sum() - labels.sum())
+
+        (value, auxiliary), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+        return tree_map(lambda p, g: p - g, params, gradients), (value, *auxiliary)
+
+    check(step, (*boundary_args(4), np.linspace(0, 1, 8, dtype=np.float32)))
+
+
+def test_microbatches_of_one_row():
+    def step_with_predictions(squeeze):
+        def step(params, x):
+            def loss(params):
+                y = squeeze(stage_boundary(jnp.tanh(x @ params["first"])) @ params["second"][:, :1])
+                return (y**2).mean(), y
+
+            (value, y), gradients = sw.value_and_grad(loss, has_aux=True)(params)
+            return tree_map(lambda p, g: p - g, params, gradients), (value, y)
+
+        return step
+
+    check(step_with_predictions(partial(jnp.squeeze, axis=1)), boundary_args(4), microbatches=8)
+    with pytest.raises(StrategyError, match=r"at .*test_mpmd_step.py.* computes a microbatch of one row"):
+        mpmd_step(step_with_predictions(jnp.squeeze), *boundary_args(4), meshes=meshes(2), microbatches=8)
+
+
 @pytest.mark.slow
 def test_state_keeps_its_shardings():
     both = meshes(2, 4)
@@ -202,6 +241,56 @@ def test_only_the_last_stage_gets_targets():
     assert sw.eval_shape(model.stages[1], parts[1], [activations], [targets[:6]]).shape == ()
 
 
+@pytest.mark.parametrize("in_one_scan", [True, False])
+def test_a_moving_average_of_layers_in_the_loss(in_one_scan):
+    """The loss compares a model with the moving average of its parameters, its teacher."""
+
+    def step(state, tokens, targets):
+        def layer(x, w):
+            return x + jnp.tanh(x @ w["up"]) @ w["down"], None
+
+        def both(carry, layers):
+            return tuple(layer(x, w)[0] for x, w in zip(carry, layers, strict=True)), None
+
+        def loss(params):
+            pair = params, state["teacher"]
+            carry, layers = [each["table"][tokens] for each in pair], [each["layers"] for each in pair]
+            if in_one_scan:
+                (x, y), _ = lax.scan(both, tuple(carry), tuple(layers))
+            else:
+                x, y = (lax.scan(layer, *each)[0] for each in zip(carry, layers, strict=True))
+            return ((x - y) ** 2).mean()
+
+        value, gradients = sw.value_and_grad(loss)(state["params"])
+        params = tree_map(lambda p, g: p - 0.1 * g, state["params"], gradients)
+        teacher = tree_map(lambda t, p: 0.9 * t + 0.1 * p, state["teacher"], params)
+        return {"params": params, "teacher": teacher}, value
+
+    args = {"params": initial_params(), "teacher": initial_params(2)}, *batch()
+    if in_one_scan:
+        _, (new, _) = check(step, args)
+        assert [part.shape[0] for part in new["teacher"]["layers"]["up"].parts] == [3, 2]
+    else:
+        with pytest.raises(StrategyError, match=r"argument 0\['teacher'\]\['layers'\]\['down'\] .* in one loop"):
+            mpmd_step(step, *args, meshes=meshes(2), microbatches=4)
+
+
+@pytest.mark.parametrize("trained", ["adapter", "head"])
+def test_frozen_layers_are_divided(trained):
+    def step(state, tokens, targets):
+        def loss(part):
+            whole = {**state, trained: part}
+            layers = {**whole["layers"], "up": whole["layers"]["up"] + whole["adapter"]}
+            return training_steps.loss_of({**whole, "layers": layers}, tokens, targets)
+
+        value, gradient = sw.value_and_grad(loss)(state[trained])
+        return {**state, trained: state[trained] - gradient}, value
+
+    state = {**initial_params(), "adapter": jnp.zeros((LAYERS, 1, 16))}
+    _, (new, _) = check(step, (state, *batch()))
+    assert [part.shape for part in new["layers"]["down"].parts] == [(3, 16, WIDTH), (2, 16, WIDTH)]
+
+
 def test_simulation_needs_no_devices():
     args = sw.eval_shape(lambda: (initial_params(), *map(jnp.asarray, batch())))
     train = mpmd_step(sgd, *args, meshes=[AbstractMesh((2,), ("data",))] * 2, microbatches=4, spec=P("data"))
@@ -209,6 +298,18 @@ def test_simulation_needs_no_devices():
     assert run.fits and len(run.stages) == 2
     with pytest.raises(StrategyError, match="abstract mesh, which has no devices"):
         train(*args)
+
+
+def test_simulation_with_a_number():
+    def step(params, tokens, targets, temperature):
+        def loss(params):
+            return training_steps.loss_of({**params, "head": params["head"] / temperature}, tokens, targets)
+
+        return tree_map(lambda p, g: p - g, params, sw.grad(loss)(params))
+
+    args = initial_params(), *batch(), 2.0
+    train = mpmd_step(step, *args, meshes=[AbstractMesh((2,), ("data",))] * 2, microbatches=4, spec=P("data"))
+    assert train.simulate("h100")(*args).fits
 
 
 def step_with(after):
@@ -369,6 +470,34 @@ def test_errors(name):
         mpmd_step(step, initial_params(), *batch(), **{"meshes": meshes(2), "microbatches": 4, **options})
 
 
+OPTIONS = {
+    "one mesh": ({"meshes": meshes(2)[0]}, "meshes must be a sequence of meshes, not Mesh"),
+    "no meshes": ({"meshes": None}, "meshes must be a sequence of meshes, not None"),
+    "no schedule": ({"schedule": None}, "schedule must be a TaskSchedule or the name of a schedule, not None"),
+    "no schedule of given stages": ({"schedule": None, "stages": 2}, "schedule must be a TaskSchedule or the name"),
+    "no microbatches": ({"microbatches": 0, "stages": 2}, "microbatches must be a positive integer, not 0"),
+    "microbatches that are a float": ({"microbatches": 4.0, "stages": 2}, "microbatches must be a positive integer"),
+    "stages that are a float": ({"stages": 2.0}, "stages=2.0 does not divide"),
+    "a position that is a float": ({"batch_argnums": 1.0}, "batch_argnums has 1.0"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_another_type(name):
+    options, message = OPTIONS[name]
+    with pytest.raises(StrategyError, match=message):
+        mpmd_step(sgd, initial_params(), *batch(), **{"meshes": meshes(2), "microbatches": 4, **options})
+
+
+def test_options_may_be_integers_of_numpy():
+    four, two, one = map(np.int64, (4, 2, 1))
+    options = {"microbatches": four, "stages": two, "batch_argnums": (one, two)}
+    train = mpmd_step(sgd, initial_params(), *batch(), meshes=meshes(2), **options)
+    assert train.model.layers == (3, 2)
+    options = {"microbatches": 4, "stages": np.array([1, 4]), "batch_argnums": np.array([1, 2])}
+    assert mpmd_step(sgd, initial_params(), *batch(), meshes=meshes(2), **options).model.layers == (1, 4)
+
+
 def test_sums_of_layers_by_group_with_a_term():
     args = initial_params(), np.array([0, 1, 0, 1, 0]), *batch()
     with pytest.raises(StrategyError, match=r"`scatter.* mixes the layers"):
@@ -393,6 +522,10 @@ def test_calls_with_other_arguments():
         train(initial_params(), *(x[:12] for x in batch()))
     with pytest.raises(StrategyError, match="structure"):
         train(initial_params()["layers"], *batch())
+    with pytest.raises(StrategyError, match=r"mpmd_step: `sgd` .*launches many programs"):
+        sw.jit(train)(initial_params(), *batch())
+    with pytest.raises(StrategyError, match="launches many programs"):
+        sw.jit(train)(*train.place(initial_params(), *batch()))
     assert repr(train) == "<sgd as MPMD pipeline of 2 stages on 2 meshes, 1f1b, 4 microbatches>"
 
 

@@ -75,6 +75,38 @@ def test_a_model_with_auxiliary_results():
     np.testing.assert_allclose(aux["weight"], [(params["layers"][3] ** 2).sum()] * 2, rtol=1e-5)
 
 
+def test_the_last_stage_combines_targets_with_the_batch():
+    params, batch, y = arguments()
+
+    def masked(params, batch, y):
+        weight = batch["weight"] * (batch["x"] * y > 0).mean(-1, keepdims=True)
+        return model(params, {**batch, "weight": weight}, y), weight
+
+    staged = split_stages(masked, params, batch, y, microbatches=MICROBATCHES, has_aux=True)
+    meshes = [Mesh(np.array([device]), ("data",)) for device in sw.devices()[:3]]
+    train = mpmd_pipeline(staged.stages, meshes, MICROBATCHES, has_aux=True)
+    (loss, _), _ = train.value_and_grad(staged.split(params), batch, y)
+    np.testing.assert_allclose(loss, masked(params, batch, y)[0], rtol=1e-5)
+
+
+def test_an_auxiliary_result_may_be_a_parameter():
+    params, batch, y = arguments()
+
+    def result(*indices):
+        def with_aux(*args):
+            return model(*args), [args[0]["layers"][index] for index in indices]
+
+        staged = split_stages(with_aux, params, batch, y, microbatches=MICROBATCHES, has_aux=True)
+        meshes = [Mesh(np.array([device]), ("data",)) for device in sw.devices()[:3]]
+        train = mpmd_pipeline(staged.stages, meshes, MICROBATCHES, has_aux=True)
+        (_, aux), _ = train.value_and_grad(staged.split(params), batch, y)
+        return aux
+
+    np.testing.assert_array_equal(result(3)[0], np.stack([params["layers"][3]] * MICROBATCHES))
+    with pytest.raises(StrategyError, match=r"\['layers'\]\[0\] is used by the stages \[0, 2\]"):
+        result(3, 0)
+
+
 def test_errors():
     params, batch, y = arguments()
 

@@ -134,9 +134,11 @@ def loss_with_metrics(params, tokens, targets):
     logits = lax.scan(layer, embedded, params["layers"])[0] @ params["head"]
     losses = -jnp.take_along_axis(sw.nn.log_softmax(logits), targets[:, None], 1)[:, 0]
     metrics = {
+        "close": (losses < 10).all(),
         "correct": (logits.argmax(-1) == targets).sum(),
         "embedded": (embedded**2).mean(),
         "head": (params["head"] ** 2).mean(),
+        "largest": logits.max(0),
         "losses": losses,
         "nll": losses.mean(),
         "rows": len(tokens),
@@ -152,3 +154,27 @@ def with_metrics(params, tokens, targets):
     rate = 0.1 / (1 + metrics["nll"])
     new = tree_map(lambda p, g: p - rate * g, params, gradients)
     return new, {**metrics, "loss": value, "perplexity": jnp.exp(metrics["nll"])}
+
+
+def with_rates_of_layers(state, tokens, targets):
+    """A rate for each layer, and biases that are not differentiated, as those that balance experts."""
+
+    def loss(params):
+        def layer(x, layer):
+            w, bias = layer
+            x = x + jnp.tanh(x @ w["up"] + bias) @ w["down"]
+            return x, (x**2).mean(1)
+
+        x, squares = lax.scan(layer, params["table"][tokens], (params["layers"], state["bias"]))
+        log_p = sw.nn.log_softmax(x @ params["head"])
+        return -jnp.take_along_axis(log_p, targets[:, None], 1).mean(), squares.mean(1)
+
+    (value, squares), gradients = sw.value_and_grad(loss, has_aux=True)(state["params"])
+    rates = 0.1 / (1 + squares[:, None, None])
+    new = tree_map(lambda p, g: p - 0.1 * g, state["params"], gradients)
+    new["layers"] = tree_map(lambda p, g: p - rates * g, state["params"]["layers"], gradients["layers"])
+    return {"params": new, "bias": state["bias"] - 0.1 * jnp.sign(squares)}, (value, squares)
+
+
+def biased_state():
+    return {"params": initial_params(), "bias": jnp.zeros(LAYERS)}
