@@ -655,6 +655,14 @@ class FusedExpressions:
                         break
         return accumulations
 
+    @cached_property
+    def accumulated(self) -> frozenset[Equation]:
+        """The scatters into zeros that XLA computes as scatters into the value to which their result is added."""
+        additions = self._find_accumulations().items()
+        return frozenset(
+            self._producers[value] for equation, other in additions for value in equation.inputs if value is not other
+        )
+
     def _is_scattered_later(self, equation: Equation) -> bool:
         """Return whether an equation scatters into zeros, and XLA scatters into the value to which they are added."""
         if not self.accumulations or not isinstance(equation.op, Scatter):

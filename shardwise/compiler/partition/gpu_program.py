@@ -3,21 +3,29 @@
 Products that share an operand, such as those with the weights of queries, keys and values, are one product with the
 concatenation of their other operands, and slices of its result. XLA merges two products if neither depends on the
 other, and both are small. The result of the merged product is live until the last slice of it is read.
+
+Sums and products of narrow floats are scattered in f32, into zeros in f32, and rounded, as the op is lowered.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
+from shardwise.compiler.dtypes import DType, accumulation_dtype
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import Scalar
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Slice
 from shardwise.compiler.partition.product_shape import is_outer_product
+from shardwise.compiler.reduction import PROD, SUM
 from shardwise.compiler.transforms.merge_equal import merge_equal
 
 _SMALL = 64 << 20  # the most bytes of the other operand and the result of a small product
@@ -28,7 +36,53 @@ Shape = tuple[int, ...]
 @verifies_result
 def gpu_program(program: Program) -> Program:
     """Return a program with the ops that XLA compiles for GPUs; `program` itself if they are those that it has."""
-    return _with_merged_products(merge_equal(program, _mergeable))
+    return _with_merged_products(merge_equal(_with_wide_scatters(program), _mergeable))
+
+
+def _with_wide_scatters(program: Program) -> Program:
+    producers = {value: equation for equation in program.equations for value in equation.outputs}
+    changed = False
+    equations: list[Equation] = []
+    for equation in program.equations:
+        op = equation.op.map_programs(_with_wide_scatters)
+        changed |= op is not equation.op
+        current = equation if op is equation.op else equation.replace(op=op)
+        wide = _dtype_of_scatter(equation)
+        if wide is None:
+            equations.append(current)
+        else:
+            changed = True
+            equations += _scattered_in(wide, current, producers)
+    return program.with_equations(equations) if changed else program
+
+
+def _dtype_of_scatter(equation: Equation) -> DType | None:
+    """Return the wider dtype in which a scatter is lowered; None for other equations."""
+    op = equation.op
+    if not isinstance(op, Scatter) or op.combine not in (SUM, PROD) or op.unique:
+        return None
+    dtype = equation.outputs[0].type.dtype
+    wide = accumulation_dtype(dtype)
+    return None if wide == dtype or op.has_one_window(equation.inputs[1].type) else wide
+
+
+def _scattered_in(dtype: DType, equation: Equation, producers: Mapping[Value, Equation]) -> list[Equation]:
+    """Return the equations of a scatter that is computed in another dtype."""
+    x, indices, updates = equation.inputs
+    (rounded,) = equation.outputs
+    result, wide_x, wide_updates = [Value(value.type.update(dtype=dtype)) for value in (rounded, x, updates)]
+    constant = producers[x].op if x in producers else None
+    if isinstance(constant, Full):
+        full = Full(constant.shape, Scalar.from_value(constant.value.array.item(), dtype), constant.weak)
+        first = equation.replace(op=full, inputs=(), outputs=(wide_x,))
+    else:
+        first = equation.replace(op=Convert(dtype, x.type.weak), inputs=(x,), outputs=(wide_x,))
+    return [
+        first,
+        equation.replace(op=Convert(dtype, updates.type.weak), inputs=(updates,), outputs=(wide_updates,)),
+        equation.replace(inputs=(wide_x, indices, wide_updates), outputs=(result,)),
+        equation.replace(op=Convert(rounded.type.dtype, rounded.type.weak), inputs=(result,)),
+    ]
 
 
 def _mergeable(program: Program) -> set[Equation]:

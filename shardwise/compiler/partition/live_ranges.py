@@ -281,10 +281,11 @@ class LiveRanges:
                 continue
             time = self._time
             copies = operand_copies(kernel.equations, groups.expressions, self.platform)
+            constant = None if self._schedule is None else self._schedule.copied_constant(program, kernel)
             reads = [
                 (value, self._read(value, values, kernel, outer, time, copies.get(value)))
                 for value in kernel.reads
-                if value in values
+                if value in values and value is not constant
             ]
             widened = groups.expressions.widened
             workspace = 0 if any(v in widened for v in kernel.root.outputs) else self._workspace(kernel)
@@ -299,6 +300,8 @@ class LiveRanges:
                         # XLA fills the results of a loop with zeros as soon as the program starts.
                         is_early = self.platform == CPU and _loops_over_batch(equation)
                         start = self._starts[-1] if is_early else time
+                        if constant is not None:
+                            start = self._fill_time(program, kernel, 0, time)
                         writes.append(self._new(stored, equation.op.name, equation.source, outer, start))
                         values[value] = writes[-1]
                         if groups.expressions.is_copied_again(value):
@@ -461,7 +464,7 @@ class LiveRanges:
                 own[value] = operand
 
     def _fill_time(self, program: Program, kernel: Kernel, result: int, start: int) -> int:
-        """Return when a result of a loop is allocated: on GPUs before the loop starts, if it is filled with zeros."""
+        """Return when a result of a loop or an update is allocated: on GPUs before, if it is filled with a constant."""
         index = None if self._schedule is None else self._schedule.fill_index(program, kernel, result)
         return start if index is None else self._times[-1][index]
 

@@ -54,9 +54,14 @@ class _Instruction:
 
 @final
 class MemorySchedule:
-    """The instructions of one program, and their orders."""
+    """The instructions of one program, and their orders.
 
-    def __init__(self, groups: KernelGroups, workspace: Workspace):
+    Attributes:
+        program: the program.
+        copied_constants: for each kernel that updates a copy of a constant, the constant.
+    """
+
+    def __init__(self, groups: KernelGroups, workspace: Workspace, is_entry: bool = True):
         self.program = groups.program
         self._sizes: dict[int, int] = {}
         self._instructions: list[_Instruction] = []
@@ -73,11 +78,14 @@ class MemorySchedule:
         self._kernels = {kernel: self._new(kernel) for kernel in groups.kernels}
         for rank, instruction in enumerate(self._kernels.values()):
             instruction.rank = rank
+        self.copied_constants = self._find_copied_constants(groups) if is_entry else {}
         self._add_results(groups, workspace)
         self._add_views(groups)
         for kernel in groups.kernels:
             behind_barriers = [value for member in kernel.equations for value in member.inputs]
-            self._connect(self._kernels[kernel], (*kernel.reads, *behind_barriers))
+            copied = self.copied_constants.get(kernel)
+            reads = [value for value in (*kernel.reads, *behind_barriers) if value is not copied]
+            self._connect(self._kernels[kernel], reads)
         for instruction in self._instructions:
             for operand in instruction.operands:
                 operand.users.append(instruction)
@@ -89,9 +97,9 @@ class MemorySchedule:
         return self._schedule(order)[0]
 
     def fill_index(self, order: str, kernel: Kernel, result: int) -> int | None:
-        """Return the index of the kernel before which a result of a loop is filled with its initial constant.
+        """Return the index of the kernel before which a result is filled with its initial constant, or that fills it.
 
-        None if it has another initial value.
+        None if it has another initial value. The result is that of a loop, or of an update of a copied constant.
         """
         fill = self._fills.get((kernel, result))
         return None if fill is None else self._schedule(order)[1][fill]
@@ -104,10 +112,10 @@ class MemorySchedule:
             indices: dict[_Instruction, int] = {}
             fills = set(self._fills.values())
             for instruction in schedule:
+                if instruction in fills:
+                    indices[instruction] = len(kernels)
                 if instruction.kernel is not None:
                     kernels.append(instruction.kernel)
-                elif instruction in fills:
-                    indices[instruction] = len(kernels)
             self._known[order] = kernels, indices
         return self._known[order]
 
@@ -122,14 +130,15 @@ class MemorySchedule:
         live = most = 0
         filled: dict[int, list[_Instruction]] = {}
         for fill, index in self._schedule(order)[1].items():
-            filled.setdefault(index, []).append(fill)
+            if fill.kernel is None:
+                filled.setdefault(index, []).append(fill)
         for time, kernel in enumerate(kernels):
             instruction = self._kernels[kernel]
             for allocating in (*filled.get(time, ()), instruction):
                 for buffer, size in allocating.sizes.items():
                     live += size
                     ends[last.get(buffer, time)] += size
-            # The results of a loop are in the memory of initial values.
+            # The results of a loop, and of updates, are in the memory of initial values.
             shared = sum([self._sizes[buffer] for buffer in self._filled.get(kernel, ())])
             most = max(most, live - shared + nested.get(kernel, 0))
             live -= ends[time]
@@ -155,6 +164,8 @@ class MemorySchedule:
             if is_loop(kernel.root.op):
                 instruction.passed = sum([value.type.nbytes for value in kernel.root.inputs])
                 self._add_fills(kernel, instruction)
+            if kernel in self.copied_constants:
+                self._add_copy(kernel, instruction)
             buffers = [self._allocate(instruction, value.type.nbytes) for value in results]
             if len(results) == 1 and not size and not instruction.passed:
                 instruction.is_scalar = results[0].type.size == 1
@@ -167,6 +178,48 @@ class MemorySchedule:
                 element.rank = instruction.rank
                 element.reads = list(instruction.sizes)
                 self._sources[value] = element, [buffer]
+
+    def _find_copied_constants(self, groups: KernelGroups) -> dict[Kernel, Value]:
+        """Return the kernels that update a copy of a constant, with the constant.
+
+        XLA merges equal constants. An update overwrites the constant itself if it depends on all its other readers.
+        The kernel that fills the constant writes all copies.
+        """
+        producers = {value: kernel for kernel in groups.kernels for value in kernel.writes}
+        stored = [value for value in self._constants if value in producers and value not in groups.unstored]
+        if not stored:
+            return {}
+        readers: dict[Value, list[Kernel]] = {value: [] for value in stored}
+        ancestors: dict[Kernel, int] = {}  # the ranks of all kernels that a kernel depends on, and its own, as bits
+        updates: list[tuple[Kernel, Value]] = []
+        for rank, kernel in enumerate(groups.kernels):
+            bits = 1 << rank
+            for value in kernel.reads:
+                if value in producers:
+                    bits |= ancestors.get(producers[value], 0)
+                if value in readers and kernel.root not in groups.expressions.accumulated:
+                    readers[value].append(kernel)
+            ancestors[kernel] = bits
+            updated = groups.expressions.updated(kernel.root)
+            if updated in readers and kernel in readers[updated]:
+                updates.append((kernel, updated))
+        outputs = {groups.storage.get(value, value) for value in self.program.outputs}
+        return {
+            kernel: value
+            for kernel, value in updates
+            if value in outputs or any(ancestors[other] & ~ancestors[kernel] for other in readers[value])
+        }
+
+    def _add_copy(self, kernel: Kernel, instruction: _Instruction) -> None:
+        """Add the copy of a constant that a kernel updates to the kernel that fills the constant."""
+        constant = self.copied_constants[kernel]
+        source, _ = self._sources[constant]
+        fill = source if source.kernel is not None else source.operands[0]
+        self._fills[kernel, 0] = fill
+        buffer = self._allocate(fill, constant.type.nbytes)
+        instruction.operands.append(fill)
+        instruction.reads.append(buffer)
+        self._filled.setdefault(kernel, []).append(buffer)
 
     def _add_fills(self, kernel: Kernel, instruction: _Instruction) -> None:
         """Add the instructions that fill the results of a loop with zeros, or with a constant initial value.
@@ -321,6 +374,7 @@ class ModuleSchedule:
     """
 
     def __init__(self, program: Program, groups: Callable[[Program], KernelGroups], workspace: Workspace):
+        self._program = program
         self._groups, self._workspace = groups, workspace
         self._schedules: dict[KernelGroups, MemorySchedule] = {}
         least: dict[str, int] = {order: self._live_bytes(program, order) for order in ORDERS}
@@ -330,6 +384,10 @@ class ModuleSchedule:
         """Return the kernels of the program, or of one that it contains, in the selected order."""
         return self._schedule(program).kernels(self.order)
 
+    def copied_constant(self, program: Program, kernel: Kernel) -> Value | None:
+        """Return the constant of which a kernel updates a copy; None for other kernels."""
+        return self._schedule(program).copied_constants.get(kernel)
+
     def fill_index(self, program: Program, kernel: Kernel, result: int) -> int | None:
         """See `MemorySchedule.fill_index`."""
         return self._schedule(program).fill_index(self.order, kernel, result)
@@ -337,7 +395,7 @@ class ModuleSchedule:
     def _schedule(self, program: Program) -> MemorySchedule:
         groups = self._groups(program)
         if groups not in self._schedules:
-            self._schedules[groups] = MemorySchedule(groups, self._workspace)
+            self._schedules[groups] = MemorySchedule(groups, self._workspace, program is self._program)
         return self._schedules[groups]
 
     def _live_bytes(self, program: Program, order: str) -> int:

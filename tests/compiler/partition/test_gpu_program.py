@@ -72,3 +72,20 @@ def test_products_are_merged_until_they_are_large(rows, count):
     types = [sw.ShapeDtypeStruct(shape, np.float32) for shape in ((rows, 1024), *[(1024, 1024)] * 4)]
     local = sw.jit(lambda x, *weights: [x @ w for w in weights]).lower(*types)._prepared.stages.local
     assert sum(equation.op.name == "dot" for equation in gpu_program(local.program).equations) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "wide"), [("add", jnp.bfloat16, "f32"), ("max", jnp.bfloat16, "bf16"), ("add", np.float32, "f32")]
+)
+def test_sums_of_narrow_floats_are_scattered_in_f32(name, dtype, wide):
+    """The gradients of the embeddings of preferences are scattered into zeros in f32."""
+
+    def scattered(x, indices):
+        return getattr(jnp.zeros((64, 16), dtype).at[indices], name)(x)
+
+    types = sw.ShapeDtypeStruct((8, 16), dtype), sw.ShapeDtypeStruct((8,), np.int32)
+    program = gpu_program(sw.jit(scattered).lower(*types)._prepared.stages.local.program)
+    (scatter,) = [equation for equation in program.equations if equation.op.name == "scatter"]
+    (zeros,) = [equation for equation in program.equations if scatter.inputs[0] in equation.outputs]
+    assert zeros.op.name == "full" and str(zeros.outputs[0].type) == f"{wide}[64,16]"
+    assert program.outputs[0].type.dtype == dtype

@@ -113,3 +113,33 @@ def test_equal_zeros_of_two_loops_are_filled_at_once():
         (number,) = [k for k, value in enumerate(loop.root.outputs) if value.type.shape == stacked]
         assert schedule.fill_index(program, loop, number) == schedule.kernels(program).index(loops[0])
         assert schedule.fill_index(program, loop, 1 - number) is None  # the carry has another initial value
+
+
+def test_zeros_of_several_scatters_are_filled_at_once():
+    """The recorded step of edge messages fills 20 zeros for its segment sums with one kernel."""
+
+    def two(indices, x):
+        first = jnp.zeros_like(x).at[indices].add(x)
+        return first, jnp.zeros_like(x).at[indices].add(jnp.sin(first[::-1])), x.at[indices].max(x)
+
+    local, _ = schedule_of(two, sw.ShapeDtypeStruct((N,), np.int32), *matrices(1))
+    program = local.program_on_gpu(None)  # with one constant
+    schedule = ModuleSchedule(program, lambda program: local.kernel_groups(program, "gpu"), workspace)
+    kernels = schedule.kernels(program)
+    (fill,) = [index for index, kernel in enumerate(kernels) if kernel.root.op.name == "full"]
+    first, second = [kernel for kernel in kernels if not kernel.reads.keys().isdisjoint(kernels[fill].writes)]
+    assert schedule.fill_index(program, first, 0) == fill
+    assert schedule.fill_index(program, second, 0) is None  # it reads the first result, and overwrites the zeros
+    assert [schedule.copied_constant(program, kernel) is not None for kernel in (first, second)] == [True, False]
+
+
+def test_zeros_of_a_scatter_that_is_added_to_another_value_are_not_filled():
+    def added(indices, x):
+        return jnp.sin(x) + jnp.zeros_like(x).at[indices].add(jnp.cos(x)), jnp.zeros_like(x).at[indices].add(x)
+
+    local, _ = schedule_of(added, sw.ShapeDtypeStruct((N,), np.int32), *matrices(1))
+    program = local.program_on_gpu(None)
+    schedule = ModuleSchedule(program, lambda program: local.kernel_groups(program, "gpu"), workspace)
+    kernels = schedule.kernels(program)
+    assert sum(kernel.root.op.name == "scatter" for kernel in kernels) == 2
+    assert all(schedule.copied_constant(program, kernel) is None for kernel in kernels)
