@@ -89,6 +89,11 @@ def masked_windows(x, indices, y):
     return jnp.where((indices > 3)[:, None], rows, 0) @ y, rows.sum(1)
 
 
+def grouped(x, w, groups=N):
+    names = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=names, feature_group_count=groups)
+
+
 def equal_to_largest(x, y):
     is_largest = x == x.max(-1, keepdims=True)
     return (is_largest.astype(np.float32) * y).sum(-1) + jnp.where(is_largest, y, 0)[:, 0]
@@ -342,6 +347,26 @@ PROGRAMS = {
     "the gradient of the maximum of each row": (
         sw.grad(lambda x, y: (x.max(-1) * y).sum()),
         [*matrices(1, 16 * N, N), *matrices(1, 16 * N)],
+    ),
+    "gradients of an activation with the complementary error function": (
+        sw.grad(lambda x, y: jnp.sum((nn.gelu(x @ y, approximate=False) @ y) ** 2), (0, 1)),
+        matrices(2),
+    ),
+    "narrow gradients of an activation with the complementary error function": (
+        sw.grad(lambda x, y: jnp.sum((nn.gelu(x @ y, approximate=False) @ y).astype(np.float32) ** 2), (0, 1)),
+        matrices(2, dtype=jnp.bfloat16),
+    ),
+    "gradients of a depthwise convolution": (
+        sw.grad(lambda x, w: jnp.sum(grouped(jnp.sin(x), w) ** 2), (0, 1)),
+        [*matrices(1, 8, 8, 8, N), *matrices(1, 3, 3, 1, N)],
+    ),
+    "the narrow gradient of a depthwise kernel": (
+        sw.grad(lambda x, w: jnp.sum(grouped(jnp.sin(x), w) ** 2).astype(np.float32), 1),
+        [*matrices(1, 8, 8, 8, N, dtype=jnp.bfloat16), *matrices(1, 3, 3, 1, N, dtype=jnp.bfloat16)],
+    ),
+    "the gradient of the kernel of a convolution with 16 groups": (
+        sw.grad(lambda x, w: jnp.sum(grouped(jnp.sin(x), w, 16) ** 2), 1),
+        [*matrices(1, 8, 8, 8, N), *matrices(1, 3, 3, N // 16, N)],
     ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),
