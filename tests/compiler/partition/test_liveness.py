@@ -43,6 +43,12 @@ def layers(x, w):
     return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
 
 
+def rectified_layers(x, ws):
+    for w in ws:
+        x = nn.relu(x @ w)
+    return x
+
+
 def two_layers(w, v, x):
     return jnp.sum(nn.relu(x @ w) @ v)
 
@@ -183,6 +189,10 @@ PROGRAMS = {
     "a narrow product that a softmax normalizes": (
         lambda x: nn.softmax(x @ x) @ x,
         matrices(1, dtype=jnp.bfloat16),
+    ),
+    "narrow products that two kernels round": (
+        sw.grad(lambda ws, x: jnp.sum(rectified_layers(x, ws).astype(np.float32) ** 2)),
+        [matrices(3, dtype=jnp.bfloat16), *matrices(1, 8 * N, N, dtype=jnp.bfloat16)],
     ),
     "zeros that two sums share": (
         lambda x, y: (jnp.sum(nn.relu(x @ y), 0), jnp.sum(nn.relu(y @ x), 1)),
