@@ -8,6 +8,7 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
 - Values are gathered, scattered and sorted in f32 if they are narrower floats that XLA's CPU compiler does not support.
 - Two transposes are one. The reduction of a transposed value to a vector reduces the value, and the sum of negated
   floats is the negated sum.
+- The complementary error function has an exponential and two reciprocals, which are expensive, and polynomials of them.
 - The inverse error function has a logarithm and a root, which are expensive, and polynomials of them, which are cheap.
 - Constants of ops, such as the zeros of a relu, are operands, which several calls of a library share.
 - The index vectors of a scatter have an element for each batch dim.
@@ -16,6 +17,8 @@ The lowering expands some ops, and XLA rewrites others before it fuses them. The
   for each element of the window.
 - The results of LAPACK are NaN for matrices for which it fails, and a factor has zeros in its other triangle. A QR
   decomposition is two calls.
+- The gradient of the kernel of a depthwise convolution is computed for each pair of channels. The sum over a mask of
+  the pairs selects those of one channel.
 - Loop-invariant values are computed before the loop, and equal equations once.
 - A cumulative reduction scans blocks, and combines each with the total of the blocks before.
 """
@@ -32,14 +35,15 @@ from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.contract.conv import LETTERS, Conv
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max, Relu
-from shardwise.compiler.ops.elementwise.powers import OneMinusSquare, Sqrt
+from shardwise.compiler.ops.elementwise.powers import OneMinusSquare, Sqrt, Square
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.elementwise.transcendental import Log1p
+from shardwise.compiler.ops.elementwise.transcendental import Exp, Log1p
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
@@ -55,7 +59,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
-from shardwise.compiler.special.gamma_erf import ErfInv
+from shardwise.compiler.special.gamma_erf import Erfc, ErfInv
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.hoist import hoist_as_xla
 from shardwise.compiler.transforms.merge_equal import merge_equal
@@ -150,8 +154,14 @@ class _Rewriter:
             return [op.expand(self._apply_unless_identity, *inputs)]
         if isinstance(op, ErfInv):
             return self._inverted(*inputs)
+        if isinstance(op, Erfc) and inputs[0].type.dtype != np.float64:
+            return self._complemented(*inputs)
         if isinstance(op, (Dot, Conv)) and any(_is_narrow(value) for value in inputs):
-            return self._multiplied(op, inputs)
+            rounded = self._multiplied(op, inputs)
+            if rounded is not None:
+                return rounded
+        if isinstance(op, Conv) and op.has_batch_groups and _is_depthwise(op, *inputs):
+            return [self._convolved(op, *inputs)]
         if isinstance(op, Convert) and op.dtype == _F32 and inputs[0] in self._rounded:
             return [self._rounded[inputs[0]]]
         if isinstance(op, Qr):
@@ -221,10 +231,21 @@ class _Rewriter:
         (type,) = result_types(op, tuple([value.type for value in inputs]))
         if type.dtype.itemsize > 2:
             return None
-        wide = self._apply(replace(op, dtype=_F32), *inputs)
+        (wide,) = self._current_results(replace(op, dtype=_F32), inputs)
         result = self._apply(Convert(type.dtype, type.weak), wide)
         self._rounded[result] = wide
         return [result]
+
+    def _convolved(self, op: Conv, x: Value, y: Value) -> Value:
+        """Return the gradient of a depthwise kernel: the sum of the gradients for all pairs of channels over a mask."""
+        group = op.roles.groups
+        other = next(letter for letter in LETTERS if letter not in op.lhs + op.rhs)
+        ordered = op.out.replace(group, group + other)
+        names = group + op.out.replace(group, other)
+        pairs = self._apply(replace(op, rhs=op.rhs.replace(group, other), out=names), x, y)
+        pairs = self._apply(Transpose(tuple([names.index(name) for name in ordered])), pairs)
+        result: Value = self._apply(Sum((ordered.index(group),)), self._checked(pairs))
+        return result
 
     def _widened(self, op: Op, inputs: list[Value]) -> list[Value]:
         types = result_types(op, tuple([value.type for value in inputs]))
@@ -282,7 +303,7 @@ class _Rewriter:
         return [result if wide == type.dtype else self._apply(Convert(type.dtype, type.weak), result)]
 
     def _checked(self, x: Value) -> Value:
-        """Return the elements of a result of LAPACK that are kept; the others are NaN or zero."""
+        """Return the elements of a result that are kept; the others are zero, or NaN in a result of LAPACK."""
         is_kept = self._full(ArrayType(x.type.shape, np.dtype(np.bool_)), True)
         kept: Value = self._apply(Select(), is_kept, x, self._full(x.type, 0))
         return kept
@@ -304,6 +325,19 @@ class _Rewriter:
             more = tuple(size - least for size, least in zip(shape, common, strict=True))
             x = self._apply(Pad(start, more, start), x, self._full(ArrayType((), x.type.dtype), 0))
         return x
+
+    def _complemented(self, x: Value) -> list[Value]:
+        """Return the complementary error function, whose polynomials are represented as in `_inverted`."""
+        type = x.type
+        if _is_narrow(x):
+            x = self._apply(Convert(_F32, type.weak), x)
+        one = self._full(x.type, 1)
+        square, magnitude = self._apply(Square(), x), self._apply(Abs(), x)
+        tail = self._apply(Mul(), self._apply(Exp(), self._apply(Neg(), square)), self._apply(Div(), one, magnitude))
+        tail = self._apply(Mul(), tail, self._apply(Div(), one, square))
+        center = self._apply(Sub(), one, self._apply(Mul(), x, square))
+        result = self._apply(Select(), self._apply(Compare("LT"), magnitude, one), center, tail)
+        return [result if x.type == type else self._apply(Convert(type.dtype, type.weak), result)]
 
     def _inverted(self, x: Value) -> list[Value]:
         """Return the inverse error function, whose polynomials are represented by the values that they depend on."""
@@ -328,6 +362,14 @@ def _mergeable(program: Program) -> set[Equation]:
         or op.is_contraction
         or op.reduced_dims is not None
     }
+
+
+def _is_depthwise(op: Conv, x: Value, y: Value) -> bool:
+    """Return whether each group of a convolution, one of several, has one channel of each operand."""
+    roles = op.roles
+    sizes = dict(zip(op.lhs + op.rhs, x.type.shape + y.type.shape, strict=True))
+    is_single = all(sizes[letter] == 1 for letter in roles.batch + roles.features)
+    return is_single and len(roles.groups) == 1 and sizes[roles.groups] > 1
 
 
 def _windows(indices: Value) -> int:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.dtypes import is_bfloat16, is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
@@ -427,7 +428,8 @@ class FusedExpressions:
         for use in uses:
             if not self._fuses(use) and not (self.platform == "gpu" and self._computes_operand(use, value)):
                 return False
-        if len(uses) == 1 or equation.op.fusion.duplicates == "always" or self._meet(uses, value):
+        is_always = equation.op.fusion.duplicates == "always" and not self._is_rounding(equation)
+        if len(uses) == 1 or is_always or self._meet(uses, value):
             return True
         if self.platform == "cpu":
             return equation in self.recomputed
@@ -442,6 +444,12 @@ class FusedExpressions:
             if not self.platform or member.outputs[0].type.size >= value.type.size / 8
         )
         return are_cheap and rereads <= value.type.nbytes
+
+    def _is_rounding(self, equation: Equation) -> bool:
+        """Return whether an equation rounds f32 to bf16, which XLA does once for all consumers on CPU."""
+        if self.platform != "cpu" or not isinstance(equation.op, Convert):
+            return False
+        return equation.inputs[0].type.dtype == np.float32 and is_bfloat16(equation.op.dtype)
 
     def _transposes(self, equation: Equation) -> bool:
         """Return whether an equation is a transpose that is no view."""

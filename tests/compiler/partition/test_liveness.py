@@ -43,6 +43,12 @@ def layers(x, w):
     return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
 
 
+def rectified_layers(x, ws):
+    for w in ws:
+        x = nn.relu(x @ w)
+    return x
+
+
 def two_layers(w, v, x):
     return jnp.sum(nn.relu(x @ w) @ v)
 
@@ -87,6 +93,11 @@ def centered_products(x, y):
 def masked_windows(x, indices, y):
     rows = jnp.tanh(x)[indices]
     return jnp.where((indices > 3)[:, None], rows, 0) @ y, rows.sum(1)
+
+
+def grouped(x, w, groups=N):
+    names = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=names, feature_group_count=groups)
 
 
 def equal_to_largest(x, y):
@@ -178,6 +189,10 @@ PROGRAMS = {
     "a narrow product that a softmax normalizes": (
         lambda x: nn.softmax(x @ x) @ x,
         matrices(1, dtype=jnp.bfloat16),
+    ),
+    "narrow products that two kernels round": (
+        sw.grad(lambda ws, x: jnp.sum(rectified_layers(x, ws).astype(np.float32) ** 2)),
+        [matrices(3, dtype=jnp.bfloat16), *matrices(1, 8 * N, N, dtype=jnp.bfloat16)],
     ),
     "zeros that two sums share": (
         lambda x, y: (jnp.sum(nn.relu(x @ y), 0), jnp.sum(nn.relu(y @ x), 1)),
@@ -342,6 +357,26 @@ PROGRAMS = {
     "the gradient of the maximum of each row": (
         sw.grad(lambda x, y: (x.max(-1) * y).sum()),
         [*matrices(1, 16 * N, N), *matrices(1, 16 * N)],
+    ),
+    "gradients of an activation with the complementary error function": (
+        sw.grad(lambda x, y: jnp.sum((nn.gelu(x @ y, approximate=False) @ y) ** 2), (0, 1)),
+        matrices(2),
+    ),
+    "narrow gradients of an activation with the complementary error function": (
+        sw.grad(lambda x, y: jnp.sum((nn.gelu(x @ y, approximate=False) @ y).astype(np.float32) ** 2), (0, 1)),
+        matrices(2, dtype=jnp.bfloat16),
+    ),
+    "gradients of a depthwise convolution": (
+        sw.grad(lambda x, w: jnp.sum(grouped(jnp.sin(x), w) ** 2), (0, 1)),
+        [*matrices(1, 8, 8, 8, N), *matrices(1, 3, 3, 1, N)],
+    ),
+    "the narrow gradient of a depthwise kernel": (
+        sw.grad(lambda x, w: jnp.sum(grouped(jnp.sin(x), w) ** 2).astype(np.float32), 1),
+        [*matrices(1, 8, 8, 8, N, dtype=jnp.bfloat16), *matrices(1, 3, 3, 1, N, dtype=jnp.bfloat16)],
+    ),
+    "the gradient of the kernel of a convolution with 16 groups": (
+        sw.grad(lambda x, w: jnp.sum(grouped(jnp.sin(x), w, 16) ** 2), 1),
+        [*matrices(1, 8, 8, 8, N), *matrices(1, 3, 3, N // 16, N)],
     ),
     "a convolution of images that is averaged": (
         lambda x, w: convolved(x, w).mean((1, 2)),

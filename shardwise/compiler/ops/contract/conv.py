@@ -385,6 +385,16 @@ class Conv(Op):
             "".join(letter for letter in rhs if letter not in lhs),
         )
 
+    @property
+    def has_batch_groups(self) -> bool:
+        """Whether the groups are part of the batch in StableHLO, and not of the channels.
+
+        They are if they are adjacent to the batch letters, as in the derivative of a kernel. No transpose is needed
+        then.
+        """
+        batch, groups, summed, _ = self.roles
+        return bool(groups) and groups + batch in self.lhs and groups + summed not in self.lhs
+
     def lower(self, hlo: Hlo, x: HloValue, kernel: HloValue) -> Any:
         """Merge the letters of each role into one dim for StableHLO. Groups are the major part of two of these dims."""
         out = self.out_type(x.type, kernel.type)
@@ -392,8 +402,7 @@ class Conv(Op):
             return hlo.constant(0, out)
         batch, groups, summed, features = self.roles
         spatial = {str(index): str(index) for index in range(len(self.strides))}
-        # If the groups are adjacent to the batch letters, as in the derivative of a kernel, no transpose is needed.
-        by_batch = bool(groups) and groups + batch in self.lhs and groups + summed not in self.lhs
+        by_batch = self.has_batch_groups
         lhs_parts = {"b": groups + batch, "f": summed} if by_batch else {"b": batch, "f": groups + summed}
         group_count = math.prod(x.type.shape[self.lhs.index(letter)] for letter in groups)
         x, lhs_order = _lower_merged_dims(hlo, x, self.lhs, {**lhs_parts, **spatial})
