@@ -3,9 +3,8 @@
     python -m benchmarks.memory_predictions [--only NAME] [--json FILE] [--target-config FILE] [--recorded FILE]
 
 Nothing is fitted. The rules of the memory model were found with the models of `models.py` and `predictions.py` and with
-decoders, and later with the steps of `memory_models.py`, `memory_held_out.py`, `memory_held_out_2.py`,
-`memory_held_out_3.py` and `memory_held_out_4.py`, each of which had been held out until its steps were predicted once.
-The steps of `memory_held_out_5.py` are held out. Each step is compiled and run in a process of its own, because the
+decoders, and later with the steps of `memory_models.py` and the five `memory_held_out` modules, each of which had been
+held out until its steps were predicted once. Each step is compiled and run in a process of its own, because the
 counters of an allocator have no reset. On CPU there are no counters, and the steps that need cuDNN are omitted. Steps
 on several devices are compiled for as many virtual devices of the CPU, and do not run.
 

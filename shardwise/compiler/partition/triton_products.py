@@ -9,9 +9,8 @@ from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.partition.product_shape import is_outer_product, product_shape
 from shardwise.compiler.plan.chip import Chip
 
-_WINDOW = (
-    2e-6  # seconds: of kernels that are at most so much slower than the fastest, XLA selects one without workspace
-)
+# Seconds: of kernels that are at most so much slower than the fastest, XLA selects one without a workspace.
+_WINDOW = 2e-6
 _SLOWDOWN = 0.5  # the share of the library's time by which a kernel of XLA may take longer
 
 
