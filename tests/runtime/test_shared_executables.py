@@ -104,6 +104,15 @@ def events():
     monitoring.unregister_event_duration_listener(listener)
 
 
+def wait_until_all_have_the_bytes(processes):
+    """Wait until the server of an executable knows that the last process has received it. Return the server."""
+    (server,) = [each.shared._server for each in processes if each.shared._server]
+    deadline = time.monotonic() + WAIT
+    while server.nbytes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return server
+
+
 def test_one_process_compiles_and_the_others_load(processes, events):
     results = []
     threads = [threading.Thread(target=lambda each=each: results.append(each.get())) for each in processes]
@@ -114,10 +123,7 @@ def test_one_process_compiles_and_the_others_load(processes, events):
     assert results == ["program"] * 3
     assert sum(len(each.compiled) for each in processes) == 1
     assert sorted(events) == [COMPILED, RECEIVED, RECEIVED]
-    (server,) = [each.shared._server for each in processes if each.shared._server]
-    deadline = time.monotonic() + WAIT
-    while server.nbytes and time.monotonic() < deadline:  # until it knows that the last one has the bytes
-        time.sleep(0.01)
+    server = wait_until_all_have_the_bytes(processes)
     assert server.nbytes == 0
 
 
@@ -177,7 +183,9 @@ def test_an_executable_that_cannot_be_loaded_is_compiled_again(processes, caplog
 
 
 def test_the_same_program_is_compiled_again_after_the_caches_are_cleared(processes, caplog):
-    assert [process.get() for process in processes * 2] == ["program"] * 6
+    assert [process.get() for process in processes] == ["program"] * 3
+    wait_until_all_have_the_bytes(processes)
+    assert [process.get() for process in processes] == ["program"] * 3
     assert [len(process.compiled) for process in processes] == [2, 1, 1]
     assert not caplog.text
 
