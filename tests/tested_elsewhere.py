@@ -282,6 +282,7 @@ MODULES = {
     "parallel/rows": "parallel/test_row_independence.py",
     "parallel/mpmd/array_types": "parallel/mpmd/test_predict.py",
     "parallel/mpmd/divisible_step": "parallel/mpmd/test_mpmd_step.py",
+    "parallel/mpmd/integers": "parallel/mpmd/test_mpmd_step.py",
     "parallel/mpmd/fixed_orders": "parallel/mpmd/test_make_schedule.py",
     "parallel/mpmd/list_scheduler": "parallel/mpmd/test_simulate.py",
     "parallel/mpmd/choose_accumulation": "parallel/mpmd/test_accumulation.py",
