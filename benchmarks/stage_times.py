@@ -51,7 +51,15 @@ class TimedStage:
         )
         types = StageTypes(param_types, jax.ShapeDtypeStruct(x.shape, x.dtype), (), y)
         self._programs = StagePrograms(
-            function, "calibrated", mesh, P(), types, Accumulation.unchanged(param_types), False, not is_first
+            function,
+            "calibrated",
+            mesh,
+            P(),
+            types,
+            Accumulation.unchanged(param_types),
+            remat=False,
+            has_input_gradient=not is_first,
+            has_aux=False,
         )
 
     def measure(self):
@@ -66,7 +74,7 @@ class TimedStage:
 
         totals = programs.zeros(params)
         mark(totals)
-        _, pull_back = mark(programs.forward(params, x, ()))
+        *_, pull_back = mark(programs.forward(params, x, ()))
         _, add_weight = mark(programs.input_gradient(params, x, pull_back, self._cotangents))
         mark(add_weight(totals))
         totals = programs.zeros(params)
