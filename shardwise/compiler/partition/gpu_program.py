@@ -40,7 +40,7 @@ def gpu_program(program: Program) -> Program:
 
 
 def _with_wide_scatters(program: Program) -> Program:
-    producers = {value: equation for equation in program.equations for value in equation.outputs}
+    producers = program.producers()
     changed = False
     equations: list[Equation] = []
     for equation in program.equations:

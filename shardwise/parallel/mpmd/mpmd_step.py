@@ -17,6 +17,7 @@ from shardwise.api.jit import jit
 from shardwise.api.meshes.placement import device_put
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.dtypes import is_key
+from shardwise.compiler.ir.program import Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.plan.chip import Chip
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -88,9 +89,9 @@ def mpmd_step(
 
     Raises:
         StrategyError: if the loss is not differentiated once with respect to arguments, if it is not the mean over the
-            rows of the batch, if an auxiliary result of it that the step uses is neither a sum, mean or maximum over
-            the rows and does not have the rows as dim 0, if the loss cannot be divided, if the step mixes arrays of
-            several stages or layers after the gradients, or as `mpmd_pipeline` does.
+            rows of the batch, if the step uses an auxiliary result that is no sum, mean, maximum or minimum over the
+            rows and does not have them as dim 0, if the loss cannot be divided, if the step mixes arrays of several
+            stages or layers after the gradients, or as `mpmd_pipeline` does.
 
     Example:
         >>> def step(params, x):
@@ -108,10 +109,8 @@ def mpmd_step(
         >>> train.gather(params).shape
         (4, 3, 3)
     """
-    meshes, microbatches = (
-        checked_meshes(meshes, "mpmd_step"),
-        positive_integer(microbatches, "mpmd_step: microbatches"),
-    )
+    meshes = checked_meshes(meshes, "mpmd_step")
+    microbatches = positive_integer(microbatches, "mpmd_step: microbatches")
     divisible = DivisibleStep.from_call(step, args, batch_argnums)
     if stages is None and not divisible.loss.has_boundaries:
         stages = schedule_for(meshes, schedule, microbatches, 1, "mpmd_step").stages
@@ -506,6 +505,11 @@ class MpmdStep:
         return dict(zip(self._loss.auxiliary, shardings, strict=True))
 
     @cached_property
+    def _sharding_by_aux(self) -> dict[Value, NamedSharding]:
+        """The shardings of the inputs of the update that are auxiliary results on the last stage."""
+        return {self._traced.loss_inputs[index]: sharding for index, sharding in self._aux_shardings.items()}
+
+    @cached_property
     def _combine(self) -> Callable[..., Any]:
         """Computes the auxiliary results of a batch from the stacks of those of its microbatches."""
         function = partial(_combine, combinations=self._combinations)
@@ -602,8 +606,8 @@ class MpmdStep:
         """
         previous, mesh = self._previous[index], self._mesh(stage)
         if previous is None and isinstance(self._output_homes[index], int):
-            aux = {self._traced.loss_inputs[number]: each for number, each in self._aux_shardings.items()}
-            return aux.get(self._traced.program.outputs[index], NamedSharding(mesh, PartitionSpec()))
+            replicated = NamedSharding(mesh, PartitionSpec())
+            return self._sharding_by_aux.get(self._traced.program.outputs[index], replicated)
         if previous is None or self._output_homes[index] == EVERYWHERE:
             return NamedSharding(mesh, PartitionSpec())
         leaf = leaves[previous]
